@@ -69,7 +69,7 @@ def measure(nodes: tuple[Host, ...], algorithms: tuple[str, ...], sizes: tuple[i
 
 
 def wait(ranks: list[subprocess.Popen[str]]) -> int | None:
-    """The first rank that fails, or that is still there after the deadline; None when all end well."""
+    """The first rank that fails, or that is still there after the deadline; None when all succeed."""
     until = time.monotonic() + DEADLINE_S
     while running := [rank for rank, process in enumerate(ranks) if process.poll() is None]:
         for rank, process in enumerate(ranks):

@@ -21,13 +21,13 @@ from parabench.errors import UsageError
 
 # Each is a function in the module of its name in `parabench.commands`, which only its own use imports.
 COMMANDS = {
-    "ab": "Compare two variants of the code, launched in turns.",
-    "best": "Say what was fastest in a store, and by how much.",
+    "ab": "Compare two variants of the code, interleaved.",
+    "best": "Show the fastest configuration in a store, and by how much.",
     "collectives": "Time single collective operations, as nccl-tests does.",
-    "compare": "Say whether sessions differ: the gate of CI.",
-    "doctor": "Look at devices, versions, backends and disturbances.",
-    "export": "Write one instrumented step as a trace.",
-    "history": "Show how fast each case was from session to session.",
+    "compare": "Compare two sessions for regressions (CI gate).",
+    "doctor": "Check devices, versions, backends and noise.",
+    "export": "Write one instrumented step as a Perfetto trace.",
+    "history": "Show when the step time of each case changed.",
     "list": "Show suites, strategies, algorithms and models.",
     "report": "Write the HTML report of a store.",
     "run": "Measure a suite and write the report.",

@@ -35,7 +35,7 @@ def loaded(device: torch.device) -> Seen:
     apart = max(medians) / min(medians) - 1
     peak, source = peak_of(torch.cuda.get_device_name(device), each.arithmetic.matmul)
     mfu = None if peak is None or not flops else flops / min(medians) / peak
-    said = f"{min(medians) * 1e3:.2f} ms a step, launches {apart:.2%} apart, MFU "
+    said = f"{min(medians) * 1e3:.2f} ms per step, launches {apart:.2%} apart, MFU "
     return Seen.judged(
         said + (f"unknown: {source}" if mfu is None else f"{mfu:.0%}"),
         apart < 0.01 and (mfu is None or LEAST_MFU < mfu < MOST_MFU),

@@ -173,7 +173,7 @@ class Turns:
         """Both sessions, as they were left. Raises UsageError when there are none, or the sides are others."""
         last = store.last_session()
         if last is None or not last.interleaved:
-            raise UsageError(f"the last session in {store.path} is no side of an ab; start one without --resume")
+            raise UsageError(f"the last session in {store.path} is not a side of an ab; start one without --resume")
         before, label = ab_sides(store, last), self._request.run.label
         command = ab_command(store.path, settings_of(before))
         for side in sides:

@@ -75,8 +75,7 @@ def read_variant(name: str, text: str) -> Variant:
             folders.append(path)
         else:
             raise UsageError(
-                f"{option}: {word!r} is no NAME=VALUE, virtual environment or folder; give words that are, or '' for "
-                "as it is here"
+                f"{option}: {word!r} is neither NAME=VALUE nor a folder; give one of them, or '' for as it is here"
             )
     for what, found in (("virtual environments", venvs), ("folders", folders)):
         if len(found) > 1:

@@ -93,7 +93,7 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
 
 
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
-    """What one device counted, by the id of its case; of the reference launch, where that ended well."""
+    """What one device counted, by the id of its case; of the reference launch, where that succeeded."""
     found: dict[str, Mapping[str, Any]] = {}
     rows = seen.launches.sort_values("block", key=lambda block: block != REFERENCE_BLOCK, kind="stable")
     for at, case_id in zip(rows["launch_id"], rows["case_id"], strict=True):
@@ -153,7 +153,7 @@ def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
         "joules_per_step": per_step,
         "joules_per_token": per_step / (case.global_batch * case.seq_len),
         "joules_source": source if known else None,
-        "joules_reason": "" if known else next((why for _, why in energies), "no launch ended well"),
+        "joules_reason": "" if known else next((why for _, why in energies), "no launch succeeded"),
     }
 
 

@@ -25,7 +25,7 @@ OFF = 0.05
 
 SYMBOLS = (
     "K: bytes of all parameters; S: those that tensor parallel splits; E: those of FSDP's root unit (embeddings, "
-    "final norm); n: ranks; m: ranks of a node; t: ranks that share the layers."
+    "final norm); n: ranks; m: ranks per node; t: ranks that share the layers."
 )
 
 COLUMNS = (
@@ -113,9 +113,9 @@ def _least(states: pd.DataFrame) -> list[str]:
     least, most = ordered["measured"].min(), ordered["measured"].max()
     if least == most:
         whom = "Every case holds" if len(ordered) > 1 else f"{ordered['label'].iloc[0]} holds"
-        return [f"{whom} {format.mebibytes(least)} of training state on the rank that holds most."]
+        return [f"{whom} {format.mebibytes(least)} of training state per rank (the largest rank)."]
     holders = ordered[ordered["measured"] == least]
-    said = f"Least training state, on the rank that holds most: {format.listed(_names(holders), most=3)}: "
+    said = f"Lowest peak training state per rank: {format.listed(_names(holders), most=3)}: "
     said += f"{format.mebibytes(least)}."
     for strategy, name in (("single", "One device"), ("ddp", "ddp")):
         whole = ordered[(ordered["strategy"] == strategy) & (ordered["measured"] > least)]
@@ -140,19 +140,19 @@ def _against_theory(states: pd.DataFrame) -> list[str]:
     exact, uneven = known[known["exact"].astype(bool)], known[~known["exact"].astype(bool)]
     said = []
     if len(exact):
-        said.append(f"Measured is {_between(exact)} theory in {format.count(len(exact), 'case')}.")
+        said.append(f"Measured is {_between(exact)} the formula in {format.count(len(exact), 'case')}.")
     off = exact[(exact["ratio"] - 1).abs() > OFF]
     if len(off):
         names = format.joined(dict.fromkeys(off["strategy"]))
-        said.append(f"More than {100 * OFF:g} % off what the formula says: {names}.")
+        said.append(f"More than {100 * OFF:g} % off the formula: {names}.")
     if len(uneven):
         names = " and ".join(dict.fromkeys(uneven["strategy"]))
         cases = format.count(len(uneven), "case")
-        said.append(f"For {names}, theory is no more than an even split: measured is {_between(uneven)} it in {cases}.")
+        said.append(f"For {names}, the formula is an even split: measured is {_between(uneven)} it in {cases}.")
     unknown = states[states["ratio"].isna()]
     if len(unknown):
         names = format.listed(dict.fromkeys(unknown["strategy"]), most=3)
-        said.append(f"Theory is unknown in {format.count(len(unknown), 'case')}: {names}.")
+        said.append(f"No formula for {format.count(len(unknown), 'case')}: {names}.")
     return said
 
 

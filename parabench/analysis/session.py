@@ -247,7 +247,7 @@ class SessionData:
         if self._own.empty:
             return "No launch was recorded"
         ended_well = (self._own["status"] == Status.OK).any()
-        return "No launch has a step of known length" if ended_well else "No launch ended well"
+        return "No launch has a step of known length" if ended_well else "No launch succeeded"
 
     def why_missing(self, case: str) -> str:
         """Why a case has no launch here."""

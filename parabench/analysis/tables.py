@@ -63,9 +63,9 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
         table if len(ids) == len(results.launch) else table[table["launch_id"].isin(ids)]
         for table in (results.whole, results.medians, results.device_sample)
     )
-    doubted = results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna()
+    warned = results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna()
     table = numbered(launches, results.steps, {session.id: bool(session.environment.get("gpus"))})
-    table = table.assign(verified=~ids.isin(doubted).to_numpy())
+    table = table.assign(verified=~ids.isin(warned).to_numpy())
     tokens = table["global_batch"] * table["seq_len"]
     table["tokens_per_s"] = (tokens / table["launch_step_s"].where(table["launch_step_s"] > 0)).astype(float)
     for added in (_parts(medians), _peaks(whole, devices), _staleness(whole)):
@@ -137,7 +137,7 @@ _KEPT = (
 
 
 def valid_launches(launches: pd.DataFrame) -> pd.DataFrame:
-    """The launches that count: ended well, with a number, and not the session's reference."""
+    """The launches that count: succeeded, with a number, and not the session's reference."""
     known = launches["launch_step_s"].notna() & (launches["launch_step_s"] > 0)
     return launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & known]
 

@@ -70,7 +70,7 @@ def check(interface: str | None = None, local_addr: str | None = None) -> None:
         have = ", ".join(dict.fromkeys(own.values()))
         raise UsageError(f"--interface {interface!r} has no address here; use one of {have}")
     if local_addr is not None and not any(address in own for address in addresses_of(local_addr)):
-        raise UsageError(f"--local-addr {local_addr!r} is no address of this host; it has {', '.join(own)}")
+        raise UsageError(f"--local-addr {local_addr!r} is not an address of this host; it has {', '.join(own)}")
 
 
 def listen_route(endpoint: str, interface: str | None = None, local_addr: str | None = None) -> Route:

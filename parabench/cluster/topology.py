@@ -102,7 +102,7 @@ def topology_of(
         raise UsageError(f"--rdzv-timeout is {timeout_s:g} s; give 1 or more, up to a week")
     run_id = flags.rdzv_id or (step.job_id if step else RUN_ID)
     if not _ID.fullmatch(run_id):
-        raise UsageError(f"--rdzv-id {run_id!r} is no name; use letters, digits, '.', '_' and '-', 64 at most")
+        raise UsageError(f"--rdzv-id {run_id!r} is not a valid name; use letters, digits, '.', '_' and '-', 64 at most")
     if not rendezvous:
         if flags.rdzv_endpoint is not None:
             _endpoint(flags)
@@ -128,7 +128,7 @@ def _nodes(text: str) -> int:
             raise UsageError(f"--nnodes {text}: a session has as many nodes from its begin to its end; give one number")
         text = most
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
-        raise UsageError(f"--nnodes {text!r} is no number of nodes; give 2, or as many as there are")
+        raise UsageError(f"--nnodes {text!r} is not a number of nodes; give one, such as 2")
     return int(text)
 
 
@@ -144,7 +144,7 @@ def _ranks(text: str | None, machine: Machine) -> int:
     if text in named:
         return named[text]
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
-        raise UsageError(f"--nproc-per-node {text!r} is no number of ranks; give 8, or auto, gpu or cpu")
+        raise UsageError(f"--nproc-per-node {text!r} is not a number of ranks; give 8, or auto, gpu or cpu")
     return int(text)
 
 
@@ -160,5 +160,5 @@ def _endpoint(flags: LauncherFlags) -> tuple[str, int]:
     found = _ENDPOINT.fullmatch(text.strip())
     port = int(found[2]) if found and found[2] else PORT
     if found is None or not 0 < port < 1 << 16:
-        raise UsageError(f"--rdzv-endpoint {text!r} is no HOST:PORT; write it as host0:29400")
+        raise UsageError(f"--rdzv-endpoint {text!r} is not HOST:PORT; write it as host0:29400")
     return found[1].strip("[]"), port

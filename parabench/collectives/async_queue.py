@@ -31,7 +31,7 @@ class Watch(Protocol):
         """`job`, which notes when it begins and ends."""
 
     def handing(self, *, waits: bool) -> AbstractContextManager[None]:
-        """Around handing the job over; with `waits` the caller stands still meanwhile."""
+        """Around handing the job over; with `waits` the caller is blocked meanwhile."""
 
     def waiting(self) -> AbstractContextManager[None]:
         """Around a caller's waiting for the outcome."""

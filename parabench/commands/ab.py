@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("suite", required=False)
-@click.option("--a", "a", required=True, metavar="SIDE", help="The base: words as below, or '' for as it is here.")
+@click.option("--a", "a", required=True, metavar="SIDE", help="The base, or '' for this checkout and environment.")
 @click.option("--b", "b", required=True, metavar="SIDE", help="The candidate.")
 @shared(*training_options)
 @shared(*gate_options)
 @shared(*OUTPUTS)
 @shared(*session_options)
 def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
-    """Is side B of SUITE slower than side A? Both run in turns, launch by launch.
+    """Is side B slower than side A on SUITE? Their launches are interleaved.
 
-    A side is told in words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
+    A SIDE is one or more words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
     environment, and any other folder a checkout: the side runs in it and imports from it first.
 
     Exits with 0 where slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3

@@ -17,12 +17,12 @@ from parabench.errors import UsageError
     type=click.Choice(["step_time_s", "tokens_per_s", "memory", "joules"]),
     default="step_time_s",
     show_default=True,
-    help="What to be best at: time of a step, throughput, peak memory of a rank, energy of a token.",
+    help="What to rank by: step time, throughput, peak memory per rank, or energy per token.",
 )
 @click.option("--by", multiple=True, metavar="AXIS,...", help="Also the best for each value of these axes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/best.schema.json).")
 def best(store: str, session: str | None, objective: str, by: tuple[str, ...], as_json: bool) -> None:
-    """Say what was fastest in STORE, or STORE@SESSION by id or label, and how sure that is."""
+    """Show the fastest configuration in STORE, or STORE@SESSION by id or label, and its uncertainty."""
     from parabench.analysis.session import SessionData, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
     from parabench.store.results import load
@@ -42,8 +42,8 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
         from parabench.analysis.text import collectives as text
 
         answers = bus_answers(results, chosen.id)
-        why = "ended well" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
-        nothing = f"No launch {why}, so nothing can be said about what is fastest."
+        why = "succeeded" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
+        nothing = f"No launch {why}, so there is no fastest algorithm."
         told = [text.to_dict(each) for each in answers]
         lines = [text.sentence(each) for each in answers] or [nothing]
     else:

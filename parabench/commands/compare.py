@@ -33,8 +33,8 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
 @click.argument("base")
 @click.argument("candidate")
 @shared(*gate_options, between_sessions)
-@click.option("--changed", multiple=True, metavar="NAME", help="What else differs, and is what you want to judge.")
-@click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no pass and no fail.")
+@click.option("--changed", multiple=True, metavar="NAME", help="A fact that differs on purpose, such as torch.")
+@click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no verdict.")
 @shared(*OUTPUTS)
 def compare(
     base: str,
@@ -48,10 +48,9 @@ def compare(
 ) -> None:
     """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
 
-    Exits with 0 where slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3
-    when neither was shown.
-    With --across-hardware there is no verdict, and it exits with 0. The file - is standard output, and nothing else is
-    printed then.
+    Exit codes: 0 no regression (slowdowns beyond the tolerance are ruled out in every case), 1 regression, 3
+    inconclusive. With --across-hardware there is no verdict, and the exit code is 0. The file - is standard output, and
+    nothing else is printed then.
     """
     from parabench.analysis.compare.sides import read_sides
     from parabench.analysis.text import format
@@ -60,7 +59,7 @@ def compare(
     for each in ctx.command.params if across_hardware else ():
         given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
         if given and each.name in _GATES:
-            raise UsageError(f"{each.opts[0]} is a gate's, and two machines have no pass or fail; leave it out")
+            raise UsageError(f"{each.opts[0]} has no effect with --across-hardware; leave it out")
     files = files_in(options)
     sides = read_sides(base, candidate)
     if across_hardware:

@@ -24,12 +24,12 @@ LOOK_S = 0.5
 
 @click.command
 def doctor() -> None:
-    """Look at devices, versions and backends, and at what would make numbers untrustworthy."""
+    """Show devices, versions and backends, and warn of what would disturb measurements."""
     raise SystemExit(examine(click.echo))
 
 
 def examine(tell: Callable[[str], None]) -> int:
-    """Tell, line by line, what is here and what is doubtful; returns 1 when nothing could be launched at all."""
+    """Tell, line by line, what is here and each problem; returns 1 when nothing could be launched at all."""
     import torch.distributed as dist
 
     from parabench.machine.gpu_checks import check
@@ -58,13 +58,13 @@ def examine(tell: Callable[[str], None]) -> int:
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     told = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in backends.items())
     tell(f"backends  {told}")
-    findings = list(doubts(machine))
+    findings = list(problems(machine))
     if not findings:
-        tell("nothing here speaks against trusting the numbers")
+        tell("No problems found.")
     for finding in findings:
-        tell(f"- {finding.code}: {finding.message}; {finding.advice}")
+        tell(f"warning   {finding.code}: {finding.message}; {finding.advice}")
     if not any(backends.values()):
-        tell("no backend: nothing can be launched; install a torch built with gloo or NCCL")
+        tell("no backend, so nothing can be launched; install a torch built with gloo or NCCL")
         return 1
     return 0
 
@@ -99,7 +99,7 @@ def _by_reason(unread: dict[str, str]) -> dict[str, list[str]]:
     return reasons
 
 
-def doubts(machine: Machine) -> Iterator[Finding]:
+def problems(machine: Machine) -> Iterator[Finding]:
     """What would disturb a measurement on this machine now."""
     import psutil
 
@@ -107,22 +107,26 @@ def doubts(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "shared_cpu",
             "ranks run on CPU cores, which other processes share",
-            "latency is taken as the 10th percentile of a launch's steps, not the median; use more launches",
+            "a launch's step time is the 10th percentile of its steps, not the median; use more launches",
         )
     busy = psutil.cpu_percent(interval=LOOK_S) / 100
     if busy > BUSY_SHARE:
         yield Finding(
             "busy",
-            f"{busy:.0%} of the cores are in use by something else",
-            "end it, or measure when the machine is idle",
+            f"{busy:.0%} of the CPU time is used by other processes",
+            "end them, or measure when the machine is idle",
         )
     if machine.cores < 2:
-        yield Finding("one_core", "there is one core", "several ranks will take turns; compare cases, not times")
+        yield Finding(
+            "one_core",
+            "there is one core",
+            "ranks share it; compare cases with each other, not times with those of other machines",
+        )
     if machine.cores < (os.cpu_count() or 1):
         yield Finding(
             "limited_cores",
             f"this process may use {machine.cores} of {os.cpu_count()} cores",
-            "neighbours on the others can still disturb caches and memory",
+            "other processes can still disturb caches and memory",
         )
     governors = {
         path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
@@ -137,7 +141,7 @@ def doubts(machine: Machine) -> Iterator[Finding]:
     if memory.available < 2e9:
         yield Finding(
             "little_memory",
-            f"{memory.available / 1e9:.1f} GB of memory are free",
+            f"{memory.available / 1e9:.1f} GB of memory is free",
             "a model that swaps measures the disk; use a smaller one",
         )
     if not os.access("/dev/shm", os.W_OK):

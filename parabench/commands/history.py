@@ -20,7 +20,7 @@ class Day(click.types.StringParamType):
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no date; write 2026-01-31, or 2026-01-31T14:05", param, ctx)
+            self.fail(f"{value!r} is not a date; write 2026-01-31, or 2026-01-31T14:05", param, ctx)
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -36,7 +36,7 @@ class Day(click.types.StringParamType):
 def history(
     stores: tuple[str, ...], case: str | None, suite: str | None, since: str | None, every: bool, **options: Any
 ) -> None:
-    """Show how fast each case was over the sessions of one STORE or several, and since when it is as it is now."""
+    """Show each case's step time over the sessions of one or more STOREs, and when it changed."""
     from parabench.analysis.history.history import history as follow
     from parabench.analysis.tables import STEP_TIMES
     from parabench.analysis.text import history as text

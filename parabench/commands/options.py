@@ -37,7 +37,7 @@ class Fraction(click.types.FloatParamType):
         except ValueError:
             share = float("nan")
         if not 0 <= share < 1:
-            self.fail(f"{value!r} is no share of 0 or more and below 1; write 2% or 0.02", param, ctx)
+            self.fail(f"{value!r} is not a fraction in [0, 1); write 2% or 0.02", param, ctx)
         return share
 
 
@@ -61,14 +61,14 @@ gate_options = (
         type=Fraction(),
         default="2%",
         show_default=True,
-        help="Slower by less than this is no regression.",
+        help="Smallest slowdown that counts as a regression.",
     ),
     click.option(
         "--alpha",
         type=ALPHAS,
         default=0.01,
         show_default=True,
-        help="Accepted rate of false alarms, over all cases together.",
+        help="False-alarm rate, over all cases together.",
     ),
 )
 # What a gate of sides that did not take turns is asked for besides.
@@ -77,7 +77,7 @@ between_sessions = click.option(
     type=Fraction(),
     default="5%",
     show_default=True,
-    help="What sessions differ by themselves (standard deviation), where base's store has fewer than 4 to tell it.",
+    help="Standard deviation between sessions of unchanged code, where base's store has fewer than 4 to measure it.",
 )
 
 
@@ -88,25 +88,25 @@ def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
 
 # torchrun's own flags; then two of ours.
 launcher_options = (
-    torchruns("nnodes", metavar="N", help="Nodes; the same command runs on each. As torchrun's."),
+    torchruns("nnodes", metavar="N", help="Number of nodes, as torchrun's; run the same command on each."),
     torchruns(
         "nproc-per-node",
         metavar="P",
-        help="Ranks of a node: a number, auto, gpu or cpu. [default: every device; 1 without]",
+        help="Ranks per node: a number, auto, gpu or cpu. [default: every device; 1 without]",
     ),
-    torchruns("rdzv-endpoint", metavar="HOST:PORT", help="Node 0's address, and a free port there."),
-    torchruns("rdzv-id", metavar="ID", help="What this session is called among its nodes."),
+    torchruns("rdzv-endpoint", metavar="HOST:PORT", help="Address of node 0 and a free port there."),
+    torchruns("rdzv-id", metavar="ID", help="Id of this session, the same on every node."),
     torchruns(
         "node-rank",
         type=int,
         metavar="R",
-        help="This node's number. [default: 0 where the endpoint is; the others as they come]",
+        help="Rank of this node. [default: 0 at the endpoint; the others in order of joining]",
     ),
     torchruns("master-addr", metavar="HOST", help="As --rdzv-endpoint HOST:..."),
     torchruns("master-port", type=click.IntRange(1, 65535), help="As ...:PORT."),
-    torchruns("local-addr", metavar="ADDRESS", help="Of this node, for the others."),
+    torchruns("local-addr", metavar="ADDRESS", help="Address of this node for the others."),
     click.option("--rdzv-timeout", type=float, metavar="SECONDS", help="How long to wait for a node. [default: 600]"),
-    click.option("--interface", metavar="NAME", help="Keep to this network interface."),
+    click.option("--interface", metavar="NAME", help="Use only this network interface."),
 )
 
 
@@ -155,7 +155,7 @@ links_option = click.option(
     is_flag=True,
     help="First measure latency and bandwidth between all nodes, and between the devices of each.",
 )
-label_option = click.option("--label", help="A name for this session.")
+label_option = click.option("--label", help="Name of this session.")
 out_option = click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -166,12 +166,12 @@ out_option = click.option(
 dry_run_option = click.option(
     "--dry-run",
     is_flag=True,
-    help="Say what would be launched, and for how long, on any number of nodes; launch and write nothing.",
+    help="Print the plan and its expected duration, for any number of nodes; launch and write nothing.",
 )
 resume_option = click.option(
     "--resume",
     is_flag=True,
-    help="Continue the interrupted session in --out; nothing that is done runs again.",
+    help="Continue the interrupted session in --out; finished launches are kept.",
 )
 
 # What a training session is asked for: its cases and how each is launched; then the session itself.

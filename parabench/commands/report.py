@@ -24,7 +24,7 @@ template_option = click.option(
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
 @click.option("--session", help="Id or label; the newest when not given.")
 @template_option
-@click.option("--open", "opened", is_flag=True, help="Show it in the browser.")
+@click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 @click.option(
     "--copy-templates",
     "copies",

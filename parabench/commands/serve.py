@@ -23,7 +23,7 @@ from parabench.signals import Interrupted, stop_signals
     help="Port of 127.0.0.1; 0 for any that is free.",
 )
 @template_option
-@click.option("--open", "opened", is_flag=True, help="Show it in the browser.")
+@click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 def serve(store: str, session: str | None, port: int, template: Path | None, opened: bool) -> None:
     """Show the report of STORE, or STORE@SESSION by id or label, while a run goes on, to browsers of this machine.
 

@@ -48,7 +48,7 @@ def readable(what: str, path: Path) -> None:
     if not os.path.exists(path):
         raise UsageError(f"{what} file {str(path)!r} cannot be read: there is no such file")
     if not path.is_file():
-        raise UsageError(f"{what} file {str(path)!r} cannot be read: it is no regular file; give one")
+        raise UsageError(f"{what} file {str(path)!r} cannot be read: it is not a regular file; give one")
     try:
         path.open("rb").close()
     except OSError as error:
@@ -107,7 +107,7 @@ def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.in
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"data file {str(path)!r} is no text in UTF-8, at byte {error.start}; give one, or drop vocabulary to read "
+            f"data file {str(path)!r} is not UTF-8 text, at byte {error.start}; give one, or drop vocabulary to read "
             "it as bytes"
         ) from error
     return np.asarray(encoding.encode_to_numpy(text, allowed_special="all"), dtype=np.int32)

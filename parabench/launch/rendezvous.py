@@ -116,7 +116,7 @@ class RendezvousPoint:
 class LaunchContext:
     """One node's view of a launch. The ranks of one node alone need no `rendezvous`.
 
-    `tell(reason)` lets the other nodes know that this one's ranks did not end well.
+    `tell(reason)` lets the other nodes know that this one's ranks failed.
     """
 
     node_rank: int = 0

@@ -22,7 +22,7 @@ from parabench.machine.host import ROOT, network
 from parabench.machine.machine import Machine
 from parabench.machine.nvml import session
 
-OK, DOUBT, FAULT, UNKNOWN = "ok", "doubt", "fault", "unknown"
+OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
 
 GIB = 1 << 30
 # NCCL takes some MiB for each pair of ranks, loaders a batch for each worker; docker gives 64 MiB.
@@ -149,7 +149,7 @@ def _asked(where: str, what: str, ask: Callable[[Any], Verdict], handle: Any) ->
 
 def _persistence(handle: Any) -> Verdict:
     advice = "nvidia-smi -pm 1: else the driver unloads with its last user, and chosen clocks are forgotten"
-    return ("on", OK, "") if pynvml.nvmlDeviceGetPersistenceMode(handle) else ("off", DOUBT, advice)
+    return ("on", OK, "") if pynvml.nvmlDeviceGetPersistenceMode(handle) else ("off", WARNING, advice)
 
 
 def _compute_mode(handle: Any) -> Verdict:
@@ -158,13 +158,13 @@ def _compute_mode(handle: Any) -> Verdict:
         return "default", OK, ""
     if mode == pynvml.NVML_COMPUTEMODE_PROHIBITED:
         return "prohibited", FAULT, "nvidia-smi -c DEFAULT: no process may compute on it"
-    return "exclusive", DOUBT, "nvidia-smi -c DEFAULT: one process may compute on it, so ranks cannot share it"
+    return "exclusive", WARNING, "nvidia-smi -c DEFAULT: one process may compute on it, so ranks cannot share it"
 
 
 def _clocks(handle: Any) -> Verdict:
     reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     if reasons & CHOSEN_CLOCKS:
-        return "held where somebody set them", DOUBT, "compare only with devices at the same clocks; nvidia-smi -rgc"
+        return "held where somebody set them", WARNING, "compare only with devices at the same clocks; nvidia-smi -rgc"
     if reasons & IDLE:
         return "idle, where a lock does not show", OK, ""
     return "free", OK, ""
@@ -187,7 +187,7 @@ def _remapped(handle: Any) -> Verdict:
     if failed:
         return f"{said}, and one more could not be", FAULT, "replace the device: it has no spare rows left"
     if pending:
-        return f"{said}, others wait", DOUBT, "reset the device, so that it takes effect"
+        return f"{said}, others wait", WARNING, "reset the device, so that it takes effect"
     return said, OK, ""
 
 
@@ -218,13 +218,13 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
     limit, default = gpu.get("power_limit_w"), gpu.get("power_default_w")
     if limit is not None and default is not None:
         said, advice = f"{limit:g} W, by default {default:g}", "nvidia-smi -pl: it is slower than others of its kind"
-        yield Row(where, "power limit", said, DOUBT if limit < default else OK, advice)
+        yield Row(where, "power limit", said, WARNING if limit < default else OK, advice)
     if gpu.get("mig"):
-        yield Row(where, "MIG", "on", DOUBT, "ranks run on parts of it, of which NVML reads little and NCCL uses one")
+        yield Row(where, "MIG", "on", WARNING, "ranks run on parts of it, of which NVML reads little and NCCL uses one")
     width, widest = gpu.get("pcie_width"), gpu.get("pcie_width_max")
     if width is not None and widest is not None:
         advice = "reseat the device, or look at the slot: its link has lost lanes"
-        yield Row(where, "PCIe lanes", f"{width} of {widest}", DOUBT if width < widest else OK, advice)
+        yield Row(where, "PCIe lanes", f"{width} of {widest}", WARNING if width < widest else OK, advice)
     generation, newest = gpu.get("pcie_generation"), gpu.get("pcie_generation_max")
     if generation is not None and newest is not None and generation < newest:
         advice = "an idle link goes down; look again while something runs"
@@ -249,7 +249,7 @@ def _peers(handles: Sequence[Any]) -> Iterator[Row]:
     if len(handles) > 1:
         advice = "NCCL goes through host memory between them; look at ACS and the IOMMU"
         said = f"no access between {', '.join(apart)}" if apart else "every device reads every other's memory"
-        yield Row("host", "peer access", said, DOUBT if apart else OK, advice)
+        yield Row("host", "peer access", said, WARNING if apart else OK, advice)
 
 
 def host_rows(root: Path = ROOT) -> Iterator[Row]:
@@ -258,7 +258,7 @@ def host_rows(root: Path = ROOT) -> Iterator[Row]:
         shm = os.statvfs(root / "dev/shm")
         free = shm.f_bavail * shm.f_frsize
         advice = "docker run --shm-size=8g, or --ipc=host: NCCL between processes and loaders' workers need it"
-        yield Row("host", "free /dev/shm", f"{free / GIB:.2g} GiB", DOUBT if free < SHM_BYTES else OK, advice)
+        yield Row("host", "free /dev/shm", f"{free / GIB:.2g} GiB", WARNING if free < SHM_BYTES else OK, advice)
     except OSError as error:
         yield Row("host", "free /dev/shm", "unknown", UNKNOWN, str(error.strerror))
     if not network(root)["infiniband"]:
@@ -267,7 +267,7 @@ def host_rows(root: Path = ROOT) -> Iterator[Row]:
     unlimited = limit == resource.RLIM_INFINITY
     said = "unlimited" if unlimited else f"{limit / GIB:.2g} GiB"
     advice = "ulimit -l unlimited: InfiniBand registers what it sends"
-    yield Row("host", "locked memory", said, OK if unlimited else DOUBT, advice)
+    yield Row("host", "locked memory", said, OK if unlimited else WARNING, advice)
     yield Row("host", "GPUDirect RDMA", *_gpudirect(root))
 
 
@@ -279,4 +279,4 @@ def _gpudirect(root: Path) -> Verdict:
             return "by DMA-BUF, from Linux 5.12 on", OK, ""
     except OSError:
         pass
-    return "neither nvidia_peermem nor DMA-BUF", DOUBT, "modprobe nvidia_peermem: else data goes through host memory"
+    return "neither nvidia_peermem nor DMA-BUF", WARNING, "modprobe nvidia_peermem: else data goes through host memory"

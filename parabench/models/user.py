@@ -135,7 +135,7 @@ def _faults_of_parts(model: Any) -> Iterator[str]:
             yield f"blocks hold {what_is(block)}; each must be an nn.Module"
     parts = set(model.module.modules())
     if not parts.issuperset(model.blocks):
-        yield "blocks hold a module that is no part of module"
+        yield "blocks hold a module that is not part of module"
     known = {id(each) for each in model.module.parameters()}
     for field in ("stem", "head"):
         part = getattr(model, field)
@@ -155,12 +155,12 @@ def _faults_of_plans(model: Any) -> Iterator[str]:
             if not isinstance(pattern, str) or not isinstance(style, ParallelStyle):
                 yield f"{field} holds {what_is(pattern)}: {what_is(style)}; give names and a ParallelStyle for each"
             if not any(fnmatch(each, pattern) for each in names):
-                yield f"a plan names {pattern!r}, which is no part of module; name one, as named_modules does"
+                yield f"a plan names {pattern!r}, which is not part of module; name one, as named_modules does"
     first = model.first
     if first is None:
         return
     if not isinstance(first, str) or not isinstance(_named(model.module, first), nn.Linear):
-        yield f"first is {what_is(first)}, which is no linear layer of module; name one, as named_modules does"
+        yield f"first is {what_is(first)}, which is not a linear layer of module; name one, as named_modules does"
     if any(isinstance(style, ColwiseParallel) and fnmatch(first, at) for at, style in model.tensor_parallel.items()):
         yield f"first is {first!r}, which tensor_parallel splits by columns; name a layer whose output is whole"
 

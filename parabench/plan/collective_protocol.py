@@ -109,7 +109,7 @@ class CollectiveProtocol(Checked):
             help="throughput: calls back to back, as nccl-tests; latency: each after a barrier. [default: throughput]",
         ),
     ] = THROUGHPUT
-    graph: Annotated[bool, Field(option="--graph", help="Calls captured in a CUDA graph, as nccl-tests -G (NCCL).")] = (
+    graph: Annotated[bool, Field(option="--graph", help="Capture calls in a CUDA graph, as nccl-tests -G does.")] = (
         False
     )
     launches: Annotated[int, replace(LAUNCHES, most=CALLS.most, help=f"{LAUNCHES.help} [default: 3]")] = 3
@@ -120,24 +120,24 @@ class CollectiveProtocol(Checked):
             most=LONGEST_DEADLINE_S,
             option="--measure-seconds",
             metavar="SECONDS",
-            help="Throughput: how long calls of a size are timed in a launch. [default: 0.25, at least 20 calls]",
+            help="Throughput: timed seconds per size and launch. [default: 0.25, at least 20 calls]",
         ),
     ] = 0.25
     batches: Annotated[
         int,
-        replace(CALLS, option="--batches", help="Throughput: the clock is read after each of so many. [default: 10]"),
+        replace(CALLS, option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]"),
     ] = 10
     iterations: Annotated[
         int | None,
         replace(
             CALLS,
             option="--iterations",
-            help="Timed calls: of a batch, instead of --measure-seconds; in mode latency of a size. "
+            help="Timed calls per batch, instead of --measure-seconds; in mode latency per size. "
             "[default: 20 to 200, fewer for large sizes]",
         ),
     ] = None
     warmup: Annotated[
-        int, replace(CALLS, option="--warmup", help="Calls before them that are kept apart. [default: 5]")
+        int, replace(CALLS, option="--warmup", help="Warm-up calls, excluded from the statistics. [default: 5]")
     ] = 5
     deadline_s: Annotated[float | None, DEADLINE] = None
 
@@ -221,13 +221,13 @@ class CollectiveSweep(Checked):
         str | None,
         Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB on CUDA, 64MiB on the CPU]"),
     ] = None
-    factor: Annotated[int | None, Field(option="--factor", help="From one size to the next. [default: 4]")] = None
+    factor: Annotated[int | None, Field(option="--factor", help="Factor between sizes. [default: 4]")] = None
     world_size: Annotated[
         str | None,
         Field(option="--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]"),
     ] = None
     ranks_per_node: Annotated[
-        int | None, Field(least=1, option="--ranks-per-node", metavar="G", help="Ranks of a node, for two_level.")
+        int | None, Field(least=1, option="--ranks-per-node", metavar="G", help="Ranks per node, for two_level.")
     ] = None
     dtype: Annotated[
         str | None, Field(option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")
@@ -239,6 +239,4 @@ class CollectiveSweep(Checked):
     backend: Annotated[
         str | None, Field(option="--backend", help="gloo or nccl. [default: nccl on CUDA, else gloo]")
     ] = None
-    threads: Annotated[
-        int | None, Field(option="--threads", help="CPU threads that a rank computes with. [default: 1]")
-    ] = None
+    threads: Annotated[int | None, Field(option="--threads", help="CPU threads per rank. [default: 1]")] = None

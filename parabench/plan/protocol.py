@@ -32,13 +32,13 @@ LONGEST_S = 86400.0
 TRACE = "trace"
 
 # Of every kind of launch.
-LAUNCHES = Field(least=1, most=1_000_000, option="--launches", help="Launches of every case: one a block.")
+LAUNCHES = Field(least=1, most=1_000_000, option="--launches", help="Launches per case, one per block.")
 DEADLINE = Field(
     above=0,
     most=LONGEST_DEADLINE_S,
     option="--deadline",
     metavar="SECONDS",
-    help=f"When a launch counts as hung. [default: {DEADLINE_FACTOR} x expected, {LEAST_DEADLINE_S} at least]",
+    help=f"Time after which a launch is hung. [default: {DEADLINE_FACTOR} x expected, {LEAST_DEADLINE_S} at least]",
 )
 
 
@@ -72,7 +72,7 @@ class Protocol(Checked):
     launches: Annotated[int, LAUNCHES] = 3
     steps: Annotated[
         int | None,
-        Field(least=1, most=MOST_STEPS, option="--steps", help="Measured steps a launch. [default: 40 on the CPU]"),
+        Field(least=1, most=MOST_STEPS, option="--steps", help="Measured steps per launch. [default: 40 on the CPU]"),
     ] = None
     warmup: Annotated[
         int | None,
@@ -81,7 +81,7 @@ class Protocol(Checked):
             most=MOST_STEPS,
             why=", because DDP rebuilds its buckets after the first step",
             option="--warmup",
-            help="Steps before them that are kept apart. [default: 5 on the CPU]",
+            help="Warm-up steps, excluded from the statistics. [default: 5 on the CPU]",
         ),
     ] = None
     measure_s: Annotated[
@@ -110,19 +110,17 @@ class Protocol(Checked):
             least=0,
             most=MOST_STEPS,
             option="--instrumented",
-            help="Steps after them that carry instruments; 0 for none. [default: 4]",
+            help="Instrumented steps after the measured ones; 0 for none. [default: 4]",
         ),
     ] = 4
     profile: Annotated[
         bool,
-        Field(
-            role=TRACE, option="--profile", help="Add a step under torch.profiler; traces go to --out, folder traces."
-        ),
+        Field(role=TRACE, option="--profile", help="Add a step under torch.profiler; traces go to traces/ in --out."),
     ] = False
     memory_snapshot: Annotated[
         bool,
         Field(
-            role=TRACE, option="--memory-snapshot", help="Add a step whose CUDA allocations are written down there too."
+            role=TRACE, option="--memory-snapshot", help="Add a step that records CUDA allocations in the same folder."
         ),
     ] = False
     explain: bool = False

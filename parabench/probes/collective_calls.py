@@ -76,7 +76,7 @@ class Call:
 
     @contextmanager
     def handing(self, *, waits: bool) -> Iterator[None]:
-        """Around handing the job over; with `waits` the caller stands still meanwhile."""
+        """Around handing the job over; with `waits` the caller is blocked meanwhile."""
         with self.waiting() if waits else contextlib.nullcontext():
             yield
         self.handed = self.recorder.moments.now()
@@ -116,7 +116,7 @@ class Recorder:
         self._ranks: dict[str, tuple[int, ...]] = {}
 
     def computes_here(self) -> bool:
-        """Whether the caller is what training stands still with: its thread, or on CUDA its stream."""
+        """Whether what blocks the caller blocks training: its thread, or on CUDA its stream."""
         if self.stream is not None:
             return bool(accelerator.api().current_stream(self._device) == self.stream)
         return threading.get_ident() == self._thread

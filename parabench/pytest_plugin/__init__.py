@@ -2,7 +2,7 @@
 
 A suite is a Python file that imports from parabench and declares CASES. Its cases become items; all selected cases of
 a suite are launched, in interleaved blocks, when the first of them runs, and each item then hands its recorded step
-latencies to pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that tells 0, t0,
+times to pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that tells 0, t0,
 0, t1, ... makes them first-class results.
 """
 
@@ -39,7 +39,7 @@ GATE = "parabench-gate"
 
 # The options that mean nothing without a baseline, `--parabench-NAME`.
 _OF_GATE: dict[str, dict[str, Any]] = {
-    "tolerance": {"metavar": "SHARE", "help": "slower by less is no regression (default: 2%%)"},
+    "tolerance": {"metavar": "SHARE", "help": "smallest slowdown that counts as a regression (default: 2%%)"},
     "alpha": {"metavar": "RATE", "help": "accepted rate of false alarms of the whole run (default: 0.01)"},
     "between-sessions": {
         "metavar": "SHARE",
@@ -147,7 +147,7 @@ class SuiteFile(pytest.File):
         )
 
     def latencies(self, case: Case) -> list[float]:
-        """The stored step latencies of `case`, in seconds; fails the test when one of its launches is not ok."""
+        """The stored step times of `case`, in seconds; fails the test when one of its launches is not ok."""
         if self._latencies is None:
             try:
                 self._run()
@@ -235,7 +235,7 @@ class CaseItem(pytest.Function):
 
 
 def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
-    """Step latency: the slowest rank's time, every measured step of every launch."""
+    """Step time: the slowest rank's time, every measured step of every launch."""
     item = request.node
     assert isinstance(item, CaseItem)
     assert isinstance(item.parent, SuiteFile)
@@ -248,7 +248,7 @@ def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) ->
 
 
 def _read(results: Results, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """({case id: step latencies}, {case id: why it failed}) of a session."""
+    """({case id: step times}, {case id: why it failed}) of a session."""
     from parabench.store.record import FIRST_BLOCK, Status
 
     launches = results.launch

@@ -84,7 +84,7 @@ class Judged:
 
     @property
     def broke(self) -> dict[str, str]:
-        """{case id: what it was and is now} of the cases that no longer end well."""
+        """{case id: what it was and is now} of the cases that now fail."""
         return {
             case: format.one_line(compare_text.line(row))
             for case, row in self.rows.items()
@@ -110,7 +110,7 @@ class Judged:
         comparison = self.comparison
         unselected = [row.label for row in comparison.rows if row.case_id in self.unselected]
         lines = [f"differs: {difference}" for difference in comparison.differences]
-        lines += [f"doubt: {finding.message} {finding.advice}" for finding in comparison.findings]
+        lines += [f"warning: {finding.message} {finding.advice}" for finding in comparison.findings]
         lines += [
             compare_text.line(row)
             for row in comparison.rows

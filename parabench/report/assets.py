@@ -139,7 +139,7 @@ def _files(folder: Traversable, ending: str, below: str = "") -> Iterator[str]:
 def check_folder(folder: Path) -> None:
     """Raise UsageError where `folder` is none, or holds nothing that a page would take from it."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; give --template a folder with templates like those of reports/")
+        raise UsageError(f"{folder} is not a folder; give --template a folder with templates like those of reports/")
     for name in names():
         if (folder / name).is_dir():
             raise UsageError(f"{folder / name} is a directory; make it a file of UTF-8 text, or give it another name")

@@ -61,7 +61,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
 
 
 def _trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
-    """How much stands behind the answers: launches, good ones, those that ended well without a
+    """How much stands behind the answers: launches, good ones, those that succeeded without a
     number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
     good = valid_launches(own)
     return {

@@ -265,7 +265,7 @@ def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
 
 
 def plus_minus(answers: Iterable[Answer]) -> dict[str, float | None]:
-    """By case id: the 95 % half-width of its step latency, in s, where an answer knows it."""
+    """By case id: the 95 % half-width of its step time, in s, where an answer knows it."""
     return {one.case_id: one.plus_minus_s for answer in answers for one in answer.candidates}
 
 

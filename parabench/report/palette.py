@@ -76,7 +76,7 @@ PART: Look = {
     "forward_backward_s": ("#CC79A7", "forward and backward in turns"),
     "optimizer_s": ("#009E73", "optimizer"),
 }
-# An instrumented step is these, one after the other; communication has one colour, seen or hidden.
+# An instrumented step is these, one after the other; communication has one colour, exposed or overlapped.
 SHARE: Look = {
     "instrumented_data_s": ("#56B4E9", "data"),
     "compute_s": ("#5F6CAF", "compute"),

@@ -49,7 +49,7 @@ TABS: dict[str, tuple[str, tuple[Callable[[SessionData], Section | None], ...]]]
     "algorithms": ("Algorithms", (algorithms_section, bandwidth_section)),
     "scaling": ("Scaling", (scaling_section,)),
     "anatomy": (
-        "Anatomy",
+        "Step breakdown",
         (
             parts_section, shares_section, timeline_section, straggler_section, pipelines_section, usage_section,
             libraries_section,

@@ -71,7 +71,8 @@ class Matrix:
 @dataclass(frozen=True)
 class Section:
     """A part of the page with figures and tables; without any, `empty` says why there are none. `lead` is what they
-    show, in a sentence or two; `pairs` are facts, each with its name. `draw` names the drawer of the page's script that
+    show, in a sentence or two; `caption` what is drawn, in two sentences at most; `reading`, all else that a reader may
+    ask, stands behind a line. `pairs` are facts, each with its name. `draw` names the drawer of the page's script that
     makes its figures of the selected cases; where it makes none, `empty` says why. `spare` are figures of single cases
     that stand in the details of their case alone."""
 
@@ -86,6 +87,7 @@ class Section:
     panels: list[Panel] = field(default_factory=list)
     spare: tuple[Panel, ...] = ()
     matrices: tuple[Matrix, ...] = ()
+    reading: str = ""
 
 
 # Tabs that stand on a page whatever was measured: its template fills them.

@@ -160,7 +160,7 @@ def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
     yield from _named("thread", rank + 1, STANDS, "waiting")
     stood = union([0] * len(waits), waits["start_s"], waits["end_s"])
     for begin, end in zip(stood.start.tolist(), stood.end.tolist(), strict=True):
-        yield _slice(rank, STANDS, "stands still", begin, end, WAIT)
+        yield _slice(rank, STANDS, "blocked", begin, end, WAIT)
 
 
 def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Iterator[Event]:

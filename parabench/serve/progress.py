@@ -26,8 +26,8 @@ class Standing:
     """How far a session is; of one side of an `ab`, how far both are.
 
     `stamp` changes with everything that a page shows; it is empty where there is no session yet. `launches` are all
-    that are recorded of the one session; `done` of the `planned` ones are not to be run again; `failed` did not end
-    well. `left_s` is what the rest will take, in seconds, by the launches that there are; None is unknown. `going` is
+    that are recorded of the one session; `done` of the `planned` ones are not to be run again; `failed` failed
+    . `left_s` is what the rest will take, in seconds, by the launches that there are; None is unknown. `going` is
     False where the session is complete, or where no launch came when one must have. `said` tells all of it, `last` what
     ran last.
     """

@@ -8,7 +8,7 @@ from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
 # More of an error than this is in the page's own list.
 MOST_OF_AN_ERROR = 100
 
-_UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
+_UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log"}
 
 
 def progress_words(
@@ -23,7 +23,7 @@ def progress_words(
         said += f"; no launch has ended for {duration(stalled_s)}, so the run seems to have stopped"
     elif left_s is not None and done < planned:
         said += f", about {duration(left_s, 1)} left"
-    return f"{said}. {format.count(failed, 'launch')} did not end well." if failed else f"{said}."
+    return f"{said}. {format.count(failed, 'launch')} failed." if failed else f"{said}."
 
 
 def last_words(label: str, block: int, status: str, error: str | None, wall_s: float) -> str:

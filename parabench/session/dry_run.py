@@ -78,9 +78,9 @@ def dry_run(request: Request, console: Console) -> int:
     ):
         log(line)
     times = expected(launches, machine, known_seconds(store, state.plan.protocol), store)
-    for at, line in enumerate(times or ["nothing is left to launch"]):
+    for at, line in enumerate(times or ["nothing left to launch"]):
         log(f"{'' if at else 'expected:':<11}{line}")
-    log("a dry run: nothing was launched or written")
+    log("dry run: nothing was launched or written")
     return 0
 
 
@@ -113,9 +113,9 @@ def planned_for(
     if (wants_cuda or here.gpus) and len(here.gpus) < ranks:
         more = (here.gpus[0] if here.gpus else Gpu("CUDA device", None),) * (ranks - len(here.gpus))
         machine = replace(machine, gpus=(*here.gpus, *more), gpus_reason=None)
-        notes.append(f"each node is taken to have {format.count(ranks, 'CUDA device')}; here: {len(here.gpus)}")
+        notes.append(f"each node is assumed to have {format.count(ranks, 'CUDA device')}; here: {len(here.gpus)}")
     elif not here.gpus and here.ranks("cpu") < ranks:
-        notes.append(f"each node is taken to have cores for {format.count(ranks, 'rank')}; here: {here.cores}")
+        notes.append(f"each node is assumed to have cores for {format.count(ranks, 'rank')}; here: {here.cores}")
     return replace(machine, cores=max(here.cores, -(-ranks // RANKS_PER_CORE))), notes
 
 
@@ -125,8 +125,8 @@ def plan_lines(
     """The plan in numbers, with what `links` says of the step before it."""
     plan = state.plan
     of_trainings = isinstance(plan.protocol, Protocol)
-    yield f"cases:     {len(plan.cases):,}, each once a block, in {format.count(plan.blocks, 'block')}" + (
-        "; --until-decided may add more of those that may be the fastest" if until else ""
+    yield f"cases:     {len(plan.cases):,}, each once per block, in {format.count(plan.blocks, 'block')}" + (
+        "; --until-decided may add blocks for the candidates for fastest" if until else ""
     )
     yield f"sizes:     {format.listed(sizes(plan.cases), 8)}"
     if of_trainings:
@@ -154,7 +154,7 @@ def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:
     if most is not None and len(skipped) > most:
         yield f"and more, for {format.count(len(skipped) - most, 'reason')} more; {ALL}"
     yield ""
-    rows = [("case", "ranks", "nodes x ranks per node", "a node needs")]
+    rows = [("case", "ranks", "nodes x ranks per node", "needed per node")]
     rows += [_row(case) for case in plan.cases[:most]]
     yield from format.aligned(rows)
     if most is not None and len(plan.cases) > most:
@@ -196,8 +196,8 @@ def _apart(counts: Mapping[int, int]) -> str:
     if counts[REFERENCE_BLOCK]:
         some.append(f"{format.count(counts[REFERENCE_BLOCK], 'reference')} on one device")
     if counts[EXPLAIN_BLOCK]:
-        some.append(f"{counts[EXPLAIN_BLOCK]:,} in which NCCL tells what it chooses")
-    return f", and apart from them {format.joined(some)}" if some else ""
+        some.append(f"{counts[EXPLAIN_BLOCK]:,} for NCCL's debug log")
+    return f", plus {format.joined(some)}" if some else ""
 
 
 def _steps(protocol: Protocol) -> str:
@@ -207,8 +207,8 @@ def _steps(protocol: Protocol) -> str:
     kinds |= {"profiled": int(protocol.profile), "with a memory snapshot": int(protocol.memory_snapshot)}
     counted = [f"{n:,} {kind}" for kind, n in kinds.items() if n]
     if not by_time:
-        return f"{protocol.all_steps:,} a launch: {', '.join(counted)}"
-    return f"a launch: {', '.join(by_time + counted)}; {protocol.all_steps:,} or more"
+        return f"{protocol.all_steps:,} per launch: {', '.join(counted)}"
+    return f"per launch: {', '.join(by_time + counted)}; {protocol.all_steps:,} or more"
 
 
 def _calls(plan: Plan[CollectiveCase, CollectiveProtocol]) -> str:
@@ -216,9 +216,9 @@ def _calls(plan: Plan[CollectiveCase, CollectiveProtocol]) -> str:
     protocol = plan.protocol
     if protocol.mode == LATENCY:
         counts = sorted(len(protocol.schedule(case)) for case in plan.cases)
-        return f"{' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} a launch"
-    each = f"{protocol.iterations:,} calls" if protocol.iterations else f"calls for {protocol.measure_s:g} s in all"
-    return f"of each size and form {format.count(protocol.batches, 'batch')} of {each}"
+        return f"{' to '.join(dict.fromkeys(f'{n:,}' for n in (counts[0], counts[-1])))} per launch"
+    each = f"{protocol.iterations:,} calls" if protocol.iterations else f"calls for {protocol.measure_s:g} s in total"
+    return f"per size and form: {format.count(protocol.batches, 'batch')} of {each}"
 
 
 def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known:
@@ -262,20 +262,20 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
     guessed = [each for each, value in zip(launches, seconds, strict=True) if value is None]
     lines = []
     if seen:
-        lines.append(f"{duration(sum(seen))} for {format.count(len(seen), 'launch')}, as they took in {store}")
+        lines.append(f"{duration(sum(seen))} for {format.count(len(seen), 'launch')}, as measured in {store}")
     if guessed:
         more = f"the start of {format.count(len(guessed), 'launch')}: {duration(len(guessed) * LAUNCH_S, 1)} or more"
         guess = _guess_calls if isinstance(guessed[0][0], CollectiveCase) else _guess_steps
         lines += [*guess(guessed, machine), more]
-        lines[-2:] = [f"on top of it {lines[-2]}, and {lines[-1]}"]
+        lines[-2:] = [f"plus {lines[-2]}, and {lines[-1]}"]
     return lines
 
 
 def _guess_calls(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
     """What calls must take; last, what comes on top of it."""
     seconds = sum(protocol.expected_s(case, SURE_BYTES_PER_S) for case, _, protocol in launches)
-    yield f"calls: {duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s (any link surely carries that)"
-    yield "what a link carries more than once"
+    yield f"calls: {duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s or more"
+    yield "data that crosses a link more than once"
 
 
 def _guess_steps(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
@@ -307,7 +307,7 @@ def _rate(case: Case, machine: Machine) -> tuple[float, str]:
     follows."""
     if case.device == "cpu":
         sure = f"{SURE_FLOPS / 1e9:g} GFLOP/s"
-        return SURE_FLOPS, f"arithmetic: {{}}, where each rank computes {sure} (a core surely does) and none waits"
+        return SURE_FLOPS, f"arithmetic: {{}} at most, at {sure} or more per rank"
     name = machine.gpus[0].name if machine.gpus else ""
     peak, _ = peak_of(name, case.arithmetic.matmul)
     of = name
@@ -317,5 +317,5 @@ def _rate(case: Case, machine: Machine) -> tuple[float, str]:
         )
     return (
         peak,
-        f"arithmetic: {{}} at least, at the {case.arithmetic.matmul} peak of {of}, {peak / 1e12:g} TFLOP/s a rank",
+        f"arithmetic: {{}} at least, at the {case.arithmetic.matmul} peak of {of}, {peak / 1e12:g} TFLOP/s per rank",
     )

@@ -1,4 +1,4 @@
-"""How a run tells how far it is: a live line on a terminal, plain lines elsewhere."""
+"""The progress of a run: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
 
 
 # What launches that do not count are called.
-UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL's choices"}
+UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log"}
 
 
 class Progress:
@@ -112,7 +112,7 @@ class PlainProgress(Progress):
         self._log(f"[{count}] {self._place(block)}{label}: {how}")
 
     def _place(self, block: int) -> str:
-        return f"{UNCOUNTED[block]}, " if block < FIRST_BLOCK else f"block {block + 1} of {self._blocks}, "
+        return "" if block < FIRST_BLOCK else f"block {block + 1} of {self._blocks}, "
 
 
 class LiveProgress(PlainProgress):
@@ -161,5 +161,5 @@ def outcome(launch: Launch) -> str:
     if launch.case.kind == "collectives":
         size = max(call.bytes for call in launch.collectives)
         took = launch_number(launch.call_durations(size), launch.case.device)
-        return f"{format.milliseconds(took)} a call at {size_text(size)}"
-    return f"{format.milliseconds(launch_number(launch.step_latencies(Phase.MEASURE), launch.case.device))} a step"
+        return f"{format.milliseconds(took)} per call at {size_text(size)}"
+    return f"{format.milliseconds(launch_number(launch.step_latencies(Phase.MEASURE), launch.case.device))} per step"

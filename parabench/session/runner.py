@@ -30,7 +30,7 @@ from parabench.workloads.verify import Reference, reference_of, verify
 
 REFERENCE_TRIES = 2
 
-# The steps of a launch in which NCCL tells what it chooses: DDP has its final buckets after the first.
+# The steps of a launch for NCCL's debug log: DDP has its final buckets after the first.
 EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=True)
 
 # What a core surely computes: the guess for the very first launch of a model, before anything is known.
@@ -90,7 +90,7 @@ class Runner(Generic[C, P]):
                 self.run_launch(each)
 
     def expected(self) -> Iterator[tuple[C, int, P]]:
-        """(case, block, protocol) of every launch that `run` makes where all end well."""
+        """(case, block, protocol) of every launch that `run` makes where all succeed."""
         left = launches_left(self.plan, self.done)
         yield from ((each.case, each.block, self.plan.protocol) for each in left)
 

@@ -211,7 +211,7 @@ class LinkMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A doubt about a result, as data. `case_id` is None when it concerns the whole session."""
+    """A warning about a result, as data. `case_id` is None when it concerns the whole session."""
 
     code: str
     message: str
@@ -221,7 +221,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a launch did not end well: the first rank that failed, its signal or its traceback."""
+    """Why a launch failed: the first rank that failed, its signal or its traceback."""
 
     message: str
     rank: int | None = None
@@ -285,9 +285,9 @@ def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
 # The finding of a case that is launched no more because NCCL refuses its algorithm.
 PIN_REFUSED = "pin_refused"
 
-# Why a value is null where neither time nor permission would help; what a device lacks is no doubt about it.
+# Why a value is null where neither time nor permission would help; what a device lacks is no warning.
 NOT_SUPPORTED = "not supported by this device or driver"
-# Why a rate is null though its counter was read: no failure, and no doubt either.
+# Why a rate is null though its counter was read: no failure, and no warning either.
 MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than once between two readings"
 
 # The spans that a training stood still for communication in; the others are named like a step's parts.
@@ -300,7 +300,7 @@ MESSAGES = ("send", "recv")
 TRACES = "traces"
 
 # Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
-# and the one in which NCCL tells what it chooses.
+# and the one for NCCL's debug log.
 REFERENCE_BLOCK = -1
 EXPLAIN_BLOCK = -2
 FIRST_BLOCK = 0

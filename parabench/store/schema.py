@@ -26,8 +26,8 @@ from parabench.store.record import (
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 
-# Conditions on rows of `launch`: what ended by itself and need not be run again, and what of it did not end well. A
-# launch in which NCCL explains itself decides nothing.
+# Conditions on rows of `launch`: what ended by itself and need not be run again, and what of it failed. A
+# NCCL debug-log launch decides nothing.
 DONE = f"status != '{Status.INTERRUPTED}'"
 NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND block != {EXPLAIN_BLOCK}"
 

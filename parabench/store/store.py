@@ -139,7 +139,7 @@ class Store:
         )
 
     def all_ok(self, session_id: int) -> bool:
-        """Whether every launch of a session that ended by itself ended well; one that only explains does not count."""
+        """Whether every launch of a session that ended by itself succeeded; one that only explains does not count."""
         bad = self._db.execute(
             f"SELECT count(*) FROM launch WHERE session_id = ? AND {NOT_WELL}", (session_id,)
         ).fetchone()[0]
@@ -227,7 +227,7 @@ class Store:
                 self._insert_all(table, (session_id,), values)
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
-        """Record a doubt that concerns the session or a case, not one launch."""
+        """Record a warning that concerns the session or a case, not one launch."""
         self._insert("finding", (session_id, None), astuple(finding))
 
     def has_finding(self, session_id: int, code: str) -> bool:

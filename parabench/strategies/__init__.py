@@ -268,7 +268,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     "parameter_server_async": StrategyEntry(
         own_steps=True,
         target="parabench.strategies.parameter_server_async:parameter_server_async",
-        summary="asynchronous: each rank's gradient is applied when it comes, so gradients are stale; another training",
+        summary="asynchronous: gradients are applied as they arrive, so they are stale; not equivalent to one device",
         axes=_ALONE,
         rule=Rule.APPLIED_ONCE,
         splits="batch; rank 0 alone has the optimizer state",
@@ -281,7 +281,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     "local_only": StrategyEntry(
         own_steps=True,
         target="parabench.strategies.data_parallel:local_only",
-        summary="no gradient exchange at all: the headroom, what communication could cost at most; no answer",
+        summary="no gradient exchange: the no-communication baseline; not ranked",
         axes=_ALONE,
         rule=Rule.FIRST_LOSS,
         splits="batch",

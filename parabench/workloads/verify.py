@@ -96,7 +96,7 @@ def verify(launch: Launch, reference: Reference | None) -> None:
             Finding(
                 NO_EXCHANGE,
                 "Ranks trained apart, with no exchange: this is the headroom, what exchanging gradients costs at most.",
-                "Read it as a bound for ddp; it is no way to train.",
+                "Read it as a bound for ddp; it is not a way to train.",
                 launch.case.id,
             )
         )
@@ -249,7 +249,7 @@ def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
         LOSS_COST,
         f"Gradients were applied {fmean(staleness):.2g} updates late on average, {max(staleness)} at most; {costs}.",
         "This is another training: an optimizer step for each rank's gradient, computed on older parameters. Weigh its "
-        "step latency together with its loss.",
+        "step time together with its loss.",
         launch.case.id,
     )
 

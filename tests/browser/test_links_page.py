@@ -60,7 +60,7 @@ def test_between_nodes_one_cell_reaches_over_the_ranks_of_both(tmp_path):
         ("across nodes", "2", "60", "0.50", "0.50", "0.50"),
         ("in a node", "4", "20", "4.0", "2.0", "4.0"),
     ]
-    assert "Between nodes their first ranks were measured." in one.caption
+    assert "Between nodes, their first ranks were measured." in one.caption
     assert "apart" not in one.caption
 
 
@@ -75,10 +75,10 @@ def test_many_ranks_become_their_nodes_and_many_nodes_their_tiers(tmp_path):
     one = section(tmp_path / "a.db", fake_links.rows(3, 8))
     assert texts(one.matrices[0]) == [["4.0", "0.50", "0.50"], ["0.50", "4.0", "0.50"], ["0.50", "0.50", "4.0"]]
     assert (one.matrices[0].names, one.matrices[0].groups) == (("node 0", "node 1", "node 2"), ())
-    assert "On the diagonal stands the median inside a node." in one.caption
+    assert "The diagonal is the median inside a node." in one.caption
     many = section(tmp_path / "b.db", fake_links.rows(70, 1))
     assert (many.matrices, [row[0] for row in many.tables[0].rows]) == ((), ["across nodes"])
-    assert "Of so many nodes, only those 1, 2, 4, 8, ... apart." in many.caption
+    assert "Of so many nodes, only those 1, 2, 4, 8, ... apart were measured." in many.caption
 
 
 def test_the_page_has_it_after_the_machine_with_heads_and_captions(tmp_path):
@@ -96,7 +96,7 @@ def test_why_a_link_is_unknown_is_escaped(tmp_path):
     links = [each._replace(bytes_per_s=None, reason="<script>x</script>") for each in fake_links.rows(1, 2)]
     text = render(measured(tmp_path / "a.db", links))
     assert "could not be measured: &lt;script&gt;x" in text
-    assert "No bandwidth is known; the findings say why." in text
+    assert "No bandwidth is known; the warnings say why." in text
 
 
 def test_a_page_of_collectives_has_it_too(tmp_path):

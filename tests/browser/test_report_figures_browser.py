@@ -88,14 +88,14 @@ def test_bars_of_an_instrumented_step_lie_one_after_the_other_and_what_is_hidden
     bars = traces(panel)
     for name, begin, length in (
         ("data", 0, 1000), ("compute", 1000, 7000), ("exposed communication", 8000, 1500), ("idle", 9500, 500),
-        ("hidden, inside compute", 5000, 3000),
+        ("overlapped (inside compute)", 5000, 3000),
     ):  # fmt: skip
         assert (bars[name]["base"][0], bars[name]["x"][0]) == (begin, length), name
     assert (bars["compute"]["x"][1], bars["exposed communication"]["base"][1]) == (7500, 8500)
     assert len({bar["marker"]["color"] for bar in bars.values()}) == 4
     assert panel["data"][-1]["text"] == [" 15 %", " 14 %"]
     assert bars["data"]["hovertext"][0].startswith(
-        "data: 1,000 ms, 10 % of the step<br><b>fsdp native, 2 ranks</b><br>5,000 ms a step"
+        "data: 1,000 ms, 10 % of the step<br><b>fsdp native, 2 ranks</b><br>5,000 ms per step"
     )
 
 
@@ -104,8 +104,8 @@ def test_the_filters_leave_the_figures_and_tables_of_selected_cases_and_a_senten
     (panel,) = panels(anatomy, "anatomy")
     assert len(traces(panel)["compute"]["x"]) == 1
     assert seen(anatomy, "timeline") == [
-        "ddp native, 2 ranks: 10,000 ms", "ddp native, 2 ranks: the calls of this step, in ms; late is the last rank "
-        "after the first",
+        "ddp native, 2 ranks: 10,000 ms", "ddp native, 2 ranks: calls of this step in ms; late: last rank after the "
+        "first",
     ]  # fmt: skip
     at(anatomy, "tab=buckets&strategy=fsdp")
     assert seen(anatomy, "buckets") == ["No case that is drawn or listed here is among the selected."]
@@ -126,7 +126,7 @@ def test_energy_and_what_devices_did_follow_the_filters(devices):
     at(devices, "tab=energy&bucket_mib=25")
     (panel,) = panels(devices, "energy")
     assert panel["data"][0]["x"] == [100]
-    assert panel["data"][0]["hovertext"][0].startswith("100 J a step, 195 mJ a token")
+    assert panel["data"][0]["hovertext"][0].startswith("100 J per step, 195 mJ a token")
     assert [title for title in seen(devices, "time-devices") if " · " in title] == [
         f"{name} · ddp native 25 MiB, 2 ranks" for name in ("Power", "SM clock", "Temperature")
     ]
@@ -156,7 +156,7 @@ def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which
 def test_why_no_figure_is_drawn_is_said(rich):
     for address, section, why in (
         ("tab=buckets&algorithm=ring", "heat", "no strategy and world size with two algorithms and two bucket sizes."),
-        ("tab=algorithms&strategy=fsdp", "algorithms", "No selected algorithm was measured beside native"),
+        ("tab=algorithms&strategy=fsdp", "algorithms", "No selected algorithm was measured along with native"),
         ("tab=scaling&world_size=4", "scaling", "No selected strategy has two world sizes with the same work"),
     ):
         at(rich, address)

@@ -41,12 +41,12 @@ test("bars of an instrumented step lie one after the other, and what is hidden e
   const bars = named(panel);
   assert.deepEqual(Object.entries(bars).map(([name, { base, x }]) => [name, base[0], x[0]]), [
     ["instrumented_data", 0, 1000], ["compute", 1000, 7000], ["exposed", 8000, 1500], ["idle", 9500, 500],
-    ["hidden, inside compute", 5000, 3000],
+    ["overlapped (inside compute)", 5000, 3000],
   ]);
   assert.deepEqual(panel.traces.at(-1).text, [" 15 %", " 15 %"]);
-  assert.match(bars.compute.hovertext[0], /^compute: 7,000 ms, 70 % of the step<br><b>fsdp<\/b><br>50.0 ms a step/);
+  assert.match(bars.compute.hovertext[0], /^compute: 7,000 ms, 70 % of the step<br><b>fsdp<\/b><br>50.0 ms per step/);
   // Calls of unknown length make the hidden part a lower bound.
-  assert.match(bars["hidden, inside compute"].hovertext[1], /^hidden: ≥ 3,000 ms, 30 % of the step/);
+  assert.match(bars["overlapped (inside compute)"].hovertext[1], /^hidden: ≥ 3,000 ms, 30 % of the step/);
 });
 
 test("parts of timed steps are stacked and say their share", () => {
@@ -85,5 +85,5 @@ test("a share of a peak that nobody knows is what the devices did, with its unit
 test("energy is said of a step and of a token", () => {
   const [panel] = drawers.energy(every);
   assert.deepEqual(panel.traces[0].x, [100]);
-  assert.match(panel.traces[0].hovertext[0], /^100 J a step, 195 mJ a token<br>/);
+  assert.match(panel.traces[0].hovertext[0], /^100 J per step, 195 mJ a token<br>/);
 });

@@ -42,4 +42,4 @@ test("rows are grouped in the order in which their keys first appear", () => {
   assert.deepEqual(distinct([2, 1, 2]), [2, 1]);
 });
 
-test("the first side is what the others are held against", () => assert.deepEqual(others, [1, 2]));
+test("the first side is baseline", () => assert.deepEqual(others, [1, 2]));

@@ -62,7 +62,7 @@ PROTOCOL = Protocol(warmup=3, steps=8, launches=5, instrumented=2)
 
 @contextmanager
 def session(folder: Path, suite: str, *options: str, rates: Any = None) -> Iterator[Nodes]:
-    """A session of `suite` on two hosts that has ended well on both."""
+    """A session of `suite` on two hosts that has succeeded on both."""
     with cluster(2, rates) as hosts:
         nodes = Nodes(hosts, folder, suite)
         drivers = nodes.all(*options)

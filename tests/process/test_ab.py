@@ -104,8 +104,8 @@ def test_an_empty_side_is_as_it_is_here() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("file", "'file' is no NAME=VALUE, virtual environment or folder"),
-        ("nowhere", "'nowhere' is no NAME=VALUE, virtual environment or folder"),
+        ("file", "'file' is neither NAME=VALUE nor a folder"),
+        ("nowhere", "'nowhere' is neither NAME=VALUE nor a folder"),
         ("2X=3", "'2X=3' is no NAME=VALUE"),
         ("'my code' other", "my code and other are both folders; give one"),
         ("new new", "new and new are both virtual environments; give one"),
@@ -255,14 +255,14 @@ def test_every_pair_is_launched_back_to_back_and_the_verdict_is_the_exit_code(la
     assert "[1/18] block 1 of 3, " in lab.output
     assert "\na: as it is here\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
     assert f"again:  parabench compare {results.path}@ab-a {results.path}@ab-b" in lab.output
-    assert "3 launches a side, interleaved." in lab.output
+    assert "3 launches per side, interleaved." in lab.output
     assert sorted(each.name for each in (lab.folder / "out").iterdir()) == ["results.db"]
 
 
 def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
     lab.step_s["b"] = 0.012
     assert lab.run(label="mine") == 1, lab.output
-    assert "Regression: 3 cases of 3 judged got slower, the most by 2" in lab.output
+    assert "Regression: 3 of 3 cases slower, the worst by 2" in lab.output
     lab.step_s["b"] = 0.008
     axes = [word for axis in AXES for word in ("--set", axis)]
     given = ["ab", "quick", "--a", "", "--b", "", *axes, "--launches", "4", "--steps", "4", "--label", "mine"]
@@ -591,7 +591,7 @@ def start(here: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> None:
-    """20 ms a step against 30 ms, twice: a ratio of 3 is there when all of it arrives."""
+    """20 ms per step against 30 ms, twice: a ratio of 3 is there when all of it arrives."""
     fast, slow = checkout(tmp_path / "fast", 0.02), checkout(tmp_path / "slow", 0.03)
     new = tmp_path / "new"
     venv.create(new, symlinks=True)

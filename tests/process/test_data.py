@@ -290,7 +290,7 @@ def test_bad_vocabularies_and_texts_are_refused(
     assert f"vocabulary {words!r} is for data text, and data is synthetic with model gpt2; drop it" in synthetic
     text = tmp_path / "t.txt"
     text.write_bytes(b"good \xff bad")
-    assert "no text in UTF-8, at byte 5" in refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
+    assert "not UTF-8 text, at byte 5" in refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
     text.write_text(" the" * 512)
     long = refused(machine, model="gpt2", data=f"text:{text}", vocabulary=words)
     assert "holds 512 tokens, one batch needs 513" in long
@@ -447,13 +447,13 @@ def test_a_file_that_may_not_be_read_is_refused(machine: Any, tmp_path: Path, mo
 
 def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
     for path in (tmp_path, "/dev/null"):
-        assert "it is no regular file; give one" in refused(machine, strategy="single", data=f"text:{path}")
-        assert "it is no regular file; give one" in refused(machine, model="gpt2", vocabulary=str(path))
+        assert "it is not a regular file; give one" in refused(machine, strategy="single", data=f"text:{path}")
+        assert "it is not a regular file; give one" in refused(machine, model="gpt2", vocabulary=str(path))
     for path in (tmp_path / "absent", "x" * 5000):
         assert "there is no such file" in refused(machine, strategy="single", data=f"text:{path}")
     assert f"has no {mnist.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
     (tmp_path / mnist.IMAGES).mkdir()
-    assert "it is no regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
+    assert "it is not a regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
 
 
 @pytest.mark.parametrize("split", SAMPLERS)

@@ -119,7 +119,7 @@ def test_two_jobs_of_a_host_have_ports_of_their_own():
     [
         ({}, "torchrun --nproc-per-node 2 -m parabench worker SUITE"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "no group of processes is here"),
-        (TORCHRUN | {"RANK": "x"}, "RANK is 'x', which is no number"),
+        (TORCHRUN | {"RANK": "x"}, "RANK is 'x', which is not a number"),
         (TORCHRUN | {"RANK": "-1"}, "RANK is '-1'"),
         (TORCHRUN | {"RANK": "8"}, "this is rank 8 of 8"),
         (PALS, "mpirun -x MASTER_ADDR=host0"),

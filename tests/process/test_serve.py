@@ -69,7 +69,7 @@ def test_of_a_plan_what_is_done_and_left_is_counted_and_estimated(tmp_path):
     seen = standing(planned(tmp_path / "r.db", launches), None)
     assert (seen.done, seen.planned, seen.failed, seen.launches, seen.going) == (2, 9, 1, 4, True)
     assert seen.left_s == 2 * 2.0 + 2 * 4.0 + 3 * 3.0
-    assert seen.said == "2 of 9 launches, about 21 s left. 1 launch did not end well."
+    assert seen.said == "2 of 9 launches, about 21 s left. 1 launch failed."
     assert seen.last == f"{CASES[1].label}, block 1: oom, rank 1: out of memory"
 
 
@@ -110,7 +110,7 @@ def test_a_finished_session_is_over_and_one_without_launches_for_long_has_stoppe
     assert not stopped.going
     assert stopped.said == "1 of 9 launches; no launch has ended for 15 min, so the run seems to have stopped."
     finished = standing(fake.rich(tmp_path / "f.db").path, None)
-    assert (finished.going, finished.said) == (False, "Finished: 84 of 84 launches. 3 launches did not end well.")
+    assert (finished.going, finished.said) == (False, "Finished: 84 of 84 launches. 3 launches failed.")
 
 
 def test_a_deadline_of_ones_own_is_waited_for(tmp_path):
@@ -467,7 +467,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
     (tmp_path / "text.db").write_text("no database" * 100)
     for arguments, said in (
         ([tmp_path / "text.db"], "is not a parabench store"),
-        ([tmp_path / "r.db", "--template", tmp_path / "no"], "is no folder; give --template"),
+        ([tmp_path / "r.db", "--template", tmp_path / "no"], "is not a folder; give --template"),
         ([f"{tmp_path}/r.db@x", "--session", "y"], "both name a session"),
     ):
         result = CliRunner().invoke(main, ["serve", *map(str, arguments)])

@@ -123,7 +123,7 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """One row per case, size and form, from `launch_sizes`; by operation, ranks, algorithm and size.
 
     `call_s`, `p50_s`, `p95_s` and `p99_s` are means on the log scale of the launches' number and quantiles over the
-    launches that ended well, or, where none did, over those that were wrong (`good` then is 0). `low_s` and `high_s`
+    launches that succeeded, or, where none did, over those that were wrong (`good` then is 0). `low_s` and `high_s`
     are the extreme launches' numbers, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all
     launches. `algbw` and `busbw` are in GB/s, 1 GB = 1e9 bytes.
     """

@@ -134,7 +134,7 @@ def fit_costs(points: Sequence[Point]) -> tuple[Fit, ...]:
 
 
 def points_of(sizes: pd.DataFrame) -> list[Point]:
-    """The points of `bus.launch_sizes`: every launch that ended well, in the form that algorithms are compared in."""
+    """The points of `bus.launch_sizes`: every launch that succeeded, in the form that algorithms are compared in."""
     good = one_form(sizes[sizes["status"] == Status.OK])
     return [
         Point(

@@ -79,7 +79,7 @@ def bus_answers(results: Results, session: str | int | None = None) -> tuple[Bus
 
 
 def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
-    """The same from the table of `bus.launch_sizes`; nothing for an operation without a launch that ended well."""
+    """The same from the table of `bus.launch_sizes`; nothing for an operation without a launch that succeeded."""
     good = one_form(sizes[sizes["status"] == Status.OK])
     groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
     order = {op: i for i, op in enumerate(OPS)}

@@ -68,8 +68,8 @@ def _batches(rows: pd.DataFrame) -> str:
 def results_json(results: Results, session: Session) -> dict[str, Any]:
     """nccl-tests' document: its keys with its types and units (us, GB/s), and ours beside them.
 
-    Times are of launches that ended well, or where none did of those that were wrong; the average bandwidth is of the
-    former only. `failed` are all launches that did not end well.
+    Times are of launches that succeeded, or where none did of those that were wrong; the average bandwidth is of the
+    former only. `failed` are all failed launches.
     """
     table = bus_table(launch_sizes(results, session))
     protocol = session.plan.get("protocol") or {}
@@ -219,7 +219,7 @@ def _form(rows: pd.DataFrame, in_place: bool) -> dict[Any, Any] | None:
 
 
 def _average(table: pd.DataFrame) -> float | None:
-    """The mean bus bandwidth of what ended well; None for nothing."""
+    """The mean bus bandwidth of what succeeded; None for nothing."""
     return words.number_or_none(float(table.loc[table["good"] > 0, "busbw"].mean()))
 
 

@@ -1,4 +1,4 @@
-"""How two machines compare: what a step, a joule and a gigabyte give on each. No pass and no fail.
+"""How two machines compare: step time, tokens per joule, tokens/s per GB. No pass and no fail.
 
 Cases are the same work where all fields agree but `device` and `backend`. One number a launch, as everywhere.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from parabench.analysis.compare.ratios import Ratio
 from parabench.analysis.compare.several import NUMBERS, Matches, Several, several
 from parabench.analysis.compare.sides import check_two
-from parabench.analysis.compare.warnings import doubts, unfinished
+from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats.geometric import Mean
@@ -23,7 +23,7 @@ from parabench.store.record import Finding
 @dataclass(frozen=True)
 class Common:
     """A case that both sides have. `step_time` is of a step, in s: a ratio below 1 is a faster candidate. `per_joule`
-    is in tokens/J of all its devices, `per_gb` in tokens/s per GB of peak memory of the rank that holds most: above 1
+    is in tokens/J of all its devices, `per_gb` in tokens/s per GB of peak memory of the largest rank: above 1
     the candidate gives more. Models without sequences count samples."""
 
     label: str
@@ -74,7 +74,7 @@ def machines(base: SessionData, candidate: SessionData) -> Several:
     of = several((base, candidate), launches_alone=True)
     if not of.against[0].step_time.of:
         raise UsageError(
-            f"no case of {base.session.name} of {base.results.path} is the same work as one of "
+            f"no case of {base.session.name} of {base.results.path} has the same workload as one of "
             f"{candidate.session.name} of {candidate.results.path}; measure the same suite with the same --set on both"
         )
     return of
@@ -110,7 +110,7 @@ def across(of: Several) -> Across:
         alone=tuple(_alone(of.matches)),
         hardware=tuple(hardware_differences(base, candidate)),
         software=tuple(software_differences(base, candidate)),
-        findings=(*doubts(base, candidate, step_time.of), *unfinished(base, candidate)),
+        findings=(*across_findings(base, candidate, step_time.of), *unfinished(base, candidate)),
     )
 
 

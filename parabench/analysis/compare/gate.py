@@ -37,7 +37,7 @@ class CaseResult:
     `launches_needed` is with how many launches a side a gate of two equal sides would pass (`TTest.launches_for`; None:
     no number up to 500). `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers
     were made of. `exempt`: only in base, because the candidate skipped it with a reason or this comparison left it out
-    on purpose; or it never ended well in base either. `fails_more`: more often than in base, though not beyond chance.
+    on purpose; or it never succeeded in base either. `fails_more`: more often than in base, though not beyond chance.
     """
 
     case_id: str
@@ -74,7 +74,7 @@ class Comparison:
 
     `paired`: the launches of both sides took turns, and were compared block by block; where not, `between_sessions` is
     how what sessions differ by themselves was taken into account. `differences` are what else differs, one sentence
-    each; `findings` are doubts about the comparison itself.
+    each; `findings` are warnings about the comparison itself.
     """
 
     base: str
@@ -131,7 +131,7 @@ def compare(
     """Compare the cases of two sides by their ids.
 
     A case regressed when its launches are slower in a one-sided t-test of log numbers, adjusted over cases by Holm, at
-    level `alpha`, and slower by more than `tolerance` (a fraction); or when it ended well before and now does not, or
+    level `alpha`, and slower by more than `tolerance` (a fraction); or when it succeeded before and now does not, or
     significantly less often. The gate passes where in every case the one-sided 95 % upper bound of the slowdown lies
     below the tolerance: all cases must show it, so each may at that level (R. L. Berger, "Multiparameter hypothesis
     testing and acceptance sampling", Technometrics 24, 1982). `left_out` are ids of cases that were left out of

@@ -61,7 +61,7 @@ class Means:
     def _why(self, rows: Sequence[Row], base: int, other: int, name: str) -> str:
         """Why the cases without a ratio have none, as far as they are held against the first side."""
         if base != 0:
-            return "no case ended well on both sides"
+            return "no case succeeded on both sides"
         found = [self._of.ratio(row, other, name) for row in rows]
         return format.listed(dict.fromkeys(each.reason for each in found if each and each.ratio is None), most=2)
 
@@ -74,7 +74,7 @@ GIVES = ("per_joule", "per_gb")
 class Left:
     """How many cases of a work no mean is of: on some side of the compared with a `single` launch where others have
     more, or not measured on one of them (`absent`). `lost` and `mended` are counted for every side but the first: what
-    ended well on the first and no longer does there, and the other way round. `met` are the cases that the first and
+    succeeded on the first and no longer does there, and the other way round. `met` are the cases that the first and
     another side have at all."""
 
     met: int
@@ -90,7 +90,7 @@ class Overall:
 
     Of its cases `cases` may be an answer; the others, such as training that exchanges nothing, count nowhere.
     `compared` are the places of sides that can be held against each other: the first and all with a case in common with
-    it that ended well on both. `means` are of every side but the first, its step time over the first's, over the same
+    it that succeeded on both. `means` are of every side but the first, its step time over the first's, over the same
     `shared` cases for all of `compared`; where no case is common to all of these, `shared` is 0 and each mean is over
     the cases that the side has in common with the first. `gives` are the means of `GIVES`, each over its own.
 
@@ -211,7 +211,7 @@ def _fastest(
 
 
 def lost_on(of: Several, rows: Iterable[Row], well: int, other: int) -> list[Row]:
-    """The rows that ended well on the side `well`, and were launched on the side `other` without ending well there."""
+    """The rows that succeeded on the side `well`, and were launched on the side `other` without succeeding there."""
     numbers = [set(of.known["step_time"][at].launches["case_id"]) for at in (well, other)]
     return [row for row in rows if row[well] in numbers[0] and row[other] is not None and row[other] not in numbers[1]]
 

@@ -36,7 +36,7 @@ def step_times(side: SessionData) -> Known:
 
 
 def tokens_per_gb(side: SessionData) -> Known:
-    """Tokens/s (samples/s without sequences) per GB of peak memory of the rank that holds most."""
+    """Tokens/s (samples/s without sequences) per GB of peak memory of the largest rank."""
     good = side.valid
     per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
     found = good[["launch_id", "case_id", "block"]].assign(value=per_gb)

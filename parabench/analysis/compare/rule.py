@@ -79,7 +79,7 @@ FAILURES = (Status.WRONG, Status.OOM, Status.CRASHED, Status.HUNG, Status.FAILED
 
 @dataclass(frozen=True)
 class Ends:
-    """How one side's launches of a case ended: {how: launches}, how many failed, ended well, and count."""
+    """How one side's launches of a case ended: {how: launches}, how many failed, succeeded, and count."""
 
     counts: dict[str, int]
     failed: int
@@ -134,7 +134,7 @@ def judge_ends(
 
     One that never failed in base and does in candidate broke; so did one that fails in both where its share of failed
     launches rose in Fisher's exact test, one-sided and adjusted over such cases by Holm, at level `alpha`. Launches
-    that were interrupted neither failed nor ended well.
+    that were interrupted neither failed nor succeeded.
     """
     ends = {case: (ends_of(old, base), ends_of(new, candidate)) for case, (old, new) in pairs.items()}
     mixed = {case: sides for case, sides in ends.items() if all(side.failed for side in sides)}
@@ -244,7 +244,7 @@ def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, 
 
 
 def _by_numbers(end: End, launches: Launches, test: TTest | None, tolerance: float, alpha: float, paired: bool) -> End:
-    """What the numbers say of a case that ended well on both sides; what its end had to say stays in the note."""
+    """What the numbers say of a case that succeeded on both sides; what its end had to say stays in the note."""
     if test is not None:
         outcome, note = speed(test, tolerance, alpha)
         if note and test.launches_for(tolerance) is not None:

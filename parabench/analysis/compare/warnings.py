@@ -26,7 +26,7 @@ from parabench.store.record import Finding
 
 
 def several_findings(of: Several) -> list[FindingGroup]:
-    """Doubts about the comparison, then each side's own, with the sides that they are about."""
+    """Warnings about the comparison, then each side's own, with the sides that they are about."""
     about: dict[tuple[str, str, str], list[str]] = {}
     for against in of.against:
         for finding in _of_pair(of, against):
@@ -56,21 +56,20 @@ def _lost(of: Several) -> Iterator[Finding]:
     for at, side in enumerate(of.sides[1:], 1):
         lost = lost_on(of, of.rows, 0, at)
         if lost:
-            ends, does = ("ends", "does") if len(lost) == 1 else ("end", "do")
             yield Finding(
                 "broken",
-                f"{format.count(len(lost), 'case')} that {ends} well on {of.first.role} no longer {does} on "
-                f"{side.role}: {format.listed(str(labels[row]) for row in lost)}.",
-                "Ratios are of the others alone. How these ended stands under “Cases that not every side has”.",
+                f"{format.count(len(lost), 'case')} succeeded on {of.first.role} and failed on {side.role}: "
+                f"{format.listed(str(labels[row]) for row in lost)}.",
+                "The ratios leave them out. Their errors are under “Cases missing on a side”.",
             )
 
 
 def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
     """What is not also said of one side alone."""
-    if against.paired or not against.step_time.of:  # without a case in common there is nothing to doubt
+    if against.paired or not against.step_time.of:  # without a case in common there is nothing to warn of
         return
     if against.machines:
-        yield from doubts(of.first, against.side, against.step_time.of)
+        yield from across_findings(of.first, against.side, against.step_time.of)
         return
     tests = {pair[0]: test for pair, test in against.step_time.tests.items() if pair[0] == pair[1]}
     yield from unpaired_finding(of.first, against.side, tests)
@@ -87,13 +86,13 @@ def unfinished(base: SessionData, candidate: SessionData) -> Iterator[Finding]:
             )
 
 
-def doubts(base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
+def across_findings(base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
     """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
     yield Finding(
         "one_machine",
-        "Each side is one machine at one time: the intervals are about its launches, and say nothing of how much other "
-        "machines of the same kind, or another day, would differ.",
-        "Measure several machines of a kind before you buy or blame one.",
+        "Each side is one machine at one time: the intervals do not cover how much other machines of the same kind, or "
+        "other days, would differ.",
+        "Measure several machines of a kind before you decide on one.",
     )
     kinds = _two_kinds(base, candidate, pairs, "statistic")
     if kinds:
@@ -151,8 +150,8 @@ def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[s
     read from the residuals of case + block in each side.
     """
     message = (
-        "The two sides were measured one after the other: whatever else changed in between (clocks, temperature, "
-        "neighbours) counts as the candidate's doing, and no number of launches shows it."
+        "The sides were not interleaved: anything else that changed in between (clocks, temperature, other load) is "
+        "attributed to the candidate."
     )
     effects = [_effects(side, tests) for side in (base, candidate)]
     moved = max(_moved(side, tests, fitted) for side, fitted in zip((base, candidate), effects, strict=True))
@@ -163,11 +162,10 @@ def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[s
         now = math.expm1(min(50.0, median(test.upper - test.difference for test in tests.values())))
         if interleaved < now:
             message += (
-                f" It also costs sharpness: in a typical case the upper bound lies {format.percent(now)} above the "
-                f"estimate; interleaved, as many launches of this spread would put it {format.percent(interleaved)} "
-                "above."
+                f" In a typical case the upper bound lies {format.percent(now)} above the estimate; interleaved, it "
+                f"would be {format.percent(interleaved)}."
             )
-    yield Finding("unpaired", message, "Measure both interleaved with `parabench ab`.")
+    yield Finding("unpaired", message, "Interleave the sides with `parabench ab`.")
 
 
 def _effects(side: SessionData, tests: Mapping[str, TTest]) -> Effects | None:

@@ -62,7 +62,7 @@ class Answer:
     neighbouring bucket sizes together. `half_width` is the widest simultaneous 95 % half-width against `best` that
     decides between them, as a fraction; None when there is none. `decided` is False when the data cannot separate
     anything; `why_not` then says why.
-    `unverified` are the labels whose training was not compared with one device's, `unknown` those that ended well
+    `unverified` are the labels whose training was not compared with one device's, `unknown` those that succeeded
     without a number for the objective. `differing` are the fields of a case in which the configurations differ.
     `no_comm_baseline` is what was measured without any communication, which is never among the configurations;
     `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
@@ -137,11 +137,11 @@ class Answer:
 # How a strategy that may not be ranked is marked.
 NO_ANSWER = "headroom, no answer"
 # And one that may be the fastest, as others may.
-NOT_APART = "not told apart"
+NOT_APART = "tied"
 
 
 def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers ('fastest', 'not told apart' or nothing), and
+    """The case table's rows, each with its `place` in the answers ('fastest', 'tied' or nothing), and
     its `mark` where it is no answer, or another training."""
     place = {}
     for answer in answers:

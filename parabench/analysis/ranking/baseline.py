@@ -35,7 +35,7 @@ class NoCommBaseline:
     bound: bool
 
     def sentence(self) -> str:
-        step = f"Without any gradient exchange ({self.strategy}) a step takes {format.milliseconds(self.step_time_s)}"
+        step = f"Without communication ({self.strategy}) a step takes {format.milliseconds(self.step_time_s)}"
         if self.share <= 0:
             return f"{step}, not less than the fastest's."
         between = ""

@@ -89,7 +89,7 @@ def bucket_curves(
 def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[str, str]) -> tuple[Members, ...]:
     """The `chosen` cases by name, those of one curve together: 'ddp ring, 10 to 25 MiB, 2 ranks'.
 
-    A range holds every size of it that was tried: `cases` are all of the work, also those that did not end well.
+    A range holds every size of it that was tried: `cases` are all of the work, also those that failed.
     """
     found = []
     for ids in _along(cases.items()):
@@ -120,13 +120,13 @@ def curve_sentences(curves: Iterable[Curve], blocks: int, of: str, most: int = 3
             count = format.count(blocks, "block")
             if shape is CurveShape.UNCLEAR:
                 verb = "is" if blocks == 1 else "are"
-                said.append(f"{names}: {count} {verb} too few to say whether the bucket size matters{of} ({within}).")
+                said.append(f"{names}: {count} {verb} too few to resolve an effect of the bucket size{of} ({within}).")
                 continue
             at_most = max(curve.at_most or 0.0 for curve in group)
             behind = f"; no size is more than {format.percent(at_most)} behind" if at_most > format.EXACT else ""
             said.append(
-                f"{names}: {_span(sizes)} the bucket size makes no difference{of} that {count} could show "
-                f"({within}{behind})."
+                f"{names}: the bucket size makes no significant difference{of} {_span(sizes)} "
+                f"({count}, {within}{behind})."
             )
     return said
 

@@ -36,7 +36,7 @@ def check_axes(names: Iterable[str]) -> tuple[str, ...]:
         if name not in DEFAULTS:
             near = difflib.get_close_matches(name, DEFAULTS, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(DEFAULTS)}"
-            raise UsageError(f"--by {name!r} is no axis; {hint}")
+            raise UsageError(f"--by {name!r} is not an axis; {hint}")
     return names
 
 

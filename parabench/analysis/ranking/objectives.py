@@ -59,7 +59,7 @@ OBJECTIVES = {
             ahead="faster than",
             of="",
             head="step",
-            say=lambda seconds, _: f"{words.milliseconds(seconds)} a step",
+            say=lambda seconds, _: f"{words.milliseconds(seconds)} per step",
             margin=words.margin,
         ),
         Objective(
@@ -78,23 +78,23 @@ OBJECTIVES = {
         Objective(
             name="memory",
             column="peak_memory_bytes",
-            first="Least memory",
+            first="Lowest peak memory",
             more="needs {} more memory",
             ahead="below",
             of=" to peak memory",
             head="peak memory",
-            say=lambda count, _: f"{words.mebibytes(count)} at peak",
+            say=lambda count, _: words.mebibytes(count),
             margin=words.margin_mib,
         ),
         Objective(
             name="joules",
             column="token_j",
-            first="Least energy",
+            first="Lowest energy",
             more="needs {} more energy",
             ahead="below",
             of=" to energy",
             head="energy",
-            say=lambda joules, unit: f"{words.joules(joules)} a {unit.removesuffix('s')}",
+            say=lambda joules, unit: f"{words.joules(joules)} per {unit.removesuffix('s')}",
             margin=lambda margin, _: words.joules(margin),
             work=PER_TOKEN,
         ),
@@ -111,7 +111,7 @@ def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
 def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
     """The session's launch table with the objective's cost, NaN where it is unknown.
 
-    Raises UsageError, with the reason, when launches ended well and none of them has one.
+    Raises UsageError, with the reason, when launches succeeded and none of them has one.
     """
     table = with_costs(seen.launches)
     why = "its launches recorded no peak memory"
@@ -134,7 +134,7 @@ def _with_joules(table: pd.DataFrame, seen: SessionData) -> tuple[pd.DataFrame, 
     kind = COUNTER if COUNTER in known else next(iter(known), None)
     joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
     per_step = table["launch_id"].map(joules).astype(float)
-    why = next((said for value, said in energies.values() if not words.known(value)), "no launch ended well")
+    why = next((said for value, said in energies.values() if not words.known(value)), "no launch succeeded")
     return table.assign(token_j=per_step / (table["global_batch"] * table["seq_len"]), energy_from=kind), why
 
 
@@ -146,5 +146,5 @@ def basis(objective: Objective, launches: pd.DataFrame) -> str:
         return f"energy of its devices over the measured steps ({source})"
     cpu = first["device"] == "cpu"
     if objective.column == "peak_memory_bytes":
-        return f"peak {'resident' if cpu else 'allocated'} memory of the rank that holds most"
+        return f"peak {'resident' if cpu else 'allocated'} memory of the largest rank"
     return f"{first['statistic']} of its steps, as {'on shared CPUs' if cpu else 'on dedicated GPUs'}"

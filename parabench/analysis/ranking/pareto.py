@@ -32,10 +32,10 @@ class ParetoPoint:
 
 def front(good: pd.DataFrame, cases: pd.DataFrame) -> tuple[ParetoPoint, ...]:
     """The front of launches that count, of one work, whose case table by id is `cases`; fastest first, empty where
-    nothing can be told apart.
+    no difference is significant.
 
-    One beats another when it can be told apart as better in one and cannot be told apart as worse in the other: what
-    noise decides is no trade. Of those that are alike in both, the faster stands for all.
+    One beats another when it is significantly better in one and not significantly worse in the other: what noise
+    decides is no trade. Of those that are alike in both, the faster stands for all.
     """
     known = good[good["peak_memory_bytes"] > 0]
     if known.empty:

@@ -113,7 +113,8 @@ def _answer(
     ranked = _ranked(every)
     if ranked.empty and len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
-        return _nothing(work, own, objective, f"Only {labels} ended well, which is headroom and no answer.")
+        why = f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
+        return _nothing(work, own, objective, why)
     good = ranked[ranked[objective.column] > 0]
     if good.empty:
         return _nothing(work, own, objective, _no_number(own, ranked, objective))
@@ -182,23 +183,23 @@ def _configured(own: pd.DataFrame) -> dict[str, Case]:
 
 def _no_number(own: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
     if len(ranked):
-        return f"No launch that ended well has a number for {objective.name}, so there is no best configuration."
+        return f"No successful launch has a value for {objective.name}, so there is no best configuration."
     ended_well = int((own["status"] == Status.OK).sum())
     if ended_well:
         which = format.count(ended_well, "launch")
-        return f"{which} ended well, none with a step of known length, so there is no fastest configuration."
+        return f"{which} succeeded, none with a known step time, so there is no fastest configuration."
     counts = own["status"].value_counts(sort=False)
     how = ", ".join(f"{n} {status}" for status, n in counts.items())
-    return f"No launch ended well with a latency, so there is no fastest configuration ({how})."
+    return f"No launch succeeded with a step time, so there is no fastest configuration ({how})."
 
 
 def _why_not(effects: Effects) -> str | None:
     if len(effects.cases) == 1:
         return "Only one configuration has a result, so there is nothing to rank."
     if effects.n_blocks < 2:
-        return "One block cannot tell a difference from noise: run at least 2 blocks, better 3 or more."
+        return "One block cannot be tested against noise: run at least 2 blocks, better 3 or more."
     if effects.df < 1:
-        return "Too few launches ended well to tell a difference from noise: run more blocks."
+        return "Too few launches succeeded to test differences against noise: run more blocks."
     return None
 
 

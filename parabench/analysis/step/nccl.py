@@ -40,7 +40,7 @@ class Wiring:
 
 
 def explained(seen: SessionData) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """(launch, what each rank's log told) of every explaining launch that ended well: `probes.nccl.parse_log`'s
+    """(launch, what each rank's log told) of every explaining launch that succeeded: `probes.nccl.parse_log`'s
     "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", and "rank"."""
     launches = seen.launches[(seen.launches["block"] == EXPLAIN_BLOCK) & (seen.launches["status"] == Status.OK)]
     rows: list[dict[Any, Any]] = launches.to_dict("records")

@@ -77,7 +77,7 @@ def straggler_table(seen: SessionData) -> pd.DataFrame:
     for it in a step, the median over its `steps`, and `waited_share` that by the step's length. In `agreeing` of
     its `launches` it is the rank that is it in most steps. `by_schedule`: the strategy is a pipeline, whose schedule
     makes one rank the last. `who` is the straggler in words, with its node where there are several, and `clock_error_s`
-    by how much clocks of nodes may differ: who is last by less is not known. NaN where that is unknown.
+    by how much clocks of nodes may differ: which rank is last by less is unknown. NaN where that is unknown.
     """
     steps = seen.once(step_stragglers).copy()
     named = steps.dropna(subset="straggler")
@@ -131,7 +131,7 @@ def findings(seen: SessionData) -> Iterator[Finding]:
             code="straggler",
             message=f"{case['label']}: {case['who']} came last to the collectives of "
             f"{format.percent(case['share'])} of the steps, and the others stood still for "
-            f"{format.milliseconds(case['waited_s'])} a step ({format.percent(case['waited_share'])}) until it came.",
+            f"{format.milliseconds(case['waited_s'])} per step ({format.percent(case['waited_share'])}) until it came.",
             advice="Look at what that rank does more than the others, at its device, and at what else runs there.",
             case_id=case["case_id"],
         )

@@ -16,17 +16,17 @@ from parabench.analysis.text.compare import SCHEMA
 
 
 def sentence(of: Across) -> str:
-    """What a step takes on one beside the other, what a joule and a gigabyte give, and what is not in it."""
+    """The ratios of step time, tokens per joule and tokens/s per GB, and what they leave out."""
     sides = f"On candidate ({of.candidate_hardware})", f"base ({of.base_hardware})"
     if of.step_time.ratio is None:
-        said = [f"No case ended well on both sides, so {sides[1]} cannot be compared with candidate "
+        said = [f"No case succeeded on both sides, so {sides[1]} cannot be compared with candidate "
                 f"({of.candidate_hardware}): {of.step_time.reason}."]  # fmt: skip
     else:
         said = [
             f"{sides[0]} a step takes {format.times(of.step_time.ratio)} times as long as on {sides[1]}"
             f"{_over(of.step_time)}.",
-            _gives("joule", of.per_joule, "tokens", of.step_time.cases),
-            _gives("GB of peak memory", of.per_gb, "tokens/s", of.step_time.cases),
+            _gives("Tokens per joule", of.per_joule, of.step_time.cases),
+            _gives("Tokens/s per GB of peak memory", of.per_gb, of.step_time.cases),
         ]
     apart = [
         f"{sum(case.side == side for case in of.alone)} only in {side}"
@@ -34,16 +34,15 @@ def sentence(of: Across) -> str:
         if any(case.side == side for case in of.alone)
     ]
     failed = sum(case.step_time.ratio is None for case in of.cases)
-    left = apart + ([f"{failed} that did not end well on both sides"] if failed and of.step_time.ratio else [])
-    return " ".join(said) + (f" Not in it: {', '.join(left)}." if left else "")
+    left = apart + ([f"{failed} that failed on a side"] if failed and of.step_time.ratio else [])
+    return " ".join(said) + (f" Left out: {', '.join(left)}." if left else "")
 
 
-def _gives(what: str, mean: Mean, unit: str, cases: int) -> str:
-    """What a joule or a gigabyte gives; of how many cases only where it is of others than the step."""
+def _gives(what: str, mean: Mean, cases: int) -> str:
+    """A further ratio; of how many cases only where it is of others than the step."""
     if mean.ratio is None:
-        return f"What a {what} gives is unknown: {mean.reason}."
-    over = _over(mean) if mean.cases != cases else _ends(mean)
-    return f"A {what} gives {format.times(mean.ratio)} times the {unit}{over}."
+        return f"{what}: unknown: {mean.reason}."
+    return f"{what}: {format.times(mean.ratio)} times{_over(mean) if mean.cases != cases else _ends(mean)}."
 
 
 def _over(mean: Mean) -> str:
@@ -83,7 +82,7 @@ def lines(of: Across) -> list[str]:
         sentence(of),
         *(f"hardware: {difference}" for difference in of.hardware),
         *(f"software: {difference}" for difference in of.software),
-        *(f"doubt: {finding.message} {finding.advice}" for finding in of.findings),
+        *(f"warning: {finding.message} {finding.advice}" for finding in of.findings),
         *(f"{case.label}: {'; '.join(_case(case))}" for case in of.cases),
         *(f"only in {case.side}: {case.label}: {case.reason}" for case in of.alone),
     ]

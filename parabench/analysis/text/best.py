@@ -20,7 +20,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     that would settle what is open."""
     parts = [part for answer in answers for part in _parts(answer)]
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
-    parts.append([f"One number a launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
+    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
         held = compared(state_table(seen.launches, seen.results.whole))
         parts.insert(len(parts) if any(answer.decided for answer in answers) else 0, held)
@@ -36,9 +36,7 @@ def _parts(answer: Answer) -> list[list[str]]:
         textwrap.indent(best.code, "    ").splitlines() if best is not None and best.code and answer.decided else [],
         answer.notes(),
         _by_table(answer) if answer.by else [],
-        ["No configuration beats these in both step time and peak memory:", *_front_table(answer.front)]
-        if len(answer.front) > 1
-        else [],
+        ["Pareto-optimal in step time and peak memory:", *_front_table(answer.front)] if len(answer.front) > 1 else [],
     ]
 
 
@@ -46,13 +44,13 @@ def _by_table(answer: Answer) -> list[str]:
     objective = OBJECTIVES[answer.objective]
     candidates = {each.case_id: each for each in answer.candidates}
     axes = list(answer.by[0].values)
-    rows = [[*axes, "best configuration", objective.head, "behind", "told apart", "of"]]
+    rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
     for place in answer.by:
         own = candidates.get(place.case_id or "")
         if own is None:
             rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
             continue
-        first = "nominally first" if answer.winner is None else "best"
+        first = "lowest mean" if answer.winner is None else "best"
         apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.distinguishable]
         behind = "–" if own is answer.best else format.percent(own.slower)
         rows.append([*place.names, own.label, said_value(own, objective), behind, apart, str(place.configurations)])

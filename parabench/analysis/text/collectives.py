@@ -50,7 +50,7 @@ def _range(of: BusAnswer, each: Range) -> str:
     if each.last_bytes != each.first_bytes:
         sizes = f"from {size_text(each.first_bytes)} to {size_text(each.last_bytes)}"
     if len(each.algorithms) > 1:
-        return f"{format.joined(each.algorithms)} cannot be told apart as the fastest {sizes}"
+        return f"{format.joined(each.algorithms)} are fastest and not statistically distinguishable {sizes}"
     if each.alone == tuple(size for size in of.sizes if each.first_bytes <= size <= each.last_bytes):
         return f"{each.algorithms[0]} is fastest {sizes}"
     alone = [size_text(size) for size in each.alone]

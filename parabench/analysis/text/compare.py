@@ -42,16 +42,15 @@ def _regression(of: Comparison) -> Iterator[str]:
     slower = [row for row in of.rows if row.outcome is Outcome.SLOWER]
     if slower:
         most = max(slower, key=lambda row: row.ratio or 0)
-        which = f"{format.count(len(slower), 'case')} of {len(of.judged):,} judged got slower"
-        said.append(f"{which}, the most by {format.percent((most.ratio or 1) - 1)} ({most.label})")
+        which = f"{len(slower):,} of {format.count(len(of.judged), 'case')} slower"
+        said.append(f"{which}, the worst by {format.percent((most.ratio or 1) - 1)} ({most.label})")
     broke = [row for row in of.rows if row.outcome is Outcome.BROKE]
     partly = [row for row in broke if row.candidate_launches]
     gone = [row for row in broke if not row.candidate_launches]
-    for rows, end in ((gone, ("that worked no longer ends", "that worked no longer end", "well")),
-                      (partly, ("ends", "end", "well less often"))):  # fmt: skip
+    for rows, how in ((gone, "newly failing"), (partly, "failing more often")):
         if rows:
             which = format.listed((row.label for row in rows), most=3)
-            said.append(f"{format.count(len(rows), 'case')} {end[len(rows) > 1]} {end[2]} ({which})")
+            said.append(f"{format.count(len(rows), 'case')} {how} ({which})")
     yield f"Regression: {' and '.join(said)}."
     ruled_out = len(of.judged) - len(of.not_ruled_out)
     if 0 < ruled_out < len(of.judged):
@@ -137,14 +136,14 @@ def _advice(of: Comparison) -> str:
     launches = needed(of)
     if launches is not None:
         most = max(of.not_ruled_out, key=lambda row: row.launches_needed or 0)
-        equal = f"Two equal sides would pass with about {launches} launches a side ({format.percent(POWER)})"
+        equal = f"Equal sides would pass with about {launches} launches per side ({format.percent(POWER)})"
         return f"{equal}{_short(most)}."
     if any(row.session_sd for row in of.not_ruled_out if row.launches_needed is None):
         return (
-            f"No number of launches up to {MOST_LAUNCHES} shows it where sessions differ: measure both sides in turns "
+            f"No number of launches up to {MOST_LAUNCHES} would suffice, because sessions differ: interleave the sides "
             "with `parabench ab`."
         )
-    return f"More than {MOST_LAUNCHES} launches a side would be needed: too noisy for this tolerance."
+    return f"More than {MOST_LAUNCHES} launches per side would be needed: too noisy for this tolerance."
 
 
 def _short(row: CaseResult) -> str:
@@ -163,8 +162,8 @@ def _measured(of: Comparison) -> str:
     launches = [min(len(row.base_launches), len(row.candidate_launches)) for row in of.judged]
     many = f"{min(launches)} to {max(launches)}" if min(launches) < max(launches) else str(max(launches))
     if of.between_sessions is None:
-        return f"{many} launches a side, interleaved."
-    return f"{many} launches a side, one side after the other. {_sessions(of, of.between_sessions)}"
+        return f"{many} launches per side, interleaved."
+    return f"{many} launches per side, not interleaved. {_sessions(of, of.between_sessions)}"
 
 
 def _sessions(of: Comparison, between: BetweenSessions) -> str:
@@ -175,11 +174,11 @@ def _sessions(of: Comparison, between: BetweenSessions) -> str:
     share = f"{100 * between.allowance:.6g} % (standard deviation, --between-sessions)"
     if between.measured:
         which = f"{between.allowed:,} of {format.count(len(of.judged), 'case')}"
-        return f"Sessions are taken to differ by {share} for {which}, and by what {there} tell for the others."
+        return f"Sessions are assumed to differ by {share} for {which}, and by what {there} show for the others."
     if any((row.session_sd or 0.0) > between.allowance for row in of.judged):
         share += ", or as much as launches of one where that is more"
     is_ = "is" if between.sessions == 1 else "are"
-    return f"Sessions are taken to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
+    return f"Sessions are assumed to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
 
 
 def command(of: Comparison) -> str:
@@ -196,7 +195,7 @@ def lines(of: Comparison) -> list[str]:
     return [
         sentence(of),
         *(f"differs: {difference}" for difference in of.differences),
-        *(f"doubt: {finding.message} {finding.advice}" for finding in of.findings),
+        *(f"warning: {finding.message} {finding.advice}" for finding in of.findings),
         *map(line, of.rows),
     ]
 

@@ -16,16 +16,16 @@ from parabench.analysis.text import across, format
 
 # So many launches a case show a few per cent on a quiet machine.
 ENOUGH_LAUNCHES = 5
-_CHANCE = "with one launch a case nobody can say whether that is chance"
+_CHANCE = "with one launch per case, significance cannot be tested"
 
 
 def sentences(of: Overall) -> list[str]:
-    """Who is fastest over which cases; how many cases became what by the gate's rule; and what is not in it."""
+    """Who is fastest over which cases; how many cases became what by the gate's rule; and what is left out."""
     said = [*_verdict(of), *_sessions(of), *_cases(of), *_left(of)]
     missing = [of.names[at] for at in range(1, len(of.names)) if at not in of.compared]
     if missing and of.others:
         verb = "has" if len(missing) == 1 else "have"
-        said.append(f"{format.joined(missing)} {verb} no case that ended well there and on {of.names[0]}.")
+        said.append(f"{format.joined(missing)} {verb} no case that succeeded there and on {of.names[0]}.")
     return said
 
 
@@ -45,10 +45,10 @@ def _ends(mean: Mean) -> str:
 def _nothing(of: Overall) -> str:
     first, others = of.names[0], of.names[1:]
     if not of.cases:
-        return "Only headroom was measured, which is no answer."
+        return "Only the no-communication baseline was measured, which is not ranked."
     if of.left.met:
-        return f"No case ended well both on {first} and on {_or(others)}, so nothing can be compared."
-    return f"No case of {first} is the same work as one of {_or(others)}, so there is no ratio to give."
+        return f"No case succeeded both on {first} and on {_or(others)}, so nothing can be compared."
+    return f"No case of {first} has the same workload as one of {_or(others)}, so there is no ratio to give."
 
 
 def _or(names: Iterable[str]) -> str:
@@ -79,7 +79,7 @@ def _two(of: Overall) -> str:
     if mean.low is None:
         return f"On {other} {takes}; {_CHANCE}."
     if of.tied:
-        return f"{first} and {other} cannot be told apart {_where(of)}: on {other} {takes}."
+        return f"{first} and {other} are not statistically distinguishable {_where(of)}: on {other} {takes}."
     faster = of.names[of.best or 0]
     return f"{faster} is faster {_where(of)}: {'' if of.best == at else f'on {other} '}{takes}."
 
@@ -111,9 +111,9 @@ def _head(of: Overall) -> str:
     group = format.joined(of.names[at] for at in sorted((of.best, *of.tied)))
     among = "" if of.judged == of.compared else f"Of {format.joined(of.names[at] for at in of.judged)}, "
     if len(of.tied) + 1 == len(of.judged):
-        return f"{group} cannot be told apart {_where(of)}"
+        return f"{group} are not statistically distinguishable {_where(of)}"
     if of.tied:
-        return f"{among}{group} are fastest {_where(of)} and cannot be told apart"
+        return f"{among}{group} are fastest {_where(of)} and not statistically distinguishable"
     return f"{among}{group} is fastest {_where(of)}"
 
 
@@ -126,7 +126,7 @@ def _sessions(of: Overall) -> Iterator[str]:
             told.setdefault(said, []).append(of.names[at])
     if told:
         which = [said if len(told) == 1 else f"{said}, for {format.joined(names)}" for said, names in told.items()]
-        yield f"Sessions that did not take turns are taken to differ {'; '.join(which)}."
+        yield f"Not interleaved; sessions are assumed to differ {'; '.join(which)}."
 
 
 def _source(mean: Mean, sd: float) -> str:
@@ -151,13 +151,12 @@ def _left(of: Overall) -> Iterator[str]:
     first, left = of.names[0], of.left
     if left.single and of.shared:
         verb = "is" if left.single == 1 else "are"
-        yield f"{format.count(left.single, 'case')} with one launch on a side {verb} not in it."
+        yield f"{format.count(left.single, 'case')} with one launch on a side {verb} left out."
     for name, lost, mended in zip(of.names[1:], left.lost, left.mended, strict=True):
         if lost:
-            yield f"{format.count(lost, 'case')} no longer {'ends' if lost == 1 else 'end'} well on {name}."
+            yield f"{format.count(lost, 'case')} succeeded on {first} and failed on {name}."
         if mended:
-            verb = "does" if mended == 1 else "do"
-            yield f"{format.count(mended, 'case')} that did not end well on {first} {verb} on {name}."
+            yield f"{format.count(mended, 'case')} failed on {first} and succeeded on {name}."
     if left.absent and of.shared:
         verb = "was" if left.absent == 1 else "were"
         yield (
@@ -202,7 +201,7 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
         bad = [place for place in (0, at) if not len(of.sides[place].valid)] or [0, at]
         return [
             (
-                f"see why nothing of {of.sides[place].role} ended well" if len(bad) == 1
+                f"see why nothing of {of.sides[place].role} succeeded" if len(bad) == 1
                 else f"see how launches of {of.sides[place].role} ended",
                 shlex.join(["parabench", "report", of.origins[place].at]),
             )
@@ -227,9 +226,7 @@ def _judged(of: Several, at: int) -> list[tuple[str, str]]:
     against = of.against[at - 1]
     command = ["parabench", "compare", of.origins[0].at, of.origins[at].at, *_options(of, against)]
     machines = against.machines
-    what = (
-        "what a step, a joule and a gigabyte give on" if machines else "a verdict with a known rate of false alarms on"
-    )
+    what = "ratios of step time, energy and memory of" if machines else "a verdict with a known false-alarm rate on"
     return [(f"{what} {against.side.role} against {of.first.role}", shlex.join(command))]
 
 

@@ -108,7 +108,7 @@ def percent(fraction: float | None) -> str:
 
 def within(half_width: float) -> str:
     """A half-width: '±1.3 %'; bytes may agree in every launch."""
-    return f"±{percent(half_width)}" if half_width > EXACT else "they agree exactly"
+    return f"±{percent(half_width)}" if half_width > EXACT else "no spread"
 
 
 def signed(fraction: float) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from parabench.analysis.ranking.bucket_curves import curve_sentences
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
+from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.text import format
 
@@ -37,7 +38,7 @@ def sentences(answer: Answer) -> list[str]:
     said += [
         _other_training(answer),
         answer.no_comm_baseline.sentence() if answer.no_comm_baseline else "",
-        *_doubts(answer),
+        *_warnings(answer),
     ]
     return [sentence for sentence in said if sentence]
 
@@ -51,75 +52,79 @@ def notes(answer: Answer) -> list[str]:
 
 
 def said_value(candidate: Candidate, objective: Objective) -> str:
-    """Its number for the objective, with its ±: '41.2 ms a step (±0.4 ms)'."""
+    """Its number for the objective, with its ±: '41.2 ms per step (±0.4 ms)'."""
     number = objective.say(candidate.value, candidate.unit)
     if candidate.plus_minus is None:
         return number
     if candidate.plus_minus <= format.EXACT * candidate.value and objective.name == "memory":
-        return f"{number} (the same in every launch)"
+        return f"{number} (identical in every launch)"
     return f"{number} ({format.plus_minus(objective.margin(candidate.plus_minus, candidate.value))})"
 
 
 def _number(best: Candidate, objective: Objective) -> str:
     beside = format.throughput(best.tokens_per_s, best.unit)
     if objective is not STEP:
-        beside = f"{format.milliseconds(best.step_time_s)} a step"
+        beside = f"{format.milliseconds(best.step_time_s)} per step"
     return f"{said_value(best, objective)}, {beside}"
 
 
 def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
-    blocks, more = format.count(answer.blocks, "block"), _more_blocks(answer)
-    within = "" if answer.half_width is None else f" ({format.within(answer.half_width)})"
+    more = _more_blocks(answer)
+    basis = _basis(answer)
     everything = format.count(len(answer.tied) + 1, "configuration")
     if answer.tied and not answer.slower and (answer.differing == ("bucket_mib",) or not answer.too_wide):
         return _all_alike(answer, objective, number, everything)
     if answer.too_wide:
         names = format.listed((each.name for each in answer.members), MOST_NAMES)
         return [
-            f"No clear winner among {everything} with {blocks}{within}: {names}.",
+            f"No clear winner among {everything} ({basis}): {names}.",
             _nominally(answer.members[0].name, number),
             _sentence(more),
         ]
     said = [f"{objective.first}: {answer.members[0].name}: {number}."]
     if answer.tied:
         others = [each.name for each in answer.members[1:]]
-        named = (
-            f"{format.listed(others, MOST_NAMES)} cannot be told apart from it"
-            if others
-            else "These bucket sizes cannot be told apart"
-        )
-        said.append(f"{named} with {blocks}{within}{f'; {more}' if more else ''}.")
+        alike = f"These bucket sizes are not statistically distinguishable ({basis})."
+        if others:
+            alike = f"Not statistically distinguishable from it ({basis}): {format.listed(others, MOST_NAMES)}."
+        said += [alike, _sentence(more)]
     elif len(answer.slower) == 1:
-        said.append(f"{answer.slower[0].label} {objective.worse(answer.slower[0].slower)} ({blocks}).")
+        said.append(f"{answer.slower[0].label} {objective.worse(answer.slower[0].slower)} ({_blocks(answer)}).")
     else:
         rest = format.count(len(answer.slower), "other configuration")
         following = answer.slower[0]
         said.append(
-            f"It is {objective.ahead} the {rest} with {blocks}; "
+            f"It is {objective.ahead} the {rest} ({_blocks(answer)}); "
             f"the next, {following.label}, {objective.worse(following.slower)}."
         )
     return said
 
 
 def _all_alike(answer: Answer, objective: Objective, number: str, everything: str) -> list[str]:
-    """That nothing could be told apart from the best, of `everything`: a finding where the blocks were enough, else the
-    lack of one."""
+    """That nothing differs significantly from the best, of `everything`: a result where the blocks were enough, else
+    the lack of one."""
     assert answer.best is not None
-    blocks = format.count(answer.blocks, "block")
-    within = "unknown how close" if answer.half_width is None else format.within(answer.half_width)
-    found = f"No difference was found between the {everything} with {blocks} ({within})"
+    blocks, basis = format.count(answer.blocks, "block"), _basis(answer)
+    found = f"No significant difference between the {everything} ({basis})"
     if answer.differing == ("bucket_mib",):
-        found = f"{blocks} are too few to say whether the bucket size matters{objective.of} ({everything}, {within})"
+        found = f"{blocks} are too few to resolve an effect of the bucket size{objective.of} ({everything}; {basis})"
         if answer.more_blocks is None:
-            found = (
-                f"The bucket size makes no difference{objective.of} that {blocks} could show ({everything}, {within})"
-            )
+            found = f"The bucket size makes no significant difference{objective.of} ({everything}; {basis})"
         if answer.too_wide:
-            few = f"{blocks} are too few to say whether the bucket size matters{objective.of} ({within})"
-            found = f"No clear winner among {everything}: {few}"
+            found = f"No clear winner among {everything} ({basis})"
     spread = max(candidate.slower for candidate in answer.tied)
     behind = f": the last is {format.percent(spread)} behind the first" if spread > format.EXACT else ""
     return [f"{found}{behind}.", _nominally(answer.best.label, number), _sentence(_more_blocks(answer))]
+
+
+def _basis(answer: Answer) -> str:
+    """What a tie rests on: '95 %, 3 blocks, ±2.1 %'."""
+    return _blocks(answer) + ("" if answer.half_width is None else f", {format.within(answer.half_width)}")
+
+
+def _blocks(answer: Answer) -> str:
+    """'95 %, 3 blocks'."""
+    return f"{format.percent(CONFIDENCE)}, {format.count(answer.blocks, 'block')}"
 
 
 def _sentence(said: str) -> str:
@@ -127,17 +132,17 @@ def _sentence(said: str) -> str:
 
 
 def _nominally(name: str, number: str) -> str:
-    return f"Nominally first: {name}: {number}."
+    return f"Lowest mean: {name}: {number}."
 
 
 def _more_blocks(answer: Answer) -> str:
-    """How many more blocks would tell; nothing where the set is sharp enough."""
+    """How many more blocks would resolve it; nothing where the set is sharp enough."""
     if answer.more_blocks is None:
         return ""
-    difference = f"a difference of {100 * SHARP_ENOUGH:g} %"
+    resolving = f"resolving {100 * SHARP_ENOUGH:g} %"
     if answer.blocks + answer.more_blocks > MOST_BLOCKS:
-        return f"more than {MOST_BLOCKS} blocks would be needed to tell {difference}: too noisy"
-    return f"about {format.count(answer.more_blocks, 'more block')} would tell {difference}"
+        return f"{resolving} would take more than {MOST_BLOCKS} blocks: too noisy"
+    return f"{resolving} needs about {format.count(answer.more_blocks, 'more block')}"
 
 
 def _default(answer: Answer, objective: Objective) -> str:
@@ -146,7 +151,7 @@ def _default(answer: Answer, objective: Objective) -> str:
     if answer.default.case_id == answer.best.case_id:
         return "It is PyTorch's default."
     if answer.default.case_id in {candidate.case_id for candidate in answer.tied}:
-        return f"PyTorch's default ({answer.default.label}) is among those." if answer.slower else ""
+        return f"PyTorch's default ({answer.default.label}) is one of these." if answer.slower else ""
     return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(answer.default.slower)}."
 
 
@@ -154,24 +159,24 @@ def _other_training(answer: Answer) -> str:
     assert answer.best is not None
     others = [each for each in (answer.best, *answer.tied) if each.other_training]
     said = [
-        f"{each.label} is another training than one device's: its gradients are stale ({each.stale()})."
+        f"{each.label} is not equivalent to single-device training: its gradients are stale ({each.stale()})."
         for each in others
     ]
     if len(others) > 1:
         several = format.listed((f"{each.label} ({each.stale()})" for each in others), MOST_NAMES)
-        said = [f"Other trainings than one device's, with stale gradients: {several}."]
+        said = [f"Not equivalent to single-device training (stale gradients): {several}."]
     if answer.same_training is not None:
-        latency = format.milliseconds(answer.same_training.step_time_s)
-        said.append(f"The fastest that trains as one device does: {answer.same_training.label}: {latency} a step.")
+        same, step_time = answer.same_training.label, format.milliseconds(answer.same_training.step_time_s)
+        said.append(f"The fastest that is equivalent to single-device training: {same}: {step_time} per step.")
     return " ".join(said)
 
 
-def _doubts(answer: Answer) -> list[str]:
+def _warnings(answer: Answer) -> list[str]:
     said = []
     if answer.unverified:
         labels = format.listed(answer.unverified, MOST_NAMES)
         said.append(f"Not verified, because the run on one device failed: {labels}.")
     if answer.unknown:
         labels = format.listed(answer.unknown, MOST_NAMES)
-        said.append(f"Without a number, and so not ranked: {labels}.")
+        said.append(f"Not ranked (no measurement): {labels}.")
     return said

@@ -1,4 +1,4 @@
-"""Each code that a `record.Finding` may have, and what it doubts (docs/reference/warnings.md)."""
+"""Each code that a `record.Finding` may have, and what it warns of (docs/reference/warnings.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parabench.store.record import Finding
 from parabench.store.results import Results
 
 CODES: dict[str, str] = {
-    "broken": "cases that ended well on the first of several sides no longer do on another; no mean is of them",
+    "broken": "cases that succeeded on the first side fail on another, so no mean includes them",
     "busy": "`doctor`: something else uses the cores",
     "clocks_moved": "a device's clock moved by more than its usual range during the timed steps of one launch",
     "ddp_disagrees": "DDP's own log and the instruments give different times for the same part of a step",
@@ -18,7 +18,7 @@ CODES: dict[str, str] = {
     "drift": "the last third of a launch's timed steps differs from the first by more than undisturbed launches do",
     "ecc_errors": "a device's memory had errors",
     "energy": "the joules of two sides are from different sources",
-    "fails_sometimes": "some launches of a case ended well and others did not",
+    "fails_sometimes": "some launches of a case succeeded and others did not",
     "few_launches": "fewer than 3 launches of a case count, so their spread is hardly known",
     "foreign_process": "a process that is none of the benchmark's was on a device during timed steps",
     "governor": "`doctor`: the CPU frequency governor lets clocks move",
@@ -28,12 +28,12 @@ CODES: dict[str, str] = {
     "limited_cores": "`doctor`: the process may use fewer cores than the machine has",
     "links_unknown": "some links between ranks could not be measured",
     "little_memory": "`doctor`: little memory is free",
-    "loss_cost": "gradients came late, which makes another training; how late, and what it cost in loss",
+    "loss_cost": "stale gradients, so not equivalent to single-device training; how stale, and the cost in loss",
     "memory": "peak memory is not of the same kind on two sides",
     "mfu_above_peak": "a case used more arithmetic than its devices have at their peak",
     "no_communication": "a case on several ranks was seen to communicate nothing in its instrumented steps",
     "no_device_memory": "devices cannot be read, so their memory and health are unknown",
-    "no_exchange": "ranks trained apart: headroom, and no way to train",
+    "no_exchange": "no gradient exchange: a no-communication baseline, not a way to train",
     "no_memory_snapshot": "`--memory-snapshot` was asked for, which only CUDA has",
     "no_shared_memory": "`doctor`: /dev/shm cannot be written",
     "nodes_differ": "the nodes of a session are not alike",
@@ -58,7 +58,7 @@ CODES: dict[str, str] = {
     "software": "two machines that were compared differ in software too",
     "statistic": "a launch's number is a median on one side and a 10th percentile on the other",
     "straggler": "others wait for one rank for much of a step",
-    "throttled": "something held a device's clocks down during timed steps",
+    "throttled": "a device throttled during timed steps",
     "unfinished": "a session that is compared was to go on",
     "unpaired": "two sides were measured one after the other",
     "unverified": "a case's training was not compared with one device's",
@@ -75,7 +75,7 @@ class FindingGroup:
 
     @property
     def about(self) -> str:
-        """What findings of this code doubt; empty for a code that this version does not know, from a newer store."""
+        """What findings of this code warn of; empty for a code that this version does not know, from a newer store."""
         return CODES.get(self.code, "")
 
 

@@ -1,4 +1,4 @@
-"""Doubts about a session of collectives, computed from the data and said with advice."""
+"""Warnings about a session of collectives, computed from the data, with advice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _failing(launches: pd.DataFrame) -> Iterator[Finding]:
             yield Finding(
                 code="fails_sometimes",
                 message=f"{group['label'].iloc[0]}: {len(group) - ok} of {format.count(len(group), 'launch')} "
-                "did not end well; only the good ones count.",
+                "failed; only the good ones count.",
                 advice="Read the launch's error before you choose this algorithm.",
                 case_id=str(case_id),
             )

@@ -33,7 +33,7 @@ THIRDS = 3
 CAPPED_SHARE = 0.05
 # Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
 OTHERS_SHARE = 0.10
-# What many devices do not have: that it is not there is said beside the figures, and is no doubt about a result.
+# What many devices do not have: that it is not there is said beside the figures, and is no warning about a result.
 # Devices of as many nodes say the same in one finding.
 MOST_DEVICES = 8
 OPTIONAL = (
@@ -77,7 +77,7 @@ def _of_devices(seen: SessionData) -> Iterator[Placed]:
 
 
 def _gathered(each: list[Placed]) -> Iterator[Finding]:
-    """Of a case the same doubt about more than MOST_DEVICES places as one, with where it was seen first."""
+    """Of a case the same warning about more than MOST_DEVICES places as one, with where it was seen first."""
     groups: dict[tuple[str, str | None], list[Placed]] = {}
     for place, finding in each:
         groups.setdefault((finding.code, finding.case_id), []).append((place, finding))
@@ -103,10 +103,10 @@ def readings(seen: SessionData) -> pd.DataFrame:
 
 _NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz")
 
-Doubt = tuple[str, str, str]
+Warned = tuple[str, str, str]
 
 
-def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
     count, size = rows["foreign_processes"].max(), rows["foreign_bytes"].max()
     if count > 0:
         held = f", holding up to {format.mebibytes(size)}" if format.known(size) else ", holding an unknown amount"
@@ -118,7 +118,7 @@ def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
         )
 
 
-def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
     masks = rows["clock_event_reasons"].dropna().astype(int)
     if masks.empty:
         return
@@ -129,8 +129,8 @@ def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
         each = ", ".join(f"{name} in {format.percent(share)}" for name, share in held.items())
         yield (
             "throttled",
-            f"{where} held its clocks down in {format.percent(whole)} of the readings during the timed steps: {each}.",
-            "Look at cooling, power supply and power limits; a device that throttles is no measure of its kind.",
+            f"{where} throttled its clocks in {format.percent(whole)} of the readings during the timed steps: {each}.",
+            "Look at cooling, power supply and power limits; a throttled device is not representative of its model.",
         )
     capped = _share(masks, POWER_CAP)
     if capped > CAPPED_SHARE:
@@ -141,7 +141,7 @@ def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
         )
 
 
-def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Doubt]:
+def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
     """At its power limit a clock swings by a tenth and more from one reading to the next: means of a third of the
     timed steps are compared, and nothing is said where `power_capped` says why they differ."""
     rows = rows.sort_values(["launch_id", "t_s"])

@@ -1,4 +1,4 @@
-"""Doubts about a session's numbers, computed from the data and said with advice."""
+"""Warnings about a session's numbers, computed from the data, with advice."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[
         yield Finding(
             code="shared_gpu_nccl",
             message=f"Up to {format.count(ranks, 'rank')} over NCCL on {format.count(devices, 'device')} of a node: "
-            "they take turns on it, so these times are for correctness only, and neither speed nor scaling can be "
+            "they share it, so these times are for correctness only, and neither speed nor scaling can be "
             "read from them.",
             advice="Compare what is computed; for times give every rank a device of its own.",
         )

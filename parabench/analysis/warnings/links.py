@@ -1,4 +1,4 @@
-"""Doubts about links: one that is slower than its like, and a node or a rank all of whose links are."""
+"""Warnings about links: one that is slower than its like, and a node or a rank all of whose links are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def findings(seen: SessionData) -> Iterator[Finding]:
 
 
 def check_links(links: pd.DataFrame) -> Iterator[Finding]:
-    """All doubts about links, of what `links.link_table` gives."""
+    """All warnings about links, of what `links.link_table` gives."""
     unknown = links[links["bytes_per_s"].isna() | links["latency_s"].isna()]
     if len(unknown):
         reasons = words.listed(dict.fromkeys(map(str, unknown["reason"].dropna())), most=2)

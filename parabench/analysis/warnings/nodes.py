@@ -1,4 +1,4 @@
-"""Doubts about the nodes of a session: one that is another machine than the rest, one whose ranks compute slower."""
+"""Warnings about the nodes of a session: one that is another machine than the rest, one whose ranks compute slower."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _numbers(environ: Mapping[str, str]) -> tuple[str, tuple[int, int, int, int]
 def _number(environ: Mapping[str, str], name: str) -> int:
     text = environ.get(name, "")
     if not text.isascii() or not text.isdigit():
-        raise UsageError(f"{name} is {text!r}, which is no number; whoever starts the processes sets it")
+        raise UsageError(f"{name} is {text!r}, which is not a number; the launcher of the processes sets it")
     return int(text)
 
 
@@ -170,7 +170,7 @@ def _port(environ: Mapping[str, str]) -> int:
     if "MASTER_PORT" in environ:
         port = _number(environ, "MASTER_PORT")
         if not 0 < port < 1 << 16:
-            raise UsageError(f"MASTER_PORT is {port}, which is no port; give one from 1 to 65535")
+            raise UsageError(f"MASTER_PORT is {port}, which is not a port; give one from 1 to 65535")
         return port
     job = next((environ[name] for name in JOBS if name in environ), None)
     return PORT if job is None else FIRST_PORT + zlib.crc32(job.encode()) % PORTS

@@ -27,15 +27,15 @@ MOST_BUCKETS = 24
 
 def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
     """A case's buckets in the order of reduction, from where their moments count (`SINCE_WORDS`): ready, reduced behind
-    compute, and reduced while training stands still. The exposed part is drawn at the end, where DDP waits."""
+    compute, and reduced while training is blocked. The exposed part is drawn at the end, where DDP waits."""
     rows = buckets.head(MOST_BUCKETS)
     # Medians need not fit together: what is exposed and how long a bucket takes are kept, and its end follows.
-    hidden = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
+    overlapped = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
     places = list(range(len(rows)))
     colour = SHARE["exposed_s"][0]
     pieces: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
-        ("hidden", rows["start_s"], hidden, {"color": colour, "pattern": _HATCH}),
-        ("exposed", rows["start_s"] + hidden, rows["exposed_s"], {"color": colour}),
+        ("overlapped", rows["start_s"], overlapped, {"color": colour, "pattern": _HATCH}),
+        ("exposed", rows["start_s"] + overlapped, rows["exposed_s"], {"color": colour}),
     )
     hovers: Trace = {"customdata": _bucket_hovers(rows), "hovertemplate": "%{customdata}<extra></extra>"}
     traces: list[Trace] = [

@@ -49,10 +49,10 @@ def device_panel(
                 "x": listed(marked["t_s"]),
                 "y": listed(marked["value"]),
                 "mode": "markers",
-                "name": "held down",
+                "name": "throttled",
                 "marker": {"symbol": "triangle-down", "size": 9, "color": _THROTTLED},
                 "customdata": list(marked["why"]),
-                "hovertemplate": "%{x:.2f} s: clocks held down by %{customdata}<extra></extra>",
+                "hovertemplate": "%{x:.2f} s: throttled by %{customdata}<extra></extra>",
             }
         )
     return panel

@@ -58,7 +58,7 @@ def headroom(strategies: Iterable[str], *, dashed: bool = False) -> str:
     """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
     unranked = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
     mark = " (dashed)" if dashed else ""
-    return f" {', '.join(unranked)}{mark} exchanges nothing: headroom, no answer." if unranked else ""
+    return f" {', '.join(unranked)}{mark}: no-communication baseline, not ranked." if unranked else ""
 
 
 def name_bars(names: Iterable[str]) -> tuple[dict[str, Any], int]:

@@ -45,7 +45,7 @@ def over_time(history: History, group: Sequence[Series], title: str) -> Panel:
     figure = lay_out(
         [*traces, *marks],
         "",
-        "step latency (ms)",
+        "step time (ms)",
         xaxis={
             "tickvals": ticks,
             "ticktext": [_day(history.visits[places[x]]) for x in ticks],

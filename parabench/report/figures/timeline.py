@@ -59,7 +59,7 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
         colour, meaning = PART[f"{name}_s"]
         _bars(traces, [span for span in spans if span["name"] == name], top, meaning, {"color": colour})
     pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": "#333333", "bgcolor": "rgba(255,255,255,0.6)"}
-    _bars(traces, [span for span in spans if span["name"] == WAIT], top, "stands still", {"pattern": pattern})
+    _bars(traces, [span for span in spans if span["name"] == WAIT], top, "blocked", {"pattern": pattern})
     ops = dict.fromkeys(str(call["op"]) for call in calls)
     for op in ops:
         _calls(traces, [call for call in calls if call["op"] == op], top, thick, op)

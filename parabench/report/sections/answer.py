@@ -1,4 +1,4 @@
-"""Sections of the answer: the fastest cases, the trade between step time and peak memory, and what a step costs along
+"""Sections of the answer: the ranking, the trade between step time and peak memory, and what a step costs along
 each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ def ranking_section(seen: SessionData) -> Section:
     """The fastest of the selected cases."""
     return Section(
         "ranking",
-        "The fastest",
-        "Step latency of the fastest selected cases; lower is better. The line reaches from the fastest to the slowest "
-        "launch; a filled mark cannot be told apart from the fastest. The axis does not begin at zero.",
+        "Ranking",
+        "Step time of the fastest selected cases; lower is better. Filled marks are not statistically distinguishable "
+        "from the fastest.",
         nothing_to_draw(seen) or "No selected case has a step time.",
         draw="ranking",
+        reading="The line spans the fastest to the slowest launch of a case. The axis does not start at zero.",
     )
 
 
@@ -37,14 +38,14 @@ def front_section(seen: SessionData) -> Section | None:
     return Section(
         "front",
         "Step time against peak memory",
-        "Left and down is better. Filled marks, joined by the line, are the configurations that no other beats in "
-        "both: one beats another when it is told apart as better in one of them and not as worse in the other. That "
-        "is decided among all cases, whatever is selected. Means over launches; memory is the fullest rank's. The axes "
-        "do not begin at zero.",
+        "Left and down is better. Filled marks, joined by the line, are Pareto-optimal.",
         "The selected cases show no trade: none has both a step time and a peak memory, or one configuration is best "
         "in both.",
         tuple(_table(answer) for answer in answers),
         draw="front",
+        reading="A configuration is Pareto-optimal unless another is significantly better in one of the two and not "
+        "significantly worse in the other. All cases decide that, whatever is selected. Points are means over "
+        "launches; memory is that of the largest rank. The axes do not start at zero.",
     )
 
 
@@ -54,7 +55,7 @@ def _table(answer: Answer) -> Table:
         return lambda point: None if point is answer.front[0] else getattr(point, name)
 
     return table_of(
-        " · ".join(filter(None, ("Beaten by no other in both", answer.heading))),
+        " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (
             Column("Case", "label"),
             Column("Step, ms", "step_time_s", "ms"),
@@ -70,9 +71,8 @@ def _table(answer: Answer) -> Table:
 
 
 _EACH_KIND = {
-    STRONG: "Strong scaling: the work of a step stays the same at every world size.",
-    WEAK: "Weak scaling: the batch of a rank stays the same, so the work grows with the ranks, and efficiency is the "
-    "step time of the base over that of the ranks.",
+    STRONG: "Strong scaling: the same global batch at every world size.",
+    WEAK: "Weak scaling: the same batch per rank at every world size.",
 }
 
 
@@ -81,11 +81,9 @@ def by_bucket_section(seen: SessionData) -> Section:
     cases, sizes = seen.cases, _sizes(seen.cases)
     return Section(
         "bucket",
-        "Step latency against bucket size",
-        "Lower is better. Bars reach from the fastest to the slowest launch; the axis does not begin at zero. "
-        "“default” is PyTorch's own bucket setting. A filled mark cannot be told apart from the fastest of all "
-        "configurations that do the same work; shaded are the bucket sizes at which some mark is filled."
-        + _standing_for(cases),
+        "Step time against bucket size",
+        "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the "
+        "same workload.",
         nothing_to_draw(seen)
         or _why(
             bool((sizes["bucket_mib"] > 1).any()),
@@ -93,6 +91,8 @@ def by_bucket_section(seen: SessionData) -> Section:
             "No selected strategy has more than one bucket size at one world size.",
         ),
         draw="buckets",
+        reading="Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is "
+        "filled; “default” is PyTorch's own bucket setting. The axis does not start at zero." + _standing_for(cases),
     )
 
 
@@ -101,10 +101,9 @@ def heat_section(seen: SessionData) -> Section:
     cases, sizes = seen.cases, _sizes(seen.cases)
     return Section(
         "heat",
-        "Algorithm and bucket size together",
-        "Step latency in ms; the deeper the blue, the faster, and lightest what is a quarter slower than the fastest "
-        "cell or more. Outlined: what cannot be told apart from the fastest of all configurations that do the same "
-        "work. An empty cell was not measured, or is not selected." + _standing_for(cases),
+        "Step time by algorithm and bucket size",
+        "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
+        "configuration of the same workload.",
         nothing_to_draw(seen)
         or _why(
             bool(((sizes["bucket_mib"] > 1) & (sizes["algorithm"] > 1)).any()),
@@ -112,28 +111,31 @@ def heat_section(seen: SessionData) -> Section:
             "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
         ),
         draw="heat",
+        reading="The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or "
+        "are not selected." + _standing_for(cases),
     )
 
 
 def algorithms_section(seen: SessionData) -> Section:
-    """What an algorithm costs in a step."""
+    """Step time of each algorithm relative to native."""
     own = measured(seen.cases)
     native = own["algorithm"] == "native"
     keys = [*_PLACE, "bucket_mib"]
     kinds = own.assign(native=native, other=~native).groupby(keys, dropna=False)[["native", "other"]].any()
     return Section(
         "algorithms",
-        "What an algorithm costs in a step",
-        "The step latency of an algorithm's fastest case over that of native's at the same strategy, ranks and bucket "
-        "size: left of the line it is faster than native. Bars reach from the algorithm's fastest to its slowest "
-        "launch, over that same latency of native, whose own launches spread as its bar shows.",
+        "Step time vs native all-reduce",
+        "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line "
+        "is faster than native.",
         nothing_to_draw(seen)
         or _why(
             bool(kinds.all(axis=1).any()),
-            "No algorithm was measured beside native at the same strategy, world size and bucket size.",
-            "No selected algorithm was measured beside native at the same strategy, world size and bucket size.",
+            "No algorithm was measured along with native at the same strategy, world size and bucket size.",
+            "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
         ),
         draw="algorithms",
+        reading="Of each algorithm the fastest case is drawn. Bars span its fastest to its slowest launch, over the "
+        "mean step time of native; native's own bar shows the spread of its launches.",
     )
 
 
@@ -143,20 +145,22 @@ def scaling_section(seen: SessionData) -> Section:
     kinds = " ".join(said for kind, said in _EACH_KIND.items() if (table["kind"] == kind).any())
     return Section(
         "scaling",
-        "More ranks",
-        f"{kinds} Efficiency is throughput over that of one rank times the ranks; where one rank was not measured, "
-        "the smallest world size is the base. Of a strategy the selected curve with most world sizes, then the "
-        "fastest, is drawn; where one strategy is selected, that of each algorithm. A line joins neighbouring world "
-        "sizes; the ideal one may leave the figure." + headroom(table["strategy"], dashed=True),
+        "Scaling",
+        kinds,
         nothing_to_draw(seen)
         or _why(
             len(table) > 0,
-            "Only one world size was measured, so nothing can be said about scaling."
+            "Only one world size was measured, so scaling is unknown."
             if measured(seen.cases)["world_size"].nunique() == 1
-            else "No strategy was measured at two world sizes with the same work, algorithm and bucket size.",
-            "No selected strategy has two world sizes with the same work, algorithm and bucket size.",
+            else "No strategy was measured at two world sizes with the same workload, algorithm and bucket size.",
+            "No selected strategy has two world sizes with the same workload, algorithm and bucket size.",
         ),
         draw="scaling",
+        reading="Efficiency in strong scaling is throughput over that of one rank times the ranks; in weak scaling, "
+        "the step time of one rank over that of the ranks. Where one rank was not measured, the smallest world size is "
+        "the base. Each strategy shows its curve with most world sizes, then the fastest; a single selected strategy "
+        "shows one curve per algorithm. The ideal line may leave the figure."
+        + headroom(table["strategy"], dashed=True),
     )
 
 
@@ -178,4 +182,4 @@ def _why(some: bool, never: str, not_here: str) -> str:
 def _standing_for(cases: pd.DataFrame) -> str:
     """That a point is the fastest of several, where it is so."""
     alike = measured(cases).duplicated([*_PLACE, "algorithm", "bucket_mib"])
-    return " Where cases differ in more, the fastest stands for them." if alike.any() else ""
+    return " Where cases differ in other axes too, the fastest is drawn." if alike.any() else ""

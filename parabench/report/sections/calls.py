@@ -19,8 +19,7 @@ from parabench.report.spec import DASH, MOST_ROWS, WORDED, Column, Section, case
 # Bucket sizes that are drawn.
 _MOST_CASES = 4
 _BY_SCHEDULE = (
-    " In a pipeline one rank comes last by the schedule's structure: the first stage ends backward after all others, "
-    "whatever it runs on."
+    " In a pipeline the schedule itself makes one rank the last: the first stage ends backward after all others."
 )
 _BY_ORDER = ", by the schedule"
 # Names of parameters in a cell.
@@ -42,7 +41,7 @@ def bucket_section(seen: SessionData) -> Section | None:
     cut = any(len(of_case[case_id]) > MOST_BUCKETS for case_id in drawn.index)
     in_turns = (buckets["since"] == "forward_backward").any()
     table = case_table(
-        "The cases' buckets; moments in ms after the begin of the part under Counted from",
+        "Buckets of each case; times in ms since the start of the part under “Counted from”",
         (
             Column("Case", lambda row: label[row["case_id"]]),
             Column("Parameters", lambda row: _names(row["parameters"])),
@@ -51,7 +50,7 @@ def bucket_section(seen: SessionData) -> Section | None:
             Column("MiB", "bytes", "mib"),
             Column("Ready", "ready_s", "ms"),
             Column("Called", "made_s", "ms"),
-            Column("Begun", "start_s", "ms"),
+            Column("Started", "start_s", "ms"),
             Column("Took", "duration_s", "ms"),
             Column("Wire", "wire_s", "ms"),
             Column("Exposed", "exposed_s", "ms"),
@@ -61,27 +60,27 @@ def bucket_section(seen: SessionData) -> Section | None:
     )  # fmt: skip
     return Section(
         "buckets",
-        "DDP's buckets",
-        "The fastest case of each bucket size"
+        "DDP buckets",
+        "When each bucket is ready (triangle) and reduced, in the fastest case of each bucket size"
         + (f", up to {_MOST_CASES}" if len(drawn) == _MOST_CASES else "")
-        + ". A bucket is reduced as soon as its last gradient is there (triangle). What runs while backward computes "
-        "is hidden (hatched); what training stands still for is exposed, drawn at the end, where DDP waits. Medians "
-        "over steps and ranks, then over launches."
+        + ". Overlapped communication is hatched, exposed communication solid.",
+        "",
+        (table,),
+        panels=[bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
+        reading="A bucket is reduced as soon as its last gradient is there. Exposed time is drawn at the end, where "
+        "DDP waits. Values are medians over steps and ranks, then over launches."
         + (
-            " With gradient accumulation forward and backward take turns: there moments count from the first forward, "
-            "for nobody notes when the last backward began."
+            " With gradient accumulation, times count from the first forward: when the last backward began is not "
+            "known."
             if in_turns
             else ""
         )
         + (f" The first {MOST_BUCKETS} buckets are drawn." if cut else ""),
-        "",
-        (table,),
-        panels=[bucket_panel(of_case[case_id], label[case_id]) for case_id in drawn.index],
     )
 
 
 def _no_buckets() -> Section:
-    return Section("buckets", "DDP's buckets", "", "No bucket was seen to be reduced: unknown, not zero.")
+    return Section("buckets", "DDP buckets", "", "No bucket reduction was recorded: unknown, not zero.")
 
 
 def _names(parameters: list[str] | None) -> str:
@@ -131,52 +130,55 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     if compared.any():
         share = table.loc[compared, "share"]
         lead = (
-            f"In training, collectives reach {format.percent(share.median())} of the bus bandwidth that they reach "
-            f"alone (the middle of {format.count(int(compared.sum()), 'comparison')}; {format.percent(share.min())} to "
+            f"In training, collectives reach {format.percent(share.median())} of their microbenchmark bus bandwidth "
+            f"(median of {format.count(int(compared.sum()), 'comparison')}; {format.percent(share.min())} to "
             f"{format.percent(share.max())})."
         )
     return Section(
         "bandwidth",
-        "Bus bandwidth in training and alone",
-        "Higher is better; nccl-tests' factors. A call counts from when its last rank began, so that late ranks are "
-        "not taken for slow links. Each number is over the calls of all cases that made them, selected or not. "
+        "Bus bandwidth: training vs microbenchmark",
+        "Bus bandwidth as nccl-tests defines it; higher is better. "
         + (
-            "Dotted with open marks: the microbenchmark of this store, compared only within the sizes it measured."
+            "Dotted, open marks: the microbenchmark of this store."
             if len(alone)
-            else "This store has no microbenchmark to compare with: run parabench collectives into the same folder."
+            else "This store has no microbenchmark: run parabench collectives into the same folder."
         ),
-        "No collective among several ranks was seen with its begin and end on all of them.",
+        "No collective of several ranks was recorded with its start and end on all of them.",
         (table_of_page,) if len(table) else (),
         panels=bandwidth_panels(table, alone, places, list(map(str, seen.cases["label"]))),
         lead=lead,
+        reading="A call is timed from when its last rank starts, so late ranks do not look like slow links. Each "
+        "number is over the calls of all cases that made them, selected or not. A microbenchmark is compared only "
+        "within the sizes it measured.",
     )
 
 
 def straggler_section(seen: SessionData) -> Section | None:
-    """Which rank the others waited for, and how long."""
+    """Which rank the others are blocked by, and how long."""
     if why_nothing(seen):
         return None
     rows = seen.once(straggler_table)
     table = case_table(
-        "The rank that the others waited for most, by case",
+        "Straggler of each case",
         (
             Column("Case", "label"),
             Column("Rank", lambda row: row["who"].removeprefix("rank ") + _BY_ORDER * row["by_schedule"], WORDED),
-            Column("Last, of its steps", "share", "percent"),
-            Column("Wait a step, ms", "waited_s", "ms"),
-            Column("Wait, of the step", "waited_share", "percent"),
+            Column("Last in, of steps", "share", "percent"),
+            Column("Blocked per step, ms", "waited_s", "ms"),
+            Column("Blocked, of the step", "waited_share", "percent"),
             Column("Launches that agree", lambda row: f"{row['agreeing']}/{row['launches']}", WORDED),
         ),
         rows,
     )
     return Section(
         "stragglers",
-        "Ranks that others wait for",
-        "A call begins to move data when its last rank has come. Waited is how long the rank that lost most stood "
-        "still for the late one in a step, the median over instrumented steps." + _clocks(seen, rows),
-        "No rank was seen to stand still for one that came later.",
+        "Stragglers",
+        "A straggler enters the collectives last and blocks the other ranks until then.",
+        "No rank was blocked by one that came later.",
         (table,) if table.rows else (),
         lead=_late(rows),
+        reading="A collective starts to move data when its last rank has entered it. Blocked is the time of the rank "
+        "that waited longest for the straggler in a step, the median over instrumented steps." + _clocks(seen, rows),
     )
 
 
@@ -184,7 +186,7 @@ def _clocks(seen: SessionData, rows: pd.DataFrame) -> str:
     """Who comes last is told from clocks of several nodes, where there are some."""
     good = seen.valid.loc[seen.valid["case_id"].isin(rows["case_id"]), "launch_id"]
     said = clocks_said(seen.facts[at] for at in good)
-    return f" {said[0].upper()}{said[1:]}: who is last by less is not known." if said else ""
+    return f" {said[0].upper()}{said[1:]}: which rank is last by less is unknown." if said else ""
 
 
 def _late(rows: pd.DataFrame) -> str:
@@ -199,13 +201,10 @@ def _late_by_itself(rows: pd.DataFrame) -> str:
         return ""
     always = rows[(rows["share"] >= NEARLY_ALL) & (rows["agreeing"] == rows["launches"])]
     if always.empty:
-        return (
-            f"In no case is one rank the last in {format.percent(NEARLY_ALL)} of the steps or more: who is late "
-            "changes, which is chance or uneven load, not a slow rank."
-        )
+        return f"No straggler: in no case is the same rank last in {format.percent(NEARLY_ALL)} of the steps or more."
     worst = always.iloc[int(always["waited_share"].argmax())]
     return (
-        f"{worst['label']}: the others wait for {worst['who']} in {format.percent(worst['share'])} of the "
-        f"steps, {format.milliseconds(worst['waited_s'])} a step ({format.percent(worst['waited_share'])})."
-        + (f" In {len(always)} of {format.count(len(rows), 'case')} one rank is always late." if len(rows) > 1 else "")
+        f"{worst['label']}: {worst['who']} is last in {format.percent(worst['share'])} of the steps and blocks the "
+        f"others for {format.milliseconds(worst['waited_s'])} per step ({format.percent(worst['waited_share'])})."
+        + (f" {len(always)} of {format.count(len(rows), 'case')} have a straggler." if len(rows) > 1 else "")
     )

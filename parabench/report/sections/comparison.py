@@ -21,25 +21,25 @@ from parabench.store.record import Finding
 _BUCKETS = Section(
     "buckets",
     "Bucket size",
-    "One curve a side: cases that differ in the bucket size alone. Bars span the fastest and the slowest launch.",
-    "No case of the selected ones was measured with two bucket sizes.",
+    "One curve per side, of cases that differ only in the bucket size. Bars span the fastest to the slowest launch.",
+    "No selected case was measured with two bucket sizes.",
     draw="sides_buckets",
 )
 _SCALING = Section(
     "scaling",
     "Scaling",
-    "Of each strategy a side's algorithm and bucket size with most world sizes, among equals the fastest at the "
-    "largest; hovering names it. Efficiency is beside one device, or, where that was not measured, beside the curve's "
-    "own smallest world size. A side has a colour, a strategy a dash.",
+    "Throughput and efficiency against the world size: a colour per side, a dash per strategy.",
     "No side has a strategy that was measured at two world sizes.",
     draw="sides_scaling",
+    reading="Each strategy shows the side's algorithm and bucket size with most world sizes, among equals the fastest "
+    "at the largest; hover for its name. Efficiency is relative to one device or, where that was not measured, to the "
+    "curve's smallest world size.",
 )
 _MEMORY = Section(
     "memory",
     "Peak memory",
-    "The peak of the rank that holds most, the largest of a case's launches. Cases whose peak differs most between "
-    "sides come first.",
-    "No peak of memory is known.",
+    "Peak of the largest rank over all launches of a case. Cases that differ most between the sides come first.",
+    "No peak memory is known.",
     draw="sides_memory",
 )
 # More rows than these nobody reads in a page; the table of all cases has the others.
@@ -52,19 +52,19 @@ def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) ->
     per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "/s")
     return [
         Tab("answer", "Answer", (_ratios(of),)),
-        Tab("best", "Best of each", (best_section(of, works, names),)),
+        Tab("best", "Best per side", (best_section(of, works, names),)),
         Tab("buckets", "Buckets", (_BUCKETS,)),
         Tab("scaling", "Scaling", (_SCALING,)),
         Tab("memory", "Memory", (_MEMORY, per_gb)),
         Tab("energy", "Energy", (given_section(works, "per-joule", "per_joule", "Tokens per joule", "joule"),)),
         Tab(
             "differs",
-            "What differs",
+            "Differences",
             (
                 _differing(told, names, HARDWARE),
                 _differing(told, names, SOFTWARE),
                 _agreeing(told),
-                side_section(of.origins, names, "Where the numbers are from"),
+                side_section(of.origins, names, "Sources"),
             ),
         ),
         Tab("trust", "Trust", (_missing(of, names), launch_section(_launches(of), names, MOST_ROWS))),
@@ -87,19 +87,19 @@ def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
 def _ratios(of: Several) -> Section:
     first = of.first.role
     bars = (
-        "Bars are 95 % intervals of that case's launches alone."
+        "They cover that case's launches alone."
         if of.launches_alone
-        else "Bars are 95 % intervals of that case alone, with what sessions differ by themselves in them where two "
-        "sides did not take turns on one machine. A filled mark is slower or faster by the rule of "
-        "`parabench compare`, as its defaults are."
+        else "They include the variation between sessions where the sides were not interleaved. A filled "
+        "mark is slower or faster by the rule of `parabench compare`, with its defaults."
     )
     return Section(
         "ratios",
-        f"Every case beside {first}",
-        f"Left of the line a step takes less time than on {first}; the axis is logarithmic. {bars} The geometric mean "
-        "is filled where its interval, which takes blocks of launches for its unit, tells it from 1.",
+        f"Every case relative to {first}",
+        f"Left of the line is faster than {first}. Bars are 95 % intervals.",
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         draw="sides_ratios",
+        reading=f"{bars} The geometric mean is filled where its interval, with blocks of launches as units, excludes "
+        "1. The axis is logarithmic.",
     )
 
 
@@ -115,7 +115,7 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
         "",
         "Nothing that was recorded.",
         (table,) if own else (),
-        lead=f"Of this {format.joined(matter)} {verb} explain another latency." if matter else "",
+        lead=f"{format.joined(matter)} {verb} explain a different step time." if matter else "",
     )
 
 
@@ -123,7 +123,7 @@ def _agreeing(told: Iterable[Fact]) -> Section:
     same = [fact for fact in told if not fact.differs]
     columns = (Column("", "name"), Column("On every side", lambda fact: fact.values[0]))
     table = table_of(format.count(len(same), "fact"), columns, same)
-    return Section("agrees", "What agrees", "", "Nothing.", (table,) if same else ())
+    return Section("agrees", "Equal on all sides", "", "Nothing.", (table,) if same else ())
 
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
@@ -141,9 +141,9 @@ def _missing(of: Several, names: tuple[str, ...]) -> Section:
     more = len(rows) - MOST_ROWS
     return Section(
         "missing",
-        "Cases that not every side has",
-        f"Listed are {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
-        "None: every case ended well on every side.",
+        "Cases missing on a side",
+        f"First {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
+        "None: every case succeeded on every side.",
         (table,) if rows else (),
     )
 
@@ -165,13 +165,12 @@ def given_section(works: Sequence[Overall], at: str, name: str, title: str, what
     some = any(mean.ratio is not None for work in works for mean in work.gives[name])
     lead = " ".join(_given(work, name, what, rate) for work in works)
     if not some:
-        return Section(at, title, "", f"What a {what} gives is unknown. {lead}".rstrip())
+        return Section(at, title, "", f"{title}: unknown. {lead}".rstrip())
     first = works[0].names[0]
     return Section(
         at,
         title,
-        f"Right of the line it gives more than on {first}. The geometric mean is filled where its interval tells it "
-        "from 1.",
+        f"Right of the line is better than {first}. The geometric mean is filled where its interval excludes 1.",
         "No selected case has this number on two sides, so there is nothing to draw.",
         lead=lead,
         draw=f"sides_{name}",
@@ -185,7 +184,7 @@ def _given(work: Overall, name: str, what: str, rate: str) -> str:
         f"{format.times(mean.ratio)} times on {role} ({_over(mean)})" for role, mean in means if mean.ratio is not None
     ]
     unit = format.unit_of(work.work["seq_len"])
-    told = [f"Beside {work.names[0]}, a {what} gives {format.joined(said)} the {unit}{rate}."] if said else []
+    told = [f"Relative to {work.names[0]}, {unit}{rate} per {what}: {format.joined(said)}."] if said else []
     why: dict[str, list[str]] = {}
     for role, mean in means:
         if mean.ratio is None:
@@ -223,7 +222,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
         return lambda row: getattr(row["best"], name, None)
 
     table = table_of(
-        "Best of each side",
+        "Best per side",
         (
             Column("Side", "side"),
             Column("Sweet spot", "spot"),
@@ -240,19 +239,19 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
     closed = table_of("In words", (Column("Side", "side"), Column("Answer", "answer")), rows)
     return Section(
         "best",
-        "Best of each side",
-        "What each side's own session says is fastest there, as its own report does. “As fast” counts what cannot be "
-        f"told apart from it; the last column is its step beside that of {names[0]}’s best at the same work, which may "
-        "be another case.",
+        "Best per side",
+        "The fastest configuration of each side, as in its own report.",
         "Nothing was measured.",
         (table, closed),
+        reading="Tied counts the configurations not statistically distinguishable from it. The last column is its step "
+        f"time over that of the best of {names[0]} for the same workload, which may be another case.",
     )
 
 
 def _spot(answer: Answer, best: Candidate, heading: str) -> str:
     named = f"{heading}: {best.label}" if heading else best.label
-    doubt = "undecided" if not answer.decided else "nominally first" if answer.winner is None else ""
-    return f"{named} ({doubt})" if doubt else named
+    note = "undecided" if not answer.decided else "lowest mean" if answer.winner is None else ""
+    return f"{named} ({note})" if note else named
 
 
 TWO = ("Base", "Candidate")
@@ -286,12 +285,12 @@ def launch_section(
     """(label, ids on each side): which rows of table `launch` the numbers are made of; at most so many cases."""
     rows = [{"label": label, "ids": [*map(compare.ids, sides)]} for label, sides in cases]
     shown = rows[:most]
-    some = "" if len(shown) == len(rows) else f" Listed are {len(shown):,} of {format.count(len(rows), 'case')}."
+    some = "" if len(shown) == len(rows) else f" First {len(shown):,} of {format.count(len(rows), 'case')}."
     table = table_of(format.count(len(shown), "case"), (Column("Case", "label"), *of_each(names, "ids")), shown)
     return Section(
         "launches",
-        "Launches that the numbers are made of",
-        f"Ids in table launch of each side's store.{some}",
+        "Launches behind the numbers",
+        f"Launch ids in each side's store.{some}",
         "None.",
         (table,) if rows else (),
     )
@@ -308,7 +307,7 @@ def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title:
         "finished": lambda each: (
             format.when(each.finished_utc) if each.finished_utc else "not finished: more launches were planned"
         ),
-        "launches": lambda each: f"{each.valid} of {each.launches} ended well",
+        "launches": lambda each: f"{each.valid} of {each.launches} succeeded",
     }
     rows = [{"name": name, "said": [*map(say, origins)]} for name, say in said.items()]
     table = table_of(title, (Column("", "name"), *of_each(names, "said")), rows, closed=False)

@@ -54,12 +54,12 @@ def memory_section(seen: SessionData) -> Section:
     return Section(
         "time-memory",
         "Memory over time",
-        f"Read from outside ten times a second, of the {MOST_LAUNCHES} fastest cases that were read the launch in the "
-        "middle each: the resident set of each rank's process and, on GPUs, what is in use on each device and by each "
-        "rank there. Peaks of the timed steps alone, and what a rank must hold by theory, are above."
-        + (f" The first {MOST_LINES} lines are drawn." if crowded else ""),
+        "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second.",
         _why_no_memory(seen),
         panels=panels,
+        reading=f"Drawn is the median launch of each of the {MOST_LAUNCHES} fastest cases that were sampled. Peaks of "
+        "the timed steps alone, and the training state by formula, are above."
+        + (f" The first {MOST_LINES} lines are drawn." if crowded else ""),
     )
 
 
@@ -99,16 +99,15 @@ def devices_section(seen: SessionData) -> Section | None:
     return Section(
         "time-devices",
         "Power, clocks and temperature",
-        f"Read through NVML ten times a second; figures are of the {MOST_LAUNCHES} fastest cases that were read, of "
-        "each the launch whose number is the middle one; the table is of all launches' timed steps. Energy is the "
-        "growth of the device's own counter. A triangle marks a reading at which something held the clocks down; "
-        "hovering says what."
-        + (f" {MOST_LINES} devices are drawn, first those that were held down." if crowded else "")
-        + (" The table has a row for each node: means, extremes, and the energy of all its devices." if by_node else "")
-        + lacking,
+        "NVML readings, ten times a second. A triangle marks throttling; hover for the reason.",
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
         panels=panels,
+        reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read; the "
+        "table is over all launches' timed steps. Energy is the increase of the device's own counter."
+        + (f" {MOST_LINES} devices are drawn, throttled ones first." if crowded else "")
+        + (" The table has one row per node: means, extremes, and the energy of all its devices." if by_node else "")
+        + lacking,
     )
 
 
@@ -136,31 +135,30 @@ def host_section(seen: SessionData) -> Section | None:
     on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else DASH, WORDED),)
     return Section(
         "host",
-        "The host during the timed steps",
-        "CPU time that neither the driver nor the ranks used, of all cores, mean over launches; and what reading it "
-        "cost of one core."
-        + (" Of several nodes the one on which others used most." if of_several else "")
-        + ("" if on_gpus(seen) else " Ranks ran on CPU cores: there was no GPU whose power, clocks, temperature and "
-           "energy could be read."),
+        "Host CPU during the timed steps",
+        "CPU time that other processes used, as a share of all cores (mean over launches).",
         "",
         (
             case_table(
-                "Other processes beside the cases",
+                "CPU time of other processes",
                 (
                     Column("Case", "label"),
-                    Column("Used by other processes", "other_share", "percent"),
+                    Column("Other processes", "other_share", "percent"),
                     *(on_node if of_several else ()),
-                    Column("Cost of reading, of a core", "sampler_share", "percent"),
+                    Column("Sampling, of a core", "sampler_share", "percent"),
                 ),
                 host,
             ),
         ),
-        lead=f"Of {whose} CPU time other processes used up to {format.percent(most['other_share'])} ({most['label']}).",
+        lead=f"Other processes used up to {format.percent(most['other_share'])} of {whose} CPU time ({most['label']}).",
+        reading="Other processes are all but the driver and the ranks. The cost of sampling is of one core."
+        + (" Of several nodes, the one with the highest share is listed." if of_several else "")
+        + ("" if on_gpus(seen) else " Ranks ran on CPU cores, so no GPU was read."),
     )  # fmt: skip
 
 
 def health_section(seen: SessionData) -> Section | None:
-    """What was found against devices and host; only where one of them was read."""
+    """Warnings about devices and host; only where one of them was read."""
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
     found = findings(seen)
@@ -177,11 +175,11 @@ def health_section(seen: SessionData) -> Section | None:
     if found:
         tables = (
             case_table(
-                "Findings of health",
+                "Health warnings",
                 (
                     Column("Case", lambda row: labels.get(row["case_id"], "all")),
-                    Column("Finding", lambda row: row["code"].replace("_", "\u00a0")),
-                    Column("What was seen", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
+                    Column("Warning", lambda row: row["code"].replace("_", "\u00a0")),
+                    Column("Observed", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
                 ),
                 table,
                 closed=len(table) > _MOST_OPEN,
@@ -190,9 +188,9 @@ def health_section(seen: SessionData) -> Section | None:
     return Section(
         "health",
         "Health",
-        "Advice on each stands under Trust.",
-        "Nothing was found against the devices and the host: no other process on a device, no clocks held down, no "
-        "memory errors, no busy host, as far as they were read.",
+        "Advice on each is under Trust.",
+        "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
+        "they were read.",
         tables,
         lead=_counted(table),
     )

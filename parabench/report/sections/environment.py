@@ -1,4 +1,4 @@
-"""What a session ran on, how its links are wired, and what was measured of them between ranks or nodes."""
+"""The machines of a session, and the measured links between ranks or nodes."""
 
 from __future__ import annotations
 
@@ -50,27 +50,29 @@ def links_section(links: pd.DataFrame) -> Section | None:
     return Section(
         "links",
         "Links",
-        _caption(links, ranks, nodes),
+        "Latency and bandwidth between ranks, measured before the first launch.",
         "",
         (table_of("Tiers of links", _TIER, tiers.values(), closed=False),),
-        lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the findings say why.",
+        lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the warnings say why.",
         matrices=matrices,
+        reading=_reading(links, ranks, nodes),
     )
 
 
-def _caption(links: pd.DataFrame, ranks: int, nodes: int) -> str:
+def _reading(links: pd.DataFrame, ranks: int, nodes: int) -> str:
     how = "the 10th percentile" if (links["from_device"] == "cpu").all() else "the median"
     said = [
-        "Measured before the first launch, one pair at a time for each rank. Latency is half a round trip of 8 bytes "
-        f"({how} of 100), bandwidth one way without the latency; the stronger the colour, the more."
+        "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes "
+        f"({how} of 100), bandwidth is one way without the latency.",
+        "Darker is more.",
     ]
     if nodes > 1:
-        said.append("Between nodes their first ranks were measured.")
+        said.append("Between nodes, their first ranks were measured.")
     pairs = nodes * (nodes - 1)
     if 0 < len(links[links["from_node"] != links["to_node"]]) < pairs:
-        said.append("Of so many nodes, only those 1, 2, 4, 8, ... apart.")
+        said.append("Of so many nodes, only those 1, 2, 4, 8, ... apart were measured.")
     if ranks > MOST_RANKS and 1 < nodes <= MOST_NODES:
-        said.append("On the diagonal stands the median inside a node.")
+        said.append("The diagonal is the median inside a node.")
     return " ".join(said)
 
 
@@ -161,12 +163,12 @@ def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...]
     if devices:
         found.append(Table(f"Devices{whose}", (of, *alike[1:]), devices, texts=len(alike), closed=False))
     if len(links) > 1:
-        title = f"How the devices{whose} are linked"
+        title = f"Links between the devices{whose}"
         found.append(Table(title, (of, *head[1:]), links, texts=len(head), closed=False))
     if devices:
-        said.append("Clocks, links and modes are those of the moment when the session began.")
+        said.append("Clocks, links and modes are those at the start of the session.")
     if unread:
         said.append(f"Unknown: {format.listed(unread)}.")
     if len(links) > 1:
-        said.append(f"Between two devices lies, written as nvidia-smi topo -m writes it: {'; '.join(legend)}.")
+        said.append(f"Links, as nvidia-smi topo -m names them: {'; '.join(legend)}.")
     return tuple(found), said

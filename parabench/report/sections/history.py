@@ -45,12 +45,12 @@ def history_section(results: Results, session: Session) -> Section | None:
 
 def page_sections(history: History) -> list[Section]:
     """Those of the page of a history."""
-    numbers = Section("numbers", "Every number", "", "No launch was recorded.", _numbers(history))
+    numbers = Section("numbers", "Step time by session", "", "No launch was recorded.", _numbers(history))
     visits = Section("sessions", "Sessions", "The newest first.", "", (_sessions(history),))
     cases = Section(
         "cases",
         "Every case",
-        "“Sessions differ” is by how much, as a standard deviation, beyond what their launches do.",
+        "“Sessions differ” is the standard deviation between sessions, beyond that of their launches.",
         "No launch was recorded.",
         (_cases(history),) if history.series else (),
     )
@@ -65,29 +65,27 @@ def _section(history: History, lead: str) -> Section:
     panels = _panels(history)
     most = max((sum(point.level_s is not None for point in series.points) for series in history.series), default=0)
     said = [
-        "A mark is a session's number, with the 95 % interval that its launches give it; sessions differ more than "
-        "that. The axis does not begin at zero."
+        "The interval of a mark covers the session's launches; sessions vary by more than that. The axis does not "
+        "start at zero."
     ]
     if most:
-        said.append(
-            "A line is a level, a diamond a change point: from there on the case was another speed, by more than "
-            "sessions differ anyway."
-        )
+        said.append("From a change point on, the step time differs by more than sessions vary anyway.")
     else:
-        said.append(f"Change points are sought once a case was measured in {FEWEST_SESSIONS} sessions.")
+        said.append(f"Change points are detected from {FEWEST_SESSIONS} sessions of a case on.")
     if len(panels) > MOST_PANELS:
         said.append(f"The {MOST_PANELS} figures with the newest changes are drawn.")
     if any(len(group) > MOST_LINES for group in _groups(history)):
         said.append(f"A figure has at most {MOST_LINES} cases, those with the newest changes.")
-    said.append("A dotted line: the next session ran on another machine, or with other software.")
+    said.append("A dotted line: the next session ran on another machine or with other software.")
     return Section(
         "history",
         "Over time",
-        " ".join(said),
-        "No launch ended well, so there is nothing to draw.",
+        "A mark is a session's step time with its 95 % interval; a line is a level, a diamond a change point.",
+        "No launch succeeded, so there is nothing to draw.",
         tuple(_changes(history)),
         panels=panels[:MOST_PANELS],
         lead=lead,
+        reading=" ".join(said),
     )
 
 
@@ -207,7 +205,7 @@ def _numbers(history: History) -> tuple[Table, ...]:
             if series.suite == suite
         ]
         days = (Column(history.visits[at].session.day, partial(_number_at, at), "ms") for at in places)
-        title = "Step latency in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
+        title = "Step time in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
         made.append(table_of(title, (Column("Case", "label"), *days), rows))
     return tuple(made)
 

@@ -16,10 +16,10 @@ from parabench.report.spec import MOST_CASES, WORDED, Column, Section, Table, ca
 from parabench.store.metrics import MEMORY_PARTS
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, TRACES
 
-_APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "explaining"}
+_APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log"}
 # What launches tell of their files, and who wrote them.
 _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
-_WHOSE = "Of the rank that holds most, in its largest instrumented step; medians over launches."
+_WHOSE = "Values are of the largest rank, in its largest instrumented step; medians over launches."
 
 
 def libraries_section(seen: SessionData) -> Section | None:
@@ -31,9 +31,9 @@ def libraries_section(seen: SessionData) -> Section | None:
         return None
     return Section(
         "libraries",
-        "What the libraries say",
-        " ".join(["What torch and NCCL note by themselves, beside what is measured here.", silent]).strip(),
-        silent or "Neither torch nor NCCL told anything of these launches: unknown, not zero.",
+        "DDP, allocator and NCCL details",
+        " ".join(["What torch and NCCL report themselves, next to the measurements here.", silent]).strip(),
+        silent or "Neither torch nor NCCL reported anything: unknown, not zero.",
         tables,
         lead=_apart(spans),
     )
@@ -44,7 +44,7 @@ def _apart(spans: pd.DataFrame) -> str:
         return ""
     worst = spans.iloc[int(spans["difference"].abs().argmax())]
     return (
-        f"DDP's own logger and the instruments here differ by {format.percent(abs(worst['difference']))} at most "
+        f"DDP's logger and these instruments differ by at most {format.percent(abs(worst['difference']))} "
         f"({worst['span']} of {worst['label']}: {format.milliseconds(worst['ddp_s'])} and "
         f"{format.milliseconds(worst['ours_s'])})."
     )
@@ -54,7 +54,7 @@ def _ddp(spans: pd.DataFrame) -> Iterator[Table]:
     if spans.empty:
         return
     yield case_table(
-        "DDP's own numbers beside ours, in ms",
+        "DDP's logger and these instruments, in ms",
         (
             Column("Case", "label"),
             Column("Span", "span"),
@@ -109,7 +109,7 @@ def _nccl(seen: SessionData) -> Iterator[Table]:
     chosen, wired = choices(seen), wirings(seen)
     if len(chosen):
         yield case_table(
-            "What NCCL chose",
+            "NCCL's choices",
             (
                 Column("Case", "label"),
                 Column("Operation", lambda row: row["op"] if isinstance(row["op"], str) else format.UNKNOWN),
@@ -121,8 +121,8 @@ def _nccl(seen: SessionData) -> Iterator[Table]:
             ),
             chosen,
             first="the first",
-            note="From NCCL's own log, in a launch of each case that counts for nothing else. Of a reduce-scatter or "
-            "an all-gather, bytes are one rank's part.",
+            note="From NCCL's debug log, in an extra launch of each case. For reduce-scatter and all-gather, bytes are "
+            "one rank's part.",
         )
     if wired:
         note = (
@@ -157,7 +157,7 @@ _WIRING = (
 def _silent(seen: SessionData) -> str:
     """That NCCL ran and told nothing; empty where it told, or had nothing to do."""
     over_nccl = (seen.valid["backend"] == "nccl") & (seen.valid["world_size"] > 1)
-    return "What NCCL chose was not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
+    return "NCCL's choices were not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
 
 
 def _inspected(table: pd.DataFrame) -> Iterator[Table]:
@@ -193,7 +193,7 @@ def _files(seen: SessionData) -> Iterator[Table]:
         rows += [of | {"from": who} | told for name, who in _FILES.items() for told in facts.get(name, [])]
     if rows:
         yield case_table(
-            "Files that traced steps left",
+            "Files of traced steps",
             (
                 Column("Case", "label"),
                 Column("Launch", "launch"),

@@ -10,27 +10,24 @@ from parabench.report.palette import STATE
 from parabench.report.spec import MARKED, Column, Section, case_table, nothing_to_draw
 
 _RESIDENT = (
-    " On the CPU it is the resident set of the whole process, torch itself too, so that it lies far above the state of "
-    "a small model."
+    " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state of a "
+    "small model."
 )
 
 
 def peaks_section(seen: SessionData) -> Section:
-    """The peaks that were observed, against what the training state must take."""
+    """Observed peaks against the training state by formula."""
     rows, states = measured(seen.cases), seen.once(case_states)
     recorded = rows[["peak_memory_bytes", "peak_reserved_bytes", "used_bytes"]].notna().any(axis=None)
     theory = (
-        "The diamond is what parameters, gradients and optimizer state of that rank must take by theory; what lies "
-        "beyond it are activations, communication buffers and libraries."
+        "The diamond is that rank's training state (parameters, gradients, optimizer state) by formula."
         if states["theory"].notna().any()
-        else "What the training state must take by theory is unknown here."
+        else "The training state by formula is unknown here."
     )
     return Section(
         "memory",
-        "Peak memory against theory",
-        f"The largest of all ranks and launches. {theory}"
-        + (_RESIDENT if (rows["device"] == "cpu").any() else "")
-        + headroom(rows["strategy"]),
+        "Peak memory vs training state by formula",
+        f"The largest peak of all ranks and launches. {theory}",
         nothing_to_draw(seen)
         or (
             "The peak memory of the selected cases is unknown."
@@ -38,6 +35,9 @@ def peaks_section(seen: SessionData) -> Section:
             else "Peak memory was not recorded: unknown, not zero."
         ),
         draw="peak_memory" if recorded else "",
+        reading="Beyond the training state, memory holds activations, communication buffers and libraries."
+        + (_RESIDENT if (rows["device"] == "cpu").any() else "")
+        + headroom(rows["strategy"]),
     )
 
 
@@ -45,12 +45,12 @@ def state_section(seen: SessionData) -> Section:
     """What ranks hold of the training state, measured and by formula."""
     states = seen.once(case_states)
     uneven = (
-        " What a pipeline's rank holds depends on its stage; its theory is an even split."
+        " A pipeline rank holds what its stage needs; its formula is an even split."
         if (~states["exact"].astype(bool) & states["formula"].notna()).any()
         else ""
     )
     table = case_table(
-        "The cases' training state, in MiB: measured, and by formula",
+        "Training state in MiB: measured, and by formula",
         (
             MARKED,
             Column("Formula", lambda row: row["formula"] if isinstance(row["formula"], str) else format.UNKNOWN),
@@ -65,17 +65,17 @@ def state_section(seen: SessionData) -> Section:
     return Section(
         "state",
         "Memory of the training state",
-        "Parameters, gradients and optimizer state of the rank that holds most, counted from tensors; activations and "
-        "communication buffers are not in it. Of cases that hold the same one bar is drawn, and lines of strategies "
-        "that do lie on one another. "
-        f"{SYMBOLS}{uneven}{headroom(states['strategy'], dashed=True)}",
+        "Parameters, gradients and optimizer state of the largest rank, counted from tensors. Activations and "
+        "communication buffers are not included.",
         nothing_to_draw(seen)
         or (
-            "What the selected cases hold is unknown."
+            "The training state of the selected cases is unknown."
             if len(states)
             else "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
         ),
         (table,) if len(states) else (),
         lead=" ".join(sentences(states)),
         draw="states" if len(states) else "",
+        reading="Cases with the same state share a bar; strategies with the same state share a line. "
+        f"{SYMBOLS}{uneven}{headroom(states['strategy'], dashed=True)}",
     )

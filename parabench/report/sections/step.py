@@ -1,4 +1,4 @@
-"""Sections of where a step's time goes: communication seen and hidden, buckets, the timeline."""
+"""Sections of where a step's time goes: exposed and overlapped communication, the timeline."""
 
 from __future__ import annotations
 
@@ -23,27 +23,26 @@ from parabench.strategies import Layout, entry_of
 
 # Of so many of the fastest cases the page keeps a timeline for the case's details.
 MOST_SPARE = 40
-# Less hidden communication than this share of it is said as none.
+# Less overlapped communication than this share of it is said as none.
 _NONE = 0.0005
-# Where nothing can be hidden there is hidden time all the same.
+# Where nothing can overlap there is overlapped time all the same: tensor parallel waits for every call at once.
 _ON_CPU = (
-    " On a CPU the backend's own threads need a core too. Where ranks have none to spare (oversubscribed and host_busy "
-    "among the findings) hidden is also time in which a rank or its communication waited for a core: tensor parallel "
-    "waits for every call at once, hides nothing, and shows some."
+    " On a CPU the backend's threads need a core too: where ranks have none to spare (warnings oversubscribed and "
+    "host_busy), overlapped time includes waiting for a core."
 )
-SHARES = "Compute, and communication seen and hidden"
+SHARES = "Compute, exposed and overlapped communication"
 
 
 def why_nothing(seen: SessionData) -> str:
     """Why no step was taken apart; empty where some were, of several ranks."""
     if len(seen.rows("span")):
-        alone = "One rank has nobody to communicate with. Measure more ranks to see what communication costs."
+        alone = "One rank does not communicate. Measure more ranks to see the cost of communication."
         return "" if (seen.valid["world_size"] > 1).any() else alone
     if seen.valid.empty:
         return f"{seen.why_none}, so no step was taken apart."
     asked = (seen.session.plan.get("protocol") or {}).get("instrumented")
     if asked is None:
-        return "This session has no instrumented steps: it is older than they are. Run it again to have them."
+        return "This session has no instrumented steps: an older version recorded it."
     if asked == 0:
         return "This session was run without instrumented steps (--instrumented 0)."
     return "No instrumented step was recorded: unknown, not zero."
@@ -60,17 +59,17 @@ def shares_section(seen: SessionData) -> Section:
     return Section(
         "anatomy",
         SHARES,
-        "Exposed communication is what training stands still for; the percentage at the end is its share of the step. "
-        "Hidden communication runs during compute, so it is drawn apart and not added; idle is standing still while "
-        "no collective runs. Of sends and receives only what is waited for counts. "
-        "Medians over the instrumented steps of the slowest rank, then over launches. "
-        f"{_slower(cases)} Latency, ranking and the parts above come from the timed ones."
-        + (" Of some calls the end is not known; there ≥ says that the number is a lower bound." if bounded else "")
-        + (_ON_CPU if on_cpu else ""),
+        "Exposed communication blocks training; its share of the step is at the end of each bar. Overlapped "
+        "communication runs during compute, so it is drawn apart and not added.",
         "No step of the selected cases was taken apart.",
         (_share_table(cases),),
-        lead=_seen_and_hidden(several),
+        lead=_exposed_and_overlapped(several),
         draw="shares",
+        reading="Idle is time blocked while no collective runs. Of sends and receives only the waiting counts. Values "
+        f"are medians over the instrumented steps of the slowest rank, then over launches. {_slower(cases)} Step "
+        "times, the ranking and the parts above come from the timed steps."
+        + (" ≥ marks a lower bound: the end of some calls is unknown." if bounded else "")
+        + (_ON_CPU if on_cpu else ""),
     )
 
 
@@ -84,25 +83,25 @@ def _slower(cases: pd.DataFrame) -> str:
     return f"Instrumented steps took {middle:.2f} times as long as timed ones{between}."
 
 
-def _seen_and_hidden(several: pd.DataFrame) -> str:
-    """The fastest case's exposed share and what it hides, then whose share is largest."""
+def _exposed_and_overlapped(several: pd.DataFrame) -> str:
+    """The fastest case's exposed and overlapped shares, then whose exposed share is largest."""
     known = several[several["exposed_share"].notna()]
     if known.empty:
         return ""
     first, most = known.iloc[0], known.iloc[int(known["exposed_share"].argmax())]
     said = [
-        f"{first['label']}: for {format.percent(first['exposed_share'])} of a step "
-        f"({format.milliseconds(first['exposed_s'])}) training stands still for communication"
+        f"{first['label']}: {format.percent(first['exposed_share'])} of a step "
+        f"({format.milliseconds(first['exposed_s'])}) is exposed communication"
     ]
     if first["communication_s"] > 0:
         at_least = "at least " if first["unknown_calls"] else ""
         share = first["overlapped_s"] / first["communication_s"]
         if share >= _NONE:
-            said.append(f"; {at_least}{format.percent(share)} of the communication is hidden behind compute")
+            said.append(f"; {at_least}{format.percent(share)} of the communication is overlapped with compute")
         elif at_least:
-            said.append("; how much more is hidden behind compute is unknown")
+            said.append("; how much more is overlapped with compute is unknown")
         else:
-            said.append("; none of the communication is hidden behind compute")
+            said.append("; none of the communication is overlapped with compute")
     said.append(".")
     if most["case_id"] != first["case_id"]:
         said.append(f" Most exposed: {most['label']}, {format.percent(most['exposed_share'])} of a step.")
@@ -112,7 +111,7 @@ def _seen_and_hidden(several: pd.DataFrame) -> str:
 def _share_table(cases: pd.DataFrame) -> Table:
     within = {name: column for name, column in EXPOSED_IN.items() if cases[column].notna().any()}
     return case_table(
-        "The cases' steps, in ms; the ratio is an instrumented step by a timed one",
+        "Steps in ms; ratio: instrumented over timed step",
         (
             MARKED,
             Column("Share", "exposed_share", "percent"),
@@ -147,15 +146,15 @@ def timeline_section(seen: SessionData) -> Section | None:
     return Section(
         "timeline",
         "Timeline of one step",
-        f"The fastest case of each {each}{most}, and of it the instrumented step of median length. On top a rank's "
-        "parts of the step, hatched where it stands still for communication; below, its collectives, each with the "
-        "time that it waits for ranks that come later. A triangle: the bucket's last gradient is there. "
-        f"All ranks share one clock{_clocks(seen, shown)}."
-        + (f" {_drawn(shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
-        "No case with several ranks was seen to communicate, so there is no timeline to compare.",
+        f"The median instrumented step of the fastest case of each {each}{most}. Each rank shows the parts of its step "
+        "(hatched: blocked on communication), and below them its collectives.",
+        "No communication was recorded of any case with several ranks.",
         tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
         panels=[_panel(one, labels) for one in shown],
         spare=tuple(_panel(one, labels) for one in spare),
+        reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
+        f"gradient. All ranks share one clock{_clocks(seen, shown)}."
+        + (f" {_drawn(shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),
     )
 
 
@@ -180,7 +179,7 @@ def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
     """The calls of a timeline, each once for all its ranks, in the order in which a rank makes them."""
     own = calls[(calls["launch_id"] == step.launch_id) & (calls["step"] == step.step)]
     return case_table(
-        f"{label}: the calls of this step, in ms; late is the last rank after the first",
+        f"{label}: calls of this step in ms; late: last rank after the first",
         (
             Column("Operation", _operation),
             Column("Algorithm", "algorithm"),
@@ -202,17 +201,15 @@ def parts_section(seen: SessionData) -> Section:
     """The parts of the timed steps."""
     rows = measured(seen.cases).dropna(subset=list(STEP_PARTS), how="all")
     in_turns = (
-        " Where they take turns (micro-batches, accumulation), forward and backward are one part."
+        " With micro-batches or accumulation, forward and backward are one part."
         if rows["forward_backward_s"].notna().any()
         else ""
     )
     recorded = len(rows) > 0
     return Section(
         "parts",
-        "Where a step's time goes",
-        "Medians over steps of the slowest rank, then over launches; medians also where cases are "
-        f"ranked by another number. Backward includes the communication that it waits for.{in_turns}"
-        + headroom(rows["strategy"]),
+        "Step breakdown",
+        "Parts of the timed steps. Backward includes the communication that it waits for.",
         nothing_to_draw(seen)
         or (
             "The parts of the selected cases' steps are unknown."
@@ -220,6 +217,8 @@ def parts_section(seen: SessionData) -> Section:
             else "The parts of a step were not recorded."
         ),
         draw="step_parts" if recorded else "",
+        reading="Values are medians over the steps of the slowest rank, then over launches; the ranking may use "
+        f"another statistic.{in_turns}{headroom(rows['strategy'])}",
     )  # fmt: skip
 
 
@@ -228,7 +227,7 @@ def pipelines_section(seen: SessionData) -> Section | None:
     if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"].unique()):
         return None
     table = case_table(
-        "Pipelines: the bubble, theory and measured",
+        "Pipeline bubbles: theory and measured",
         (
             Column("Case", "label"),
             Column("Schedule", "schedule"),
@@ -243,10 +242,10 @@ def pipelines_section(seen: SessionData) -> Section | None:
     )
     return Section(
         "pipelines",
-        "Pipelines: the bubble, theory and measured",
-        "The bubble is the share of a step's forward and backward in which a rank computes nothing, mean over ranks, "
-        "median over launches. Theory takes all stages to be equally long and messages to cost nothing; what is "
-        "measured beyond it is uneven stages, messages, and ranks that share a core.",
+        "Pipeline bubbles: theory and measured",
+        "The bubble is the share of forward and backward in which a rank computes nothing.",
         nothing_to_draw(seen) or "How busy the stages were was not recorded: unknown, not zero.",
         (table,) if table.rows else (),
+        reading="Measured is the mean over ranks, then the median over launches. Theory assumes equal stages and free "
+        "messages; the excess is uneven stages, messages, and ranks that share a core.",
     )

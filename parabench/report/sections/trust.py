@@ -1,4 +1,4 @@
-"""How far launches agree: their spread, their drift, what the order did, and which of them do not count."""
+"""How far launches agree: their variation, their drift, drift over the session, and which of them are excluded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, 
 
 # More rows than this nobody reads; the table of all launches has every one.
 MOST_EXCLUDED = 100
-NEVER_DELETED = "Outliers are never deleted: a launch that ended well counts, however far it is from the others."
+NEVER_DELETED = "Outliers are never deleted: every launch that succeeded counts."
 _NO_COUNT = {
-    REFERENCE_BLOCK: ("reference", "it is what other launches' training is verified against"),
-    EXPLAIN_BLOCK: ("explaining", "in it NCCL told what it chooses, which takes time"),
+    REFERENCE_BLOCK: ("reference", "other launches are verified against it"),
+    EXPLAIN_BLOCK: ("NCCL debug log", "NCCL logs in it, which takes time"),
 }
 
 
@@ -28,11 +28,12 @@ def spread_section(seen: SessionData) -> Section:
     on_cpu = (seen.valid["device"] == "cpu").any()
     return Section(
         "spread",
-        "Launches of the same case",
-        "Each launch's number against the step time of its case. The narrower, the smaller the differences between "
-        "cases that can be told." + (_shaded() if on_cpu else ""),
-        "No case has two launches that count, so how far launches agree is unknown.",
+        "Launch-to-launch variation",
+        "Each launch relative to the step time of its case. The narrower, the smaller the differences that can be "
+        "resolved.",
+        "No case has two valid launches, so their variation is unknown.",
         draw="spread",
+        reading=_shaded() if on_cpu else "",
     )
 
 
@@ -42,8 +43,8 @@ def drift_section(seen: SessionData) -> Section:
     return Section(
         "drift",
         "Drift within a launch",
-        "The last third of a launch's measured steps against its first third; above zero, steps became slower. "
-        f"Beyond the dashed lines ({_limits(devices)}) a launch is marked, and warm-up was perhaps too short.",
+        "The last third of a launch's measured steps relative to its first third; above zero, steps became slower. "
+        f"Launches beyond the dashed lines ({_limits(devices)}) are marked: warm-up may be too short.",
         "No launch has nine measured steps or more, so drift within launches is unknown.",
         draw="drift",
     )
@@ -53,20 +54,20 @@ def order_section(seen: SessionData) -> Section:
     """Whether the machine drifted from launch to launch."""
     return Section(
         "order",
-        "Drift of the machine",
-        "The same launches in the order in which they ran: a trend, or a jump from block to block, is the "
-        "machine's (clocks, temperature, other work), for every block has its cases in an order of its own. The "
-        "lines are each block's median, of all its launches.",
-        "No case has two launches that count, so nothing can be said about the order.",
+        "Drift over the session",
+        "The same launches in the order in which they ran. The lines are the medians of the blocks.",
+        "No case has two valid launches, so drift over the session is unknown.",
         draw="order",
+        reading="A trend, or a jump from block to block, is due to the machine (clocks, temperature, other load), "
+        "because every block runs the cases in another order.",
     )
 
 
 def _shaded() -> str:
     spread, noisy = format.percent(AA_SPREAD["cpu"]), format.percent(NOISY["cpu"])
     return (
-        f" Shaded is ±{spread}: by that much the {STATISTIC['cpu']} of launches of one case differed on a shared CPU. "
-        f"A case whose launches differ by more than {noisy} has a finding."
+        f"Shaded is ±{spread}, the variation of the {STATISTIC['cpu']} of a case's launches on a shared CPU. "
+        f"A case whose launches differ by more than {noisy} has a warning."
     )
 
 
@@ -83,9 +84,9 @@ def excluded_section(seen: SessionData) -> Section:
     own = others[others["block"] >= FIRST_BLOCK]
     # What went wrong is read before what is as planned.
     shown = pd.concat([own, others[others["block"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)
-    more = f"The first {len(shown)} of {len(others):,}; the table of launches under Data has every one."
+    more = f"First {len(shown)} of {len(others):,}; the table of launches under Data has all."
     table = table_of(
-        "Launches that do not count, and why",
+        "Excluded launches",
         (
             Column("Case", "label"),
             Column("Block", lambda row: _block(row["block"])),
@@ -97,15 +98,13 @@ def excluded_section(seen: SessionData) -> Section:
         note=more if len(others) > len(shown) else "",
         cases=tuple(map(str, shown["case_id"])),
     )
-    count = (
-        f"{format.count(len(others), 'launch')} of {len(launches):,} {'does' if len(others) == 1 else 'do'} not count"
-    )
+    count = f"Excluded: {len(others):,} of {format.count(len(launches), 'launch')}"
     what = f"{count}: {status_counts(map(_kind, others.to_dict('records')))}." if len(others) else ""
     return Section(
         "excluded",
-        "Launches that do not count",
-        "They are in no number, figure or verdict.",
-        "Every launch counts.",
+        "Excluded launches",
+        "Excluded launches are in no number, figure or verdict.",
+        "No launch is excluded.",
         (table,) if table.rows else (),
         lead=f"{NEVER_DELETED} {what}".strip(),
     )
@@ -115,7 +114,7 @@ def _kind(row: dict[Any, Any]) -> str:
     name, status = _NO_COUNT.get(row["block"], ("",))[0], str(row["status"])
     if name:
         return name if status == Status.OK else f"{name} ({status})"
-    return f"{status} without a number" if status == Status.OK else status
+    return f"{status} without a step time" if status == Status.OK else status
 
 
 def _block(block: int) -> str:
@@ -128,4 +127,4 @@ def _why(row: dict[Any, Any]) -> str:
         return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
     if row["block"] in _NO_COUNT:
         return _NO_COUNT[row["block"]][1]
-    return "it has no measured step of known length"
+    return "no measured step has a known length"

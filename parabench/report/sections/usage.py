@@ -21,17 +21,27 @@ def on_gpus(seen: SessionData) -> bool:
 
 def usage_section(seen: SessionData) -> Section:
     """Arithmetic by second, and its share of what the devices could do."""
-    table, title = seen.once(efficiency), "How much of the hardware is used"
+    table, title = seen.once(efficiency), "Hardware utilization"
     if table.empty:
-        return Section("usage", title, "", f"{seen.why_none}, so nothing can be said about it.")
+        return Section("usage", title, "", f"{seen.why_none}, so utilization is unknown.")
     found = []
     known = table["flops_per_s"].notna().any()
     if known:
         found.append(_use(table))
     if table[["formula_flops", "counted_flops"]].notna().any(axis=None):
         found.append(_flops(table))
-    said = _said_of_use(table)
-    return Section("usage", title, said, said, tuple(found), lead=_lead(table), draw="usage" if known else "")
+    caption, *more = _said_of_use(table)
+    reading = " ".join(more)
+    return Section(
+        "usage",
+        title,
+        caption,
+        f"{caption} {reading}".strip(),
+        tuple(found),
+        lead=_lead(table),
+        draw="usage" if known else "",
+        reading=reading,
+    )
 
 
 def energy_section(seen: SessionData) -> Section | None:
@@ -42,19 +52,18 @@ def energy_section(seen: SessionData) -> Section | None:
     reasons = _unknown(table, "Energy", "joules_per_step", "joules_reason")
     if table["joules_per_step"].isna().all():
         return Section("energy", title, "", " ".join(reasons) or f"{seen.why_none}, so there is nothing to draw.")
-    said = [
-        "The joules of all devices of a case in a measured step, idle time between steps included; lower is better."
-    ]
+    said = ["Energy of all devices of a case per measured step, idle time between steps included; lower is better."]
     if (table["joules_source"] == POWER).any():
-        said.append("Where a device has no energy counter they are its power readings, integrated.")
+        said.append("Where a device has no energy counter, its power readings are integrated.")
     return Section(
         "energy",
         title,
-        " ".join([*said, *reasons]),
-        "Of no selected case is the energy known.",
+        said[0],
+        "The energy of no selected case is known.",
         (_energy_table(table),),
         lead=_least(table),
         draw="energy",
+        reading=" ".join([*said[1:], *reasons]),
     )
 
 
@@ -63,7 +72,7 @@ def _use(table: pd.DataFrame) -> Table:
     # A column without any number says nothing that the caption does not.
     peak = (Column("MFU", lambda row: _share(row["mfu"]), WORDED),) if table["mfu"].notna().any() else ()
     return case_table(
-        "Throughput and arithmetic of the cases",
+        "Throughput and FLOP/s of the cases",
         (
             MARKED,
             Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", "rate"),
@@ -96,13 +105,13 @@ def _one(table: pd.DataFrame) -> str:
 
 
 def _least(table: pd.DataFrame) -> str:
-    """Which case takes the least energy; what exchanges nothing is no answer."""
+    """Which case takes the least energy, of those that are ranked."""
     known = _ranked(table[table["joules_per_token"].notna()])
     if known.empty:
         return ""
     least = known.iloc[int(known["joules_per_token"].argmin())]
-    per = f"{format.joules(least['joules_per_token'])} a {least['unit'].removesuffix('s')}"
-    return f"Least energy: {least['label']}: {format.joules(least['joules_per_step'])} a step, {per}."
+    per = f"{format.joules(least['joules_per_token'])} per {least['unit'].removesuffix('s')}"
+    return f"Lowest energy: {least['label']}: {format.joules(least['joules_per_step'])} per step, {per}."
 
 
 def _ranked(table: pd.DataFrame) -> pd.DataFrame:
@@ -110,7 +119,7 @@ def _ranked(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lead(table: pd.DataFrame) -> str:
-    """How far the fastest comes; what exchanges nothing is no answer."""
+    """The utilization of the fastest that is ranked."""
     ranked = _ranked(table[table["flops_per_s"].notna()])
     if ranked.empty:
         return ""
@@ -119,28 +128,29 @@ def _lead(table: pd.DataFrame) -> str:
     return f"{best['label']} computes {_flop_s(best['flops_per_s'])}{share}."
 
 
-def _said_of_use(table: pd.DataFrame) -> str:
-    """What each column is, with the formula and the documents that it rests on, and why what is unknown is unknown."""
-    said = ["FLOP/s is the floating-point operations of a step's forward and backward over its latency."]
+def _said_of_use(table: pd.DataFrame) -> list[str]:
+    """Each column, with the formula and the documents that it rests on, and why a value is unknown; the first is the
+    caption."""
+    said = ["FLOP/s: floating-point operations of a step's forward and backward, over its step time."]
     sources = set(table["flops_source"].dropna())
     if FORMULA in sources:
         said.append(
-            "They are torchtitan's formula: a token takes 6 for each parameter but embeddings that are only looked up, "
-            "and 12 × layers × heads × head width × sequence length."
+            "Operations are by torchtitan's formula: per token 6 for each parameter (embeddings that are only looked "
+            "up excepted) and 12 × layers × heads × head width × sequence length."
         )
     if COUNTED in sources:
-        which = "Where that formula does not apply, they" if FORMULA in sources else "They"
-        said.append(f"{which} are what torch's FlopCounterMode counted in the reference launch.")
+        which = "Where that formula does not apply, operations" if FORMULA in sources else "Operations"
+        said.append(f"{which} are counted by torch's FlopCounterMode in the reference launch.")
     if table["mfu"].notna().any():
         known = table.dropna(subset=["mfu"]).to_dict("records")
         peaks = [f"{_flop_s(row['peak_flops_per_s'] / row['devices'])} ({row['peak_source']})" for row in known]
         said.append(
-            "MFU is their share of the peak of all devices of the case together; without sparsity, a device's is "
+            "MFU is the share of the peak of all devices of the case; the peak of one device, without sparsity, is "
             f"{' or '.join(dict.fromkeys(peaks))}."
         )
     said += _unknown(table, "FLOP/s", "flops_per_s", "flops_reason")
     said += _unknown(table, "MFU", "mfu", "mfu_reason")
-    return " ".join(said)
+    return said
 
 
 def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> list[str]:
@@ -149,7 +159,7 @@ def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> list[s
     said = []
     for why, group in unknown.groupby(reason, sort=False):
         whose = "" if len(group) == len(table) else f" of {format.listed(group['label'], most=2)}"
-        said.append(f"{name}{whose} is unknown: {why}.")
+        said.append(f"{name}{whose}: unknown: {why}.")
     return said
 
 
@@ -158,7 +168,7 @@ def _flops(table: pd.DataFrame) -> Table:
     works = table.drop_duplicates(["model", "global_batch", "seq_len", "formula_flops", "counted_flops"])
     factor, prefix = format.scaled(works[["formula_flops", "counted_flops"]].max().max())
     return table_of(
-        "Operations of a step: by formula, and as torch counts them",
+        "Operations per step: by formula, and counted by torch",
         (
             Column("Work", _work),
             Column(f"Formula, {prefix}FLOP", lambda row: row["formula_flops"] / factor, "digits"),

@@ -85,26 +85,27 @@ def _tabs(drawn: bool, timed: str, links: Section | None) -> list[Tab]:
 
 
 def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
-    nothing = "No launch of the selected cases ended well, so there is nothing to draw."
-    none = "No launch ended well, so there is nothing to draw."
+    nothing = "No launch of the selected cases succeeded, so there is nothing to draw."
+    none = "No launch succeeded, so there is nothing to draw."
     return (
         Section(
             "bus",
             "Bus bandwidth against size",
-            "Higher is better. Bus bandwidth is what the links carry, by nccl-tests' factors, so it can be held "
-            "against the hardware whatever the number of ranks. Bars reach from the slowest to the fastest launch. "
-            f"Out of place where torch has both forms. Timed: {timed}.",
+            "Bus bandwidth as nccl-tests defines it; higher is better. It compares with the hardware's bandwidth at "
+            "any number of ranks.",
             nothing if drawn else none,
             draw="bus" if drawn else "",
+            reading="Bars span the slowest to the fastest launch. Out of place where torch has both forms. "
+            f"Timed: {timed}.",
         ),
         Section(
             "fit",
-            "Measured times over the fitted formula",
-            "A point is a launch; a line is the algorithm's formula with its fitted constants, or a + S b where there "
-            "is no formula. Both axes are logarithmic. Points that leave their line show where the algorithm does not "
-            f"behave as theory says. Timed: {timed}.",
+            "Measured times vs the fitted cost model",
+            "A point is a launch; a line is the algorithm's formula with its fitted constants. Points off their line "
+            "show where the algorithm does not follow the model.",
             nothing if drawn else none,
             draw="fit" if drawn else "",
+            reading=f"Where there is no formula the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
         ),
     )
 
@@ -200,7 +201,7 @@ def varies(cases: pd.DataFrame, name: str) -> bool:
 def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit]) -> dict[str, Any]:
     """The page's data, as JSON holds it: `cases` as `case_table` has them; `launches`, `sizes` and `points` name
     theirs by its row, `case`; `fits` are the rows of the cases that each fit is of. `drawn` are sizes of the form that
-    algorithms are compared in, of which a launch ended well."""
+    algorithms are compared in, of which a launch succeeded."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)}
     shown = set(one_form(table[table["good"] > 0]).index)

@@ -1,4 +1,4 @@
-"""A gate as a page: the verdict, every case's change, and what casts doubt on it."""
+"""A gate as a page: the verdict, every case's change, and its warnings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def render(of: Comparison) -> str:
         },
         upper=format.UNKNOWN if of.upper is None else format.signed(of.upper - 1),
         launches_needed=_needed(of),
-        differences=[difference_section("What differs besides", of.differences)],
+        differences=[difference_section("Other differences", of.differences)],
         findings=finding_groups(of.findings),
         launches=launch_section((row.label, (row.base_launches, row.candidate_launches)) for row in of.rows),
         sides=side_section(of.origins),
@@ -55,16 +55,16 @@ def render(of: Comparison) -> str:
 def _changes(of: Comparison) -> Section:
     panels = change_panels(of)
     shown = sum(row.ratio is not None for row in of.rows)
-    some = f" The first {MOST_DOTS} of {shown} are drawn; the table has all." if shown > MOST_DOTS else ""
+    some = f" First {MOST_DOTS} of {shown} cases; the table has all." if shown > MOST_DOTS else ""
     return Section(
         "changes",
-        "How much each case changed",
-        "Right of the line is slower. A dot is the candidate's step latency over the base's, its bar the 95 % interval "
-        "of that case alone; the shade is the tolerance. A grey tick is the one-sided 95 % upper bound: "
-        "slowdowns beyond it are ruled out, and where it lies right of the shade, one of the tolerance is not. A bar "
-        f"or tick that leaves the figure has its numbers in the table.{some}",
-        "No case has a number on both sides, so there is nothing to draw.",
+        "Change of each case",
+        "Candidate over base, with 95 % intervals; right of the line is slower. The shaded band is the tolerance.",
+        "No case has a step time on both sides, so there is nothing to draw.",
         panels=panels,
+        reading="A grey tick is the one-sided 95 % upper bound: slowdowns beyond it are ruled out. A tick right of the "
+        "band means that a slowdown of the tolerance is not ruled out. The table has the numbers of bars and ticks "
+        f"that leave the figure.{some}",
     )
 
 
@@ -167,7 +167,7 @@ def change_panels(of: Comparison) -> list[Panel]:
     axis, lines = name_bars([row.label for row in drawn])
     figure = lay_out(
         traces,
-        "change of the step latency (%)",
+        "change of the step time (%)",
         "",
         shapes=[tolerated, unchanged],
         xaxis={"range": [low, high], "ticksuffix": ""},

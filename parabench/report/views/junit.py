@@ -1,7 +1,7 @@
 """A gate as JUnit XML, so that Jenkins, GitLab and others show each case as a test.
 
 The elements and attributes are those of the xUnit plugin's junit-10.xsd, which Jenkins reads and GitLab reads a part
-of. A test's time is the candidate's step latency, so that a viewer's history of durations is the history of latencies;
+of. A test's time is the candidate's step time, so that a viewer's history of durations is the history of latencies;
 where that is unknown the test has no time, which is not 0.
 """
 
@@ -43,7 +43,7 @@ def render(of: Comparison) -> str:
         # Of two tests with one name GitLab keeps one.
         label = row.label if labels[row.label] == 1 else f"{row.label} ({row.case_id})"
         _test(suite, name, label, row, of)
-    said = [compare_words.sentence(of), *(f"doubt: {each.message} {each.advice}" for each in of.findings)]
+    said = [compare_words.sentence(of), *(f"warning: {each.message} {each.advice}" for each in of.findings)]
     ElementTree.SubElement(suite, "system-out").text = _clean("\n".join(said))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'

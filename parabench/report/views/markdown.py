@@ -124,17 +124,17 @@ def differing(title: str, differences: tuple[Difference, ...]) -> Rows:
     )
 
 
-def findings(doubts: tuple[Finding, ...]) -> list[str]:
-    """Doubts, one a line."""
-    said = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in doubts]
-    return ["**Doubts**\n\n", *said, "\n"] if said else []
+def findings(found: tuple[Finding, ...]) -> list[str]:
+    """Warnings, one per line."""
+    said = [f"- {text(f'{each.message} {each.advice}', SENTENCE)}\n" for each in found]
+    return ["**Warnings**\n\n", *said, "\n"] if said else []
 
 
 def sides(origins: tuple[Origin, Origin]) -> list[str]:
     """Where the numbers of both sides are from."""
     return [
         *(
-            f"- {role}: {text(each.session)}, {each.valid} of {format.count(each.launches, 'launch')} ended well: "
+            f"- {role}: {text(each.session)}, {each.valid} of {format.count(each.launches, 'launch')} succeeded: "
             f"{text(each.command)}\n"
             for role, each in zip(("base", "candidate"), origins, strict=True)
         ),
@@ -167,7 +167,7 @@ def _of_gate(of: Comparison) -> list[str | Rows]:
             f"{format.count(len(same), 'case')} without slowdowns above {compare_words.tolerated(of)}",
             (1,),
         ),
-        differing("What differs besides", of.differences),
+        differing("Other differences", of.differences),
         *findings(of.findings),
         Rows(
             ("case", "base", "candidate"),

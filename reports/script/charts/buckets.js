@@ -1,4 +1,4 @@
-// Step latency against bucket size: a curve per algorithm, a panel for each work, strategy and world size.
+// Step time against bucket size: a curve per algorithm, a panel for each work, strategy and world size.
 import { hoverOf } from "../core/cases.js";
 import { cases } from "../core/data.js";
 import { cut, say } from "../core/format.js";
@@ -53,7 +53,7 @@ const bucketPanel = (group, sizes) => {
   const drawn = algorithms.flatMap(([, fastest]) => fastest);
   return {
     traces,
-    layout: laidOut("bucket size (MiB)", "step latency (ms)", {
+    layout: laidOut("bucket size (MiB)", "step time (ms)", {
       xaxis: { tickvals: sizes.map((mib) => places.get(mib)), ticktext: sizes.map(say.bucket) },
       shapes: inTheSet(sizes, places, drawn),
     }),
@@ -67,7 +67,7 @@ export const bucketsPanels = (rows) => {
   );
 };
 
-// Algorithm against bucket size: the step latency in each cell, the sweet-spot set outlined.
+// Algorithm against bucket size: the step time in each cell, the sweet-spot set outlined.
 const cellsOf = (group) => {
   const sizes = bucketSizes(group);
   const algorithms = byAlgorithm(group).map(([name, all]) => [name, new Map(

@@ -1,4 +1,4 @@
-// Where a timed step's time goes; and of instrumented steps compute, and communication that is seen and hidden.
+// Where a timed step's time goes; and of instrumented steps compute, and exposed and overlapped communication.
 import { cases, data } from "../core/data.js";
 import { digits, joulesSaid, known, plain, say, scaleOf } from "../core/format.js";
 import { anyKnown, barHeight, barOf, barPanels, partsLegend, scaledBy } from "./cases.js";
@@ -25,7 +25,7 @@ export const stepPartsPanels = (rows) => barPanels(
 const EXPOSED = 2;  // its place among the shares; before it lie data and compute
 const ROOM = 1.3;  // to the right of the longest bar, for its share
 
-// What adds up to a step. Below it, thin, what of the communication is hidden: it lies inside compute, so it ends where
+// What adds up to a step. Below it, thin, the overlapped communication: it lies inside compute, so it ends where
 // the exposed part begins.
 export const sharesPanels = (rows) => barPanels("shares", rows, (row) => known(cases.instrumented_s[row]), (group) => {
   const { shares } = data.bars;
@@ -39,9 +39,9 @@ export const sharesPanels = (rows) => barPanels("shares", rows, (row) => known(c
     { base: group.map((row) => ms(before(row, i))), y: group.map((_, place) => place - 0.08), width: 0.5 },
   ));
   const { color } = shares[EXPOSED];
-  const hidden = barOf(
-    group, { color, name: "hidden, inside compute" }, (row) => ms(cases.hidden_s[row]),
-    (row) => said("hidden", cases.hidden_s[row], row, cases.unknown_calls[row] ? "≥ " : ""),
+  const overlapped = barOf(
+    group, { color, name: "overlapped (inside compute)" }, (row) => ms(cases.hidden_s[row]),
+    (row) => said("overlapped", cases.hidden_s[row], row, cases.unknown_calls[row] ? "≥ " : ""),
     {
       base: group.map((row) => ms(Math.max(0, before(row, EXPOSED) - (cases.hidden_s[row] ?? 0)))),
       y: group.map((_, place) => place + 0.3), width: 0.2,
@@ -57,7 +57,7 @@ export const sharesPanels = (rows) => barPanels("shares", rows, (row) => known(c
     textposition: "middle right",
   };
   return {
-    traces: [...bars, hidden, texts], height: barHeight(group, 120),
+    traces: [...bars, overlapped, texts], height: barHeight(group, 120),
     layout: laidOut("an instrumented step (ms)", "", {
       barmode: "overlay", legend: partsLegend, yaxis: nameAxis(group), xaxis: { range: [0, ROOM * Math.max(...ends)] },
     }),
@@ -91,7 +91,7 @@ export const usagePanels = (rows) => barPanels("use", rows, (row) => known(cases
 export const energyPanels = (rows) => barPanels("energy", rows, (row) => known(cases.joules_per_step[row]), (group) => ({
   traces: [barOf(
     group, { color: "#009E73", name: "" }, (row) => cases.joules_per_step[row],
-    (row) => `${joulesSaid(cases.joules_per_step[row])} a step, `
+    (row) => `${joulesSaid(cases.joules_per_step[row])} per step, `
       + `${joulesSaid(cases.joules_per_token[row])} a ${data.works[cases.work[row]].unit.replace(/s$/, "")}`,
   )],
   height: barHeight(group, 90),

@@ -14,7 +14,7 @@ const rankingPanel = (group) => ({
       marker: { color: style.color, size: 9, symbol: own.map((row) => markOf(style, row)) },
     };
   }),
-  layout: laidOut("step latency (ms)", "", { yaxis: nameAxis(group) }),
+  layout: laidOut("step time (ms)", "", { yaxis: nameAxis(group) }),
 });
 
 export const rankingPanels = (rows) => [...groupBy(measured(rows), (row) => cases.work[row])].map(([work, all]) => {
@@ -43,7 +43,7 @@ const frontPanel = (group, front) => {
       marker: { color: style.color, size: 9, symbol: own.map((row) => style.symbol + (best.has(row) ? "" : "-open")) },
     };
   });
-  return { traces: [line, ...points], layout: laidOut("step latency (ms)", "peak memory of a rank (MiB)") };
+  return { traces: [line, ...points], layout: laidOut("step time (ms)", "peak memory of a rank (MiB)") };
 };
 
 export const frontPanels = (rows) => {

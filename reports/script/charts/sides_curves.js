@@ -8,11 +8,11 @@ import { sideName, styleOf } from "./sides.js";
 
 const sideHover = (side, row) => [
   `<b>${plain(cases.label[row])}</b>`,
-  `${plain(sides[side].name)}: ${say.ms(sideColumn("step_time_s", side)[row])} ms a step`,
+  `${plain(sides[side].name)}: ${say.ms(sideColumn("step_time_s", side)[row])} ms per step`,
   `${sideColumn("n_ok", side)[row]} of ${count(sideColumn("n_launches", side)[row], "launch")} ok`,
 ].join("<br>");
 
-// Step latency against bucket size: a panel for each work, strategy, algorithm and world size, a curve a side.
+// Step time against bucket size: a panel for each work, strategy, algorithm and world size, a curve a side.
 const sidesBucketPanel = (group, sizes) => {
   const places = bucketPlaces(sizes);
   const traces = sides.flatMap((_, side) => {
@@ -28,7 +28,7 @@ const sidesBucketPanel = (group, sizes) => {
     });
     return curvesOf(firstOfEach(there, "bucket_mib")).map(([some, shown]) => draw(some, shown));
   });
-  const layout = laidOut("bucket size (MiB)", "step latency (ms)", {
+  const layout = laidOut("bucket size (MiB)", "step time (ms)", {
     xaxis: { tickvals: sizes.map((mib) => places.get(mib)), ticktext: sizes.map(say.bucket) }, showlegend: true,
   });
   return { traces, layout };

@@ -16,7 +16,7 @@ const launchesIn = (rows) => {
 };
 
 const launchHover = (i, told) => [
-  `<b>${plain(cases.label[launches.case[i]])}</b>`, `block ${launches.block[i]}: ${say.ms(launches.launch_step_s[i])} ms a step`, told,
+  `<b>${plain(cases.label[launches.case[i]])}</b>`, `block ${launches.block[i]}: ${say.ms(launches.launch_step_s[i])} ms per step`, told,
 ].join("<br>");
 
 // At most `most` of a list, evenly chosen.

@@ -14,7 +14,7 @@ export const marginRate = (row) => {
 // What hovering says of a case, whatever figure it is in.
 export const hoverOf = (row) => [
   `<b>${plain(cases.label[row])}</b>`,
-  `${say.ms(cases.step_time_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms a step (${cases.statistic[row]})`,
+  `${say.ms(cases.step_time_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms per step (${cases.statistic[row]})`,
   known(cases.spread[row]) ? `slowest launch over fastest: +${say.percent(cases.spread[row])}` : "spread unknown: one launch",
   `${cases.n_ok[row]} of ${count(cases.n_launches[row], "launch")} ok`,
 ].join("<br>");

@@ -44,7 +44,7 @@ const numbersOf = (row) => {
   const { unit } = data.works[cases.work[row]];
   const sure = known(cases.plus_minus_s[row]);
   const told = [
-    [`step latency, ${cases.statistic[row]}`, say.ms(cases.step_time_s[row]), "ms", cases.step_time_s[row], sure && marginMs(row)],
+    [`step time, ${cases.statistic[row]}`, say.ms(cases.step_time_s[row]), "ms", cases.step_time_s[row], sure && marginMs(row)],
     ["90th percentile of steps", say.ms(cases.p90_s[row]), "ms", cases.p90_s[row]],
     ["throughput", say.rate(cases.tokens_per_s[row]), `${unit}/s`, cases.tokens_per_s[row], sure && marginRate(row)],
     ["peak memory", say.mib(cases.peak_memory_bytes[row]), "MiB", cases.peak_memory_bytes[row]],
@@ -75,13 +75,13 @@ const partsOf = (row) => {
     element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[column][row] / sum).toFixed(1)}%` })),
     element("span", { class: "n" }, `${say.ms(cases[column][row])} ms`),
   )));
-  const other = cases.statistic[row] === "median" ? "" : `, while the step latency above is the ${cases.statistic[row]}`;
+  const other = cases.statistic[row] === "median" ? "" : `, while the step time above is the ${cases.statistic[row]}`;
   return [bars, element("p", { class: "caption" }, `Medians over steps of the slowest rank, then over launches${other}: they need not add up to it.`)];
 };
 
 const bucketsOf = (row) => {
   const sizes = (cases.bucket_bytes[row] || "").split(" ").filter(Boolean).map(Number);
-  if (!sizes.length) return why("Bucket sizes were not recorded: its strategy has no buckets, or no launch ended well.");
+  if (!sizes.length) return why("Bucket sizes were not recorded: its strategy has no buckets, or no launch succeeded.");
   const runs = [];  // neighbours of one size together
   for (const size of sizes) {
     const said = say.mib(size);
@@ -129,7 +129,7 @@ const launchPanel = (row, own) => {
       marker: { color: style.color, size: 9, symbol: style.symbol },
       hovertemplate: "block %{x}: %{y:.4~g} ms<extra></extra>",
     }],
-    layout: laidOut("block", "step latency (ms)", { xaxis: distinct(block).length <= 12 ? { tickvals: distinct(block) } : {} }),
+    layout: laidOut("block", "step time (ms)", { xaxis: distinct(block).length <= 12 ? { tickvals: distinct(block) } : {} }),
   };
 };
 
@@ -147,7 +147,7 @@ export const caseDetail = (row, { plots, tables }, draw) => {
       ...plots.map(({ title, height, panel }) => element("figure", {}, element("figcaption", {}, title), draw(title, height, panel))),
       plots.length ? "" : why("The page holds none of this case: it keeps them of a few, where they were recorded.")),
     tables,
-    part("Findings", findingList(row)),
+    part("Warnings", findingList(row)),
     part("Measure this case again", again.textContent ? [again, copyButton(again)]
       : why("The session's plan does not tell of this case, so its command is unknown.")),
   ];

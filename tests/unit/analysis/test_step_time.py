@@ -142,7 +142,7 @@ def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     launch = fake.launch(case, lengths(0.04))
     results = fake.write(tmp_path / "a.db", [launch])
     (number,) = launch_table(results, select_session(results, None))["launch_step_s"]
-    assert outcome(launch) == f"{milliseconds(number)} a step"
+    assert outcome(launch) == f"{milliseconds(number)} per step"
     median = float(np.median(launch.step_latencies()))
     assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
 

@@ -370,7 +370,10 @@ def test_only_what_leads_here_is_ours() -> None:
     ("changes", "said"),
     [
         ({"interface": "eth9"}, "--interface 'eth9' has no address here; use one of lo, eth0, ib0"),
-        ({"local_addr": "10.9.9.9"}, "--local-addr '10.9.9.9' is no address of this host; it has 127.0.0.1, 10.0.0.1"),
+        (
+            {"local_addr": "10.9.9.9"},
+            "--local-addr '10.9.9.9' is not an address of this host; it has 127.0.0.1, 10.0.0.1",
+        ),
     ],
 )
 def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said: str) -> None:

@@ -75,8 +75,8 @@ def test_a_master_address_is_an_endpoint_too() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (replace(TWO, nnodes="²"), "--nnodes '²' is no number of nodes"),
-        (replace(TWO, rdzv_endpoint="::1:5"), "--rdzv-endpoint '::1:5' is no HOST:PORT"),
+        (replace(TWO, nnodes="²"), "--nnodes '²' is not a number of nodes"),
+        (replace(TWO, rdzv_endpoint="::1:5"), "--rdzv-endpoint '::1:5' is not HOST:PORT"),
         (replace(TWO, node_rank=2), "--node-rank is 2; with --nnodes 2 it is from 0 to 1"),
         (replace(TWO, rdzv_timeout=float("nan")), "--rdzv-timeout is nan s"),
     ],

@@ -162,7 +162,7 @@ def test_each_verdict_is_handled(shell, job, step):
 
 def test_what_is_no_measurement_fails_before_it_is_judged(shell, tmp_path):
     measure = script("gate", "Measure")
-    # Without a baseline a launch that did not end well is all there is to say; with one it is judged.
+    # Without a baseline a launch that failed is all there is to say; with one it is judged.
     assert shell(measure, 1) == (1, "", "measured=yes\n")
     (tmp_path / "base").mkdir()
     assert shell(measure, 1) == (0, "", "measured=yes\n")

@@ -101,7 +101,7 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     told = facts(said)
     assert told["sizes"] == "1 rank on 1 node (1 case); 10,000 ranks on 1,250 nodes (3 cases)"
     assert told["each step"] == "10,000 samples of 1,024 tokens, data synthetic, model gpt2"
-    assert told["launches"].endswith("1 reference on one device and 3 in which NCCL tells what it chooses")
+    assert told["launches"].endswith("1 reference on one device and 3 for NCCL's debug log")
     assert told["largest"] == "10,000 ranks on 1,250 nodes; ranks per node: 8"
     assert "1,250 x 8  8 CUDA devices" in said
 
@@ -118,10 +118,10 @@ def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
     flags = LauncherFlags(nnodes="3", nproc_per_node="64")
     planned, notes = planned_for(flags, {}, machine, False)
     assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
-    assert notes[1] == "each node is taken to have cores for 64 ranks; here: 2"
+    assert notes[1] == "each node is assumed to have cores for 64 ranks; here: 2"
     planned, notes = planned_for(flags, {}, machine, True)
     assert (planned.ranks("cuda"), planned.gpus_reason) == (64, None)
-    assert notes[1] == "each node is taken to have 64 CUDA devices; here: 0"
+    assert notes[1] == "each node is assumed to have 64 CUDA devices; here: 0"
     one = Machine(cores=8, gpus=(Gpu("NVIDIA L4", 1 << 30),))
     planned, notes = planned_for(flags, {}, one, False)
     assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
@@ -193,9 +193,9 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     assert run(suite, out, FakeLauncher(lambda case: 0.78 if case.strategy == "single" else 0.38)) == 0
     store = (out / "results.db").read_bytes()
     # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
-    assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as they took in {out / 'results.db'}"
+    assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as measured in {out / 'results.db'}"
     partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
-    assert partly.startswith(f"16 s for 5 launches, as they took in {out / 'results.db'}; arithmetic: ")
+    assert partly.startswith(f"16 s for 5 launches, as measured in {out / 'results.db'}; arithmetic: ")
     assert partly.endswith("on top of it communication, and the start of 2 launches: 0.2 s or more")
     assert "as they took" not in said(suite, out, steps=4)
     assert (out / "results.db").read_bytes() == store
@@ -206,7 +206,7 @@ def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
     told = facts(said(suite, tmp_path, axes=("strategy=single", "model=gpt-nano", "global_batch=8")))["expected"]
     # 5 steps of 8 sequences of 64 tokens; 2 blocks of the one case that is left, and its reference.
     seconds = 3 * 5 * 6 * MODELS["gpt-nano"].parameters * 8 * 64 / 5e9
-    assert told.startswith(f"arithmetic: {seconds:.1f} s, where each rank computes 5 GFLOP/s")
+    assert told.startswith(f"arithmetic: {seconds:.1f} s at most, at 5 GFLOP/s or more per rank")
 
 
 def test_of_devices_it_is_the_least(suite, tmp_path):
@@ -227,13 +227,13 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
         said(suite, out, resume=True, steps=9)
     assert (out / "results.db").read_bytes() == store
     assert run(None, out, resume=True) == 0
-    assert facts(said(None, out, resume=True))["expected"] == "nothing is left to launch"
+    assert facts(said(None, out, resume=True))["expected"] == "nothing left to launch"
 
 
 def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
     out = tmp_path / "out"
     run(suite, out)
-    assert "as they took in" in facts(said(suite, out))["expected"]
+    assert "as measured in" in facts(said(suite, out))["expected"]
     with closing(sqlite3.connect(out / "results.db")) as db, db:
         db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
     for more in ((), ("--dry-run",)):
@@ -241,7 +241,7 @@ def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert "planned by a newer parabench: its by_magic" in done.stderr
     # What a new session would do is known; how long other steps took says nothing of it.
-    assert "as they took in" not in facts(said(suite, out))["expected"]
+    assert "as measured in" not in facts(said(suite, out))["expected"]
 
 
 # -- collectives ---------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ def test_collectives_are_planned_too(tmp_path):
     asked += ["--algorithm", "native,ring", "--device", "cuda", "--nnodes", "100", "--nproc-per-node", "8"]
     asked += ["--out", tmp_path / "out"]
     told = facts(planned("collectives", *asked))
-    assert told["cases"] == "2, each once a block, in 3 blocks"
-    assert told["timed"] == "calls back to back, as nccl-tests does; of each size and form 10 batches of 10 calls"
+    assert told["cases"] == "2, each once per block, in 3 blocks"
+    assert told["timed"] == "calls back to back, as nccl-tests does; per size and form: 10 batches of 10 calls"
     # 6 launches, each of twice 2 and 10 times 10 calls of 1 and as many of 4 MiB, and a second for the clocks.
     least = 6 * (104 * 5 * 2**20 / 100e6 + 2 * RUN_IN_S + FIRST_RUN_IN_S)
     assert told["expected"].startswith(f"calls: {least:.0f} s at most, at 100 MB/s (any link")
@@ -297,7 +297,7 @@ def test_collectives_know_their_store(tmp_path):
     run_session(asked, Console(file=StringIO()), FakeLauncher())
     store = (tmp_path / "results.db").read_bytes()
     for request, expected in (
-        (replace(asked, resume=True), "nothing is left to launch"),
+        (replace(asked, resume=True), "nothing left to launch"),
         (asked, "for 3 launches, as"),
     ):
         console = Console(file=StringIO(), width=200)

@@ -12,7 +12,7 @@ import pytest
 
 from parabench.machine import gpu_checks
 from parabench.machine.accelerator import Gpu
-from parabench.machine.gpu_checks import DOUBT, FAULT, OK, UNKNOWN, Row, built_for, check, probe
+from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, built_for, check, probe
 from parabench.machine.machine import Machine
 
 RECORD: dict[str, Any] = {
@@ -68,19 +68,19 @@ def test_healthy_devices_are_well(nvml, tmp_path):
 @pytest.mark.parametrize(
     ("answers", "record", "place", "verdict", "value"),
     [
-        ({"PersistenceMode": 0}, {}, ("GPU0", "persistence mode"), DOUBT, "off"),
-        ({"ComputeMode": 3}, {}, ("GPU0", "compute mode"), DOUBT, "exclusive"),
+        ({"PersistenceMode": 0}, {}, ("GPU0", "persistence mode"), WARNING, "off"),
+        ({"ComputeMode": 3}, {}, ("GPU0", "compute mode"), WARNING, "exclusive"),
         ({"ComputeMode": 2}, {}, ("GPU0", "compute mode"), FAULT, "prohibited"),
-        ({"CurrentClocksEventReasons": 2}, {}, ("GPU0", "clocks"), DOUBT, "held where somebody set them"),
+        ({"CurrentClocksEventReasons": 2}, {}, ("GPU0", "clocks"), WARNING, "held where somebody set them"),
         ({"TotalEccErrors": 4}, {}, ("GPU0", "ECC errors"), FAULT, "4 uncorrected since the driver was loaded"),
-        ({"RemappedRows": (1, 2, 1, 0)}, {}, ("GPU0", "remapped rows"), DOUBT, "3 rows, others wait"),
+        ({"RemappedRows": (1, 2, 1, 0)}, {}, ("GPU0", "remapped rows"), WARNING, "3 rows, others wait"),
         ({"RemappedRows": (1, 2, 1, 1)}, {}, ("GPU0", "remapped rows"), FAULT, "3 rows, and one more could not be"),
         ({"fabric": (2, 0)}, {}, ("GPU0", "fabric"), FAULT, "not registered"),
         ({"fabric": (3, 9)}, {}, ("GPU0", "fabric"), FAULT, "registration failed"),
-        ({"P2PStatus": 5}, {}, ("host", "peer access"), DOUBT, "no access between GPU0-GPU1"),
-        ({}, {"power_limit_w": 500.0}, ("GPU0", "power limit"), DOUBT, "500 W, by default 700"),
-        ({}, {"mig": True}, ("GPU0", "MIG"), DOUBT, "on"),
-        ({}, {"pcie_width": 8}, ("GPU0", "PCIe lanes"), DOUBT, "8 of 16"),
+        ({"P2PStatus": 5}, {}, ("host", "peer access"), WARNING, "no access between GPU0-GPU1"),
+        ({}, {"power_limit_w": 500.0}, ("GPU0", "power limit"), WARNING, "500 W, by default 700"),
+        ({}, {"mig": True}, ("GPU0", "MIG"), WARNING, "on"),
+        ({}, {"pcie_width": 8}, ("GPU0", "PCIe lanes"), WARNING, "8 of 16"),
         ({}, {"pcie_generation": 1}, ("GPU0", "PCIe generation"), UNKNOWN, "1 of 5"),
         ({"ComputeMode": KeyError(9)}, {}, ("GPU0", "compute mode"), UNKNOWN, "unknown"),
         ({}, {"compute_capability": "12.0"}, ("GPU0", "compute capability"), FAULT,
@@ -156,9 +156,9 @@ def test_infiniband_needs_memory_that_stays_and_a_way_to_devices(tmp_path, monke
     monkeypatch.setattr(gpu_checks.os, "statvfs", lambda path: SimpleNamespace(f_bavail=1 << 14, f_frsize=1 << 12))
     found = {row.what: (row.value, row.verdict) for row in gpu_checks.host_rows(tmp_path)}
     assert found == {
-        "free /dev/shm": ("0.062 GiB", DOUBT),
-        "locked memory": ("0.062 GiB", DOUBT),
-        "GPUDirect RDMA": ("neither nvidia_peermem nor DMA-BUF", DOUBT),
+        "free /dev/shm": ("0.062 GiB", WARNING),
+        "locked memory": ("0.062 GiB", WARNING),
+        "GPUDirect RDMA": ("neither nvidia_peermem nor DMA-BUF", WARNING),
     }
     (tmp_path / "sys/module/nvidia_peermem").mkdir(parents=True)
     assert gpu_checks._gpudirect(tmp_path) == ("by nvidia_peermem", OK, "")

@@ -106,5 +106,5 @@ def test_a_reversed_label_turns_nothing_else_around(store):
 def test_launches_that_equal_sides_would_take_are_said_only_where_the_tolerance_is_not_ruled_out(store):
     results = load(store)
     found = {t: compare(side_of(results, 1), side_of(results, 2, "candidate"), tolerance=t) for t in (0.5, 0.001)}
-    assert "launches a side with which equal sides would pass" not in compare_report.render(found[0.5])
-    assert "launches a side with which equal sides would pass" in compare_report.render(found[0.001])
+    assert "launches per side for equal sides to pass" not in compare_report.render(found[0.5])
+    assert "launches per side for equal sides to pass" in compare_report.render(found[0.001])

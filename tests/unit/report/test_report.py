@@ -35,8 +35,8 @@ def test_the_page_answers_in_order(rich):
     ]  # fmt: skip
     for said in (
         "Which algorithm and bucket size is fastest for DDP here?",
-        "Fastest: ddp ring, 4 to 25 MiB, 4 ranks: 22.2 ms a step",
-        "81 of 84 launches ended well (28 cases, 3 blocks, 20 measured steps each)",
+        "Fastest: ddp ring, 4 to 25 MiB, 4 ranks: 22.2 ms per step",
+        "81 of 84 launches succeeded (28 cases, 3 blocks, 20 measured steps each)",
         "The CPU governor is powersave. Set it to performance.",
         "rank 2 · SIGKILL",
         "RuntimeError: peer closed",
@@ -87,7 +87,7 @@ def test_no_good_launch(tmp_path):
     bad = [fake.launch(fake.case(), status=Status.HUNG, failure=Failure("no step for 60 s"))]
     text, why = empty(tmp_path, bad)
     drawn = ("ranking", "bucket", "heat", "algorithms", "scaling")
-    assert [why[name] for name in drawn] == ["No launch ended well, so there is nothing to draw."] * len(drawn)
+    assert [why[name] for name in drawn] == ["No launch succeeded, so there is nothing to draw."] * len(drawn)
     assert "no step for 60 s" in text
 
 
@@ -99,8 +99,8 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     assert "Only one configuration has a result, so there is nothing to rank." in text
     assert why["bucket"] == "No strategy was measured with more than one bucket size."
     assert why["heat"] == "This needs at least two algorithms and two bucket sizes of one strategy and world size."
-    assert why["algorithms"].startswith("No algorithm was measured beside native")
-    assert why["scaling"] == "Only one world size was measured, so nothing can be said about scaling."
+    assert why["algorithms"].startswith("No algorithm was measured along with native")
+    assert why["scaling"] == "Only one world size was measured, so scaling is unknown."
     said = " ".join([text, *why.values()])
     assert "The parts of a step were not recorded." in said
     assert "Peak memory was not recorded: unknown, not zero." in said

@@ -39,7 +39,7 @@ class Shown:
         section = self.sections[name]
         if not section.panels and not section.tables and not section.draw:
             return section.empty
-        return " ".join([section.lead, section.caption, *(panel.title for panel in section.panels)])
+        return " ".join([section.lead, section.caption, section.reading, *(panel.title for panel in section.panels)])
 
     def rows(self, name):
         return self.sections[name].tables[0].rows
@@ -79,12 +79,12 @@ def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(dd
     assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
     said = ddp.text("anatomy")
     assert (
-        "fsdp native, 2 ranks: for 15 % of a step (1,500 ms) training stands still for communication; "
-        "67 % of the communication is hidden behind compute." in said
+        "fsdp native, 2 ranks: 15 % of a step (1,500 ms) is exposed communication; 67 % "
+        "of the communication is overlapped with compute." in said
     )
     assert "Most exposed" not in said
     assert "Instrumented steps took 1.63 times as long as timed ones, between 1.26 and 2.00 by case." in said
-    assert "come from the timed ones" in said
+    assert "come from the timed steps" in said
     assert "oversubscribed and host_busy" in said
     assert list(ddp.rows("anatomy")[0]) == [
         "fsdp native, 2 ranks", "15 %", "1,500", "0", "1,500", "0", "3,000", "7,000", "500", "1,000", "2.00",
@@ -100,15 +100,15 @@ def test_an_unknown_end_makes_hidden_communication_a_lower_bound(tmp_path):
         fake.instrumented(launch, 25, rank, waits=[(6.0, 7.0)], calls=calls)
         fake.instrumented(other, 25, rank, waits=[(6.0, 7.0)], calls=[*calls, *more])
     found = shown(tmp_path, launch)
-    assert "how much more is hidden behind compute is unknown" in found.text("anatomy")
+    assert "how much more is overlapped with compute is unknown" in found.text("anatomy")
     assert "≥ 0" in found.rows("anatomy")[0]
     both = shown(tmp_path / "both", other)
-    assert "at least 50 % of the communication is hidden" in both.text("anatomy")
+    assert "at least 50 % of the communication is overlapped" in both.text("anatomy")
     assert "≥ 1,000" in both.rows("anatomy")[0]
     ticks = found.traces("timeline")["end unknown"]
     assert (ticks["x"], ticks["mode"]) == ([4000, 4000], "markers")
     assert "when it ended is unknown" in ticks["customdata"][0]
-    assert "No collective among several ranks was seen" in found.text("bandwidth")
+    assert "No collective of several ranks was recorded" in found.text("bandwidth")
     assert "buckets" not in found.sections
 
 
@@ -133,7 +133,7 @@ def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
     assert "ddp native, 2 ranks: 11,000 ms" in found.text("timeline")
     bars = found.traces("timeline")
     assert (bars["backward"]["base"], bars["backward"]["x"]) == ([3000, 3500], [7000, 7000])
-    assert (bars["stands still"]["base"], bars["stands still"]["x"]) == ([7000, 7500], [2000, 2000])
+    assert (bars["blocked"]["base"], bars["blocked"]["x"]) == ([7000, 7500], [2000, 2000])
     calls = bars["all_reduce"]
     assert (calls["base"], calls["x"]) == ([4000, 5000, 4500, 5500], [3000, 3500, 3000, 3500])
     assert calls["text"][:2] == ["bucket 0, 2.0 MiB", "bucket 1, 1.0 MiB"]
@@ -186,7 +186,7 @@ def test_many_ranks_are_cut_and_it_is_said(tmp_path):
 def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
     bars = ddp.traces("buckets")
     # Backward begins at 3: bucket 0 is ready at 0.25, reduced from 1 to 4, bucket 1 from 2 to 5.5, exposed from 4 on.
-    assert (bars["hidden"]["base"], bars["hidden"]["x"]) == ([1000, 2000], [3000, 2000])
+    assert (bars["overlapped"]["base"], bars["overlapped"]["x"]) == ([1000, 2000], [3000, 2000])
     assert bars["exposed"]["x"] == [0, 1500]
     assert bars["exposed"]["base"][1] == 4000
     assert bars["ready"]["x"] == [250, 1250]
@@ -205,7 +205,7 @@ def test_where_backward_takes_turns_the_page_says_what_moments_count_from(ddp, t
 
     assert (axis(ddp), axis(found)) == ("since backward began (ms)", "since the first forward began (ms)")
     assert [row[2] for page in (ddp, found) for row in page.rows("buckets")] == ["backward"] * 2 + ["the first forward"]
-    assert "moments count from the first forward" in found.text("buckets")
+    assert "times count from the first forward" in found.text("buckets")
     assert "first forward" not in ddp.text("buckets")
 
 
@@ -216,13 +216,13 @@ def test_a_pipelines_section_says_that_its_schedule_makes_one_rank_late(tmp_path
         fake.instrumented(launch, 25, rank, waits=waits, calls=[{"start_s": 4.5 - 0.5 * rank, "duration_s": 0.5}])
     found = shown(tmp_path, launch)
     assert found.rows("stragglers")[0][:3] == ("layer_split, 2 ranks", "0, by the schedule", "100 %")
-    assert found.text("stragglers").startswith("In a pipeline one rank comes last by the schedule's structure")
+    assert found.text("stragglers").startswith("In a pipeline the schedule itself makes one rank the last")
 
 
 def test_a_ddp_whose_buckets_nobody_saw_says_so(tmp_path):
     launch = fake.launch(fake.case(), 8.0)
     fake.instrumented(launch, 25, calls=[{"start_s": 4.0}])
-    assert "No bucket was seen to be reduced" in shown(tmp_path, launch).text("buckets")
+    assert "No bucket reduction was recorded" in shown(tmp_path, launch).text("buckets")
 
 
 def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_path):
@@ -246,7 +246,7 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
     assert table.loc["broadcast"]["why"].tolist() == ["not measured"]
     assert table["alone"].isna().tolist() == [False, False, False, True, True]
     found = Shown(results)
-    assert "In training, collectives reach 67 % of the bus bandwidth that they reach alone" in found.text("bandwidth")
+    assert "In training, collectives reach 67 % of their microbenchmark bus bandwidth" in found.text("bandwidth")
     drawn = found.traces("bandwidth")
     assert drawn["native, alone"]["x"] == [MIB, 4 * MIB]
     assert (drawn["native"]["mode"], drawn["native"]["x"][-1]) == ("markers", 64 * MIB)
@@ -257,8 +257,8 @@ def test_without_a_microbenchmark_the_page_says_how_to_get_one(ddp):
 
 
 @pytest.mark.parametrize(("late", "said"), [
-    (0.5, "ddp native, 2 ranks: the others wait for rank 1 in 100 % of the steps, 500 ms a step (5.0 %)."),
-    (0.0, "No rank was seen to stand still for one that came later."),
+    (0.5, "rank 1 is last in 100 % of the steps and blocks the others for 500 ms per step (5.0 %)."),
+    (0.0, "No rank was blocked by one that came later."),
 ])  # fmt: skip
 def test_who_the_others_wait_for_is_said(tmp_path, late, said):
     launch = fake.launch(fake.case(), 8.0)
@@ -271,10 +271,10 @@ def test_who_the_others_wait_for_is_said(tmp_path, late, said):
 
 
 @pytest.mark.parametrize(("world_size", "protocol", "said"), [
-    (2, {}, "This session has no instrumented steps: it is older than they are."),
+    (2, {}, "This session has no instrumented steps: an older version recorded it."),
     (2, {"instrumented": 0}, "This session was run without instrumented steps (--instrumented 0)."),
     (2, {"instrumented": 4}, "No instrumented step was recorded: unknown, not zero."),
-    (1, None, "One rank has nobody to communicate with."),
+    (1, None, "One rank does not communicate."),
 ])  # fmt: skip
 def test_what_is_missing_is_said_once(tmp_path, monkeypatch, world_size, protocol, said):
     launch = fake.launch(fake.case(strategy="ddp" if world_size > 1 else "single", world_size=world_size), 8.0)
@@ -295,7 +295,7 @@ def _json(protocol):
 
 def test_no_good_launch_is_said(tmp_path):
     launch = fake.launch(fake.case(), status=fake.Status.HUNG, failure=fake.Failure("no step for 60 s"))
-    assert "No launch ended well, so no step was taken apart." in shown(tmp_path, launch).text("anatomy")
+    assert "No launch succeeded, so no step was taken apart." in shown(tmp_path, launch).text("anatomy")
 
 
 def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_path):

@@ -109,7 +109,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
     assert len(found["time-memory"].panels) == 1
     assert list(found) == ["time-memory", "host", "health"]
-    assert "Ranks ran on CPU cores: there was no GPU" in found["host"].caption
+    assert "Ranks ran on CPU cores, so no GPU was read." in found["host"].caption
     failed = read(fake.launch(gpu_case()), host=host_samples())
     failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
     found = sections(tmp_path, [failed])
@@ -117,7 +117,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     assert found["energy"].empty == "Energy is unknown: no energy of its devices was recorded."
     assert found["energy"].draw == ""
     crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
-    assert {section.empty for section in crashed.values()} == {"No launch ended well, so there is nothing to draw."}
+    assert {section.empty for section in crashed.values()} == {"No launch succeeded, so there is nothing to draw."}
     lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
     found = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])
     assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in found["time-devices"].caption
@@ -141,7 +141,7 @@ def test_energy_of_a_step_and_of_a_token(tmp_path):
     assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
     energy = energy_section(known)
     assert (energy.draw, energy.lead) == (
-        "energy", "Least energy: ddp native 1 MiB, 2 ranks: 100 J a step, 195 mJ a token."
+        "energy", "Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ a token."
     )  # fmt: skip
     (table,) = energy.tables
     assert table.rows[0] == ("ddp native 1 MiB, 2 ranks", "100", "195")
@@ -155,10 +155,10 @@ def test_what_was_found_against_devices_and_host_is_listed_with_its_case(tmp_pat
     (table,) = health.tables
     assert table.cases == tuple(known.cases["case_id"])
     assert table.rows[0][:2] == ("ddp native 1 MiB, 2 ranks", "throttled")
-    assert table.rows[0][2].startswith("device 1 held its clocks down in")
+    assert table.rows[0][2].startswith("device 1 throttled its clocks in")
     quiet = sections(tmp_path, [read(fake.launch(gpu_case()), device_samples(), host_samples())])["health"]
     assert (quiet.tables, quiet.lead) == ((), "")
-    assert quiet.empty.startswith("Nothing was found against the devices and the host")
+    assert quiet.empty.startswith("No problems found")
 
 
 def test_a_gap_stays_a_gap_and_no_peak_is_lost_when_lines_are_thinned():
@@ -181,7 +181,7 @@ def test_an_older_store_and_an_unknown_launch_have_an_empty_timeline(tmp_path):
 
 
 def test_devices_keep_their_order_in_figures_that_draw_them_all(tmp_path):
-    """Of the first case more devices than a figure draws: those that were held down come first, of it alone."""
+    """Of the first case more devices than a figure draws: throttled ones come first, of it alone."""
     n = figures_devices.MOST_LINES + 1
     many = [each for device in range(n) for each in device_samples(device, **(HOT if device == n - 1 else {}))]
     few = [*device_samples(0), *device_samples(1, **HOT)]

@@ -43,13 +43,13 @@ STATES = {
     ),
     "steps without length": (
         training([fake.launch(fake.case(), 0.0, block=block) for block in range(2)]),
-        "2 of 3 planned launches ended well, none with a step of known length (1 case).",
+        "2 of 3 planned launches succeeded, none with a known step time (1 case).",
     ),
     "not to the end": (
         training([fake.launch(fake.case(), 0.04)], finished=False),
         "The session is not finished",
     ),
-    "no launch ok": (training(failing()), "None: no launch ended well, so there is no number to doubt."),
+    "no launch ok": (training(failing()), "None: no launch succeeded."),
     "all skipped": (
         training([], skipped=[(fake.case(world_size=n), f"needs {n} cores; this machine has 2") for n in (4, 8)]),
         "needs 8 cores; this machine has 2",
@@ -57,14 +57,14 @@ STATES = {
     "a single case": (training(fake.sweep([fake.case()], lambda c: 0.04, noise=0.01)), "Only one configuration"),
     "one world size": (
         training(fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)], lambda c: 0.04, noise=0.01)),
-        "Only one world size was measured, so nothing can be said about scaling.",
+        "Only one world size was measured, so scaling is unknown.",
     ),
     "no memory": (training(without_memory()), "Peak memory was not recorded: unknown, not zero."),
     "one launch each": (
         training(fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0)], lambda c: 0.04, blocks=1)),
         "One block cannot tell",
     ),
-    "all wrong": (training(failing(Status.WRONG)), "No launch ended well"),
+    "all wrong": (training(failing(Status.WRONG)), "No launch succeeded"),
     "interrupted": (
         training(
             [fake.launch(fake.case()), fake.launch(fake.case(bucket_mib=1.0), status=Status.INTERRUPTED)],
@@ -79,7 +79,7 @@ STATES = {
     "collectives, none": (collective(finished=False), "No launch was recorded, so there is no fastest algorithm."),
     "collectives, none ok": (
         collective(fake_collectives.launch(ONE, float, status=Status.HUNG, failure=Failure("no end"))),
-        "No launch ended well, so there is nothing to draw.",
+        "No launch succeeded, so there is nothing to draw.",
     ),
     "collectives, all wrong": (
         collective(fake_collectives.launch(ONE, lambda s: 1e-3, status=Status.WRONG, wrong=3, failure=WRONG)),

@@ -59,11 +59,13 @@ def test_without_turns_there_is_no_such_part(tmp_path):
 
 def test_the_section_of_the_training_state_begins_with_its_answer(family):
     section = family[family.index('id="state"') :]
-    assert section.index('class="lead"') < section.index("Least training state") < section.index('class="caption"')
+    assert (
+        section.index('class="lead"') < section.index("Lowest peak training state") < section.index('class="caption"')
+    )
     assert "local_only (dashed) exchanges nothing" in section
 
 
-@pytest.mark.parametrize(("blocks", "first"), [(1, "Least training state"), (3, "Fastest")])
+@pytest.mark.parametrize(("blocks", "first"), [(1, "Lowest peak training state"), (3, "Fastest")])
 def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
     seconds = {"ddp": 0.03, "fsdp": 0.06}
     cases = [fake.case(strategy=name) for name in seconds]
@@ -77,7 +79,7 @@ def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
 
 def test_the_bubble_of_each_pipeline_beside_its_theory(family):
     text = Page(family).text
-    assert "Pipelines: the bubble, theory and measured" in text
+    assert "Pipeline bubbles: theory and measured" in text
     assert "pp gpipe microbatches 4, 4 ranks gpipe 4 4 20 % 30 %" in text
 
 

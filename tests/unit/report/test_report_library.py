@@ -71,7 +71,7 @@ def logged(of: Launch, forward_s: float, *, step: int = 22, communication_s: flo
 def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path) -> None:
     one = fake.case()
     shown = section(tmp_path, *(logged(fake.launch(one, block=i), at) for i, at in enumerate((1.5, 1.8, 9.0))))
-    assert tables(shown)["DDP's own numbers beside ours, in ms"].rows == [
+    assert tables(shown)["DDP's logger and these instruments, in ms"].rows == [
         (one.label, "forward", "1,800", "2,000", "−10 %", "3"),
         (one.label, "backward", "3,000", "3,000", "0.0 %", "3"),
         (one.label, "communication", "4,000", "4,000", "0.0 %", "3"),
@@ -82,7 +82,7 @@ def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path)
 
 def test_a_span_that_ddp_did_not_take_is_left_out_and_not_zero(tmp_path: Path) -> None:
     rows = tables(section(tmp_path, logged(fake.launch(fake.case()), 2.0, communication_s=None)))
-    assert [row[1] for row in rows["DDP's own numbers beside ours, in ms"].rows] == ["forward", "backward"]
+    assert [row[1] for row in rows["DDP's logger and these instruments, in ms"].rows] == ["forward", "backward"]
 
 
 # -- memory by part ----------------------------------------------------------------------------------------------------
@@ -159,13 +159,13 @@ def test_a_log_without_words_is_unknown_and_says_so(tmp_path: Path) -> None:
     (row,) = tables(shown)["How NCCL connected the ranks"].rows
     assert row[1:] == (*["unknown"] * 4, "2 P2P/CUMEM", "unknown", "unknown")
     assert shown is not None
-    assert "What NCCL chose was not recorded: unknown." in shown.caption
+    assert "NCCL's choices were not recorded: unknown." in shown.caption
 
 
 def test_a_session_over_nccl_that_was_not_explained_says_that_nothing_is_known(tmp_path: Path) -> None:
     shown = section(tmp_path, fake.launch(NCCL))
     assert shown is not None
-    assert (shown.tables, shown.empty) == ((), "What NCCL chose was not recorded: unknown.")
+    assert (shown.tables, shown.empty) == ((), "NCCL's choices were not recorded: unknown.")
 
 
 def test_the_inspectors_numbers_are_medians_over_ranks(tmp_path: Path) -> None:
@@ -196,14 +196,14 @@ def test_files_of_traced_steps_are_named_with_their_launch(tmp_path: Path) -> No
         fake.launch(single, block=REFERENCE_BLOCK, facts=reference),
         fake.launch(fake.case(), block=2, facts=facts),
     )
-    rows = tables(shown)["Files that traced steps left"].rows
+    rows = tables(shown)["Files of traced steps"].rows
     assert [(row[1], row[3], row[4], row[5]) for row in rows] == [
         ("reference", "s-0.json.gz", "0", "1.00"),
         ("block 2", "c-0.json.gz", "0", "3.00"),
         ("block 2", "c-1.json.gz", "1", "3.00"),
         ("block 2", "c-0.pickle", "0", "1.00"),
     ]
-    assert "folder traces beside the store" in tables(shown)["Files that traced steps left"].note
+    assert "folder traces beside the store" in tables(shown)["Files of traced steps"].note
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
@@ -226,4 +226,4 @@ def test_only_a_session_with_instruments_says_that_nothing_was_told(instrumented
         return
     assert shown is not None
     assert (shown.tables, shown.lead) == ((), "")
-    assert shown.empty == "Neither torch nor NCCL told anything of these launches: unknown, not zero."
+    assert shown.empty == "Neither torch nor NCCL reported anything: unknown, not zero."

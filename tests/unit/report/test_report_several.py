@@ -41,7 +41,7 @@ def write(folder, name, factor=1.0, cases=CASES, seed=0, launches=(), **more):
 
 @pytest.fixture(scope="module")
 def dead(folder):
-    """No launch of it ended well."""
+    """No launch of it succeeded."""
     return write(folder, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
 
 
@@ -81,7 +81,7 @@ def test_two_sides_of_a_known_truth(stores):
     assert (one.best, one.tied, one.shared, one.changes) == (1, (), 6, ({Outcome.FASTER: 6},))
     assert re.fullmatch(
         r"new is faster overall: a step takes 0\.80 times as long as on old \(geometric mean of 6 cases; 95 %: .*\)\. "
-        r"Sessions that did not take turns are taken to differ by an allowance, 5\.0 % \(standard deviation\)\. "
+        r"Not interleaved; sessions are assumed to differ by an allowance, 5\.0 % \(standard deviation\)\. "
         r"Case by case against old, new is faster in 6\.",
         text,
     )
@@ -92,7 +92,7 @@ def test_two_sides_of_a_known_truth(stores):
 def test_what_cannot_be_told_apart_is_said_so(stores):
     _, one, text = told(stores["old"], stores["alike"])
     assert one.tied
-    assert text.startswith("old and alike cannot be told apart overall: on alike a step takes 1.00 times as long")
+    assert text.startswith("old and alike are not statistically distinguishable overall: on alike a step takes 1.00 ")
 
 
 def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
@@ -100,7 +100,7 @@ def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     _, one, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
     assert set(one.changes[0]) == {Outcome.UNCLEAR}
     assert one.tied == (1,)
-    assert "old and later cannot be told apart overall" in text
+    assert "old and later are not statistically distinguishable overall" in text
     # By hand: launches next to no noise, an allowance of 5 % in each session, the normal quantile.
     quiet = [fake.sweep(CASES, lambda c: 0.08 / c.world_size, blocks=4) for _ in "ab"]
     own = [write(tmp_path, name, cases=[], launches=each) for name, each in zip("ab", quiet, strict=True)]
@@ -130,7 +130,7 @@ def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):
     assert (one.shared, one.compared) == (2, (0, 1, 2, 3))
     assert [mean.cases for mean in one.means] == [2, 2, 2]
     assert "times on other; geometric means of the 2 cases that they share." in text
-    assert text.startswith("new and few are fastest over 2 of 6 cases and cannot be told apart: a step takes ")
+    assert text.startswith("new and few are fastest over 2 of 6 cases and not statistically distinguishable: a step ")
     assert text.endswith("4 cases were not measured on all of these.")
     assert one.means[1].ratio == pytest.approx(2, rel=0.01)
 
@@ -140,7 +140,7 @@ def test_one_launch_a_case_gives_no_interval(tmp_path):
             for name, factor in (("a", 1.0), ("b", 2.0))]  # fmt: skip
     _, one, text = told(*both)
     assert one.changes == ({Outcome.NOT_JUDGED: 1},)
-    assert text.startswith("On b a step takes 2.00 times as long as on a (in 1 case); with one launch a case nobody")
+    assert text.startswith("On b a step takes 2.00 times as long as on a (in 1 case); with one launch per case, ")
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
@@ -159,7 +159,7 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
     assert 1.03 < one.means[0].low < one.means[0].high < 1.05
     assert one.changes == ({Outcome.SLOWER: 3},)
     assert "unpaired" not in [group.code for group in several_findings(of)]
-    assert "All took turns" in render(of)
+    assert "Interleaved, compared pairwise by block" in render(of)
     apart_ = several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
     assert overall(apart_)[0].tied  # the same launches, without their partners
 
@@ -247,16 +247,17 @@ def test_no_case_in_common_and_no_launch_ok_have_their_sentence(stores, dead, tm
     alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
     of = read(stores["old"], alone)
     assert told(stores["old"], alone)[2] == (
-        "No case of old is the same work as one of alone, so there is no ratio to give."
+        "No case of old has the same workload as one of alone, so there is no ratio to give."
     )
     assert "not measured in alone" in render(of)
     assert told(stores["old"], dead)[2] == (
-        "No case ended well both on old and on dead, so nothing can be compared. 6 cases no longer end well on dead."
+        "No case succeeded both on old and on dead, so nothing can be compared. 6 cases succeeded on old and failed on "
+        "dead."
     )
     assert "out of memory" in render(read(dead, stores["old"]))
     _, _, text = told(stores["old"], stores["new"], dead)
     assert "new is faster overall" in text
-    assert text.endswith("dead has no case that ended well there and on old.")
+    assert text.endswith("dead has no case that succeeded there and on old.")
     assert render(read(dead, write(tmp_path, "dead2", cases=[], launches=[fake.launch(CASES[0], **OOM)])))
 
 
@@ -270,11 +271,11 @@ def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
     assert text.startswith(
         "part is faster over 4 of 6 cases: a step takes 0.80 times as long as on old (geometric mean of 4"
     )
-    assert text.endswith("2 cases with one launch on a side are not in it.")
+    assert text.endswith("2 cases with one launch on a side are left out.")
     assert "<dt>cases in this mean</dt><dd>4 <small>of 6</small></dd>" in render(of)
     _, one, text = told(stores["old"], stores["new"], part)
     assert {mean.cases for mean in one.means} == {one.shared} == {4}
-    assert "cannot be told apart: a step takes " in text
+    assert "not statistically distinguishable: a step takes " in text
     assert "geometric means of the 4 cases that they share." in text
 
 
@@ -283,13 +284,13 @@ def test_cases_that_no_longer_end_well_are_in_the_answer_and_the_badge(stores, t
     mixed = write(tmp_path, "mixed", cases=CASES[:4], seed=5, launches=broken)
     of, one, text = told(stores["old"], mixed)
     assert (one.left.lost, one.left.mended) == ((2,), (0,))
-    assert text.endswith("unclear in 4. 2 cases no longer end well on mixed.")
+    assert text.endswith("unclear in 4. 2 cases succeeded on old and failed on mixed.")
     (message,) = {group.code: group.messages for group in several_findings(of)}["broken"]
-    assert message.startswith("2 cases that end well on old no longer do on mixed: ")
+    assert message.startswith("2 cases succeeded on old and failed on mixed: ")
     assert CASES[4].label in message
     _, one, text = told(mixed, stores["old"])
     assert (one.left.lost, one.left.mended) == ((0,), (2,))
-    assert text.endswith("2 cases that did not end well on mixed do on old.")
+    assert text.endswith("2 cases that failed on mixed do on old.")
 
 
 def test_what_is_no_answer_counts_nowhere(tmp_path):
@@ -301,7 +302,7 @@ def test_what_is_no_answer_counts_nowhere(tmp_path):
     assert (one.shared, one.cases, one.changes) == (2, 2, ({Outcome.SLOWER: 2},))
     assert one.means[0].ratio == pytest.approx(2, rel=0.01)
     alone = [write(tmp_path, name, cases=[], launches=[fake.launch(headroom)]) for name in ("c", "d")]
-    assert told(*alone)[2] == "Only headroom was measured, which is no answer."
+    assert told(*alone)[2] == "Only the no-communication baseline was measured, which is not ranked."
 
 
 def test_one_launch_among_several_sides_is_said(stores, tmp_path):
@@ -309,7 +310,7 @@ def test_one_launch_among_several_sides_is_said(stores, tmp_path):
     again = write(tmp_path, "again", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
     of, one, text = told(once, again, stores["old"])
     assert one.best is None
-    assert "; with one launch a case nobody can say whether that is chance. " in text
+    assert "; with one launch per case, significance cannot be tested. " in text
     assert steps(of, (one,))[0][0] == "more launches of every case on once, which give an interval"
     _, one, text = told(stores["old"], stores["new"], once)
     assert (one.best, one.judged) == (1, (0, 1))
@@ -376,7 +377,7 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, de
         ]
         assert "unpaired" not in [group.code for group in several_findings(of)]
     of = read(stores["old"], dead)
-    assert steps(of, overall(of)) == [("see why nothing of dead ended well", f"parabench report {dead[0]}@1")]
+    assert steps(of, overall(of)) == [("see why nothing of dead succeeded", f"parabench report {dead[0]}@1")]
     nothing = read(empty, write(tmp_path, "nothing", cases=[]))
     assert "No side has a launch, so there is nothing to compare." in render(nothing)
 
@@ -401,7 +402,7 @@ def test_what_differs_has_a_column_a_side(stores):
 def test_doubts_and_next_steps_fit_what_was_compared(stores):
     of = read(stores["old"], stores["alike"], stores["other"])
     found = {group.code: group.messages for group in several_findings(of)}
-    assert found["unpaired"][0].startswith("alike against old: The two sides were measured one after the other")
+    assert found["unpaired"][0].startswith("alike against old: The sides were not interleaved")
     assert found["one_machine"][0].startswith("other against old: Each side is one machine")
     commands = [command for _, command in steps(of, overall(of))]
     assert commands[0] == f"parabench compare {stores['old'][0]}@1 {stores['alike'][0]}@1"

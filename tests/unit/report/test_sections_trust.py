@@ -46,14 +46,14 @@ def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
     (table,) = excluded.tables
     assert table.rows == [
         ("ddp native, 2 ranks", "1", "oom", "rank 1: out of memory"),
-        ("ddp native, 2 ranks", "2", "ok", "it has no measured step of known length"),
-        ("single, 1 rank", "reference", "ok", "it is what other launches' training is verified against"),
-        ("ddp native, 2 ranks", "explaining", "ok", "in it NCCL told what it chooses, which takes time"),
+        ("ddp native, 2 ranks", "2", "ok", "no measured step has a known length"),
+        ("single, 1 rank", "reference", "ok", "other launches are verified against it"),
+        ("ddp native, 2 ranks", "NCCL debug log", "ok", "NCCL logs in it, which takes time"),
     ]
     assert table.cases == (case.id, case.id, single.id, case.id)
     assert excluded.lead == (
-        "Outliers are never deleted: a launch that ended well counts, however far it is from the others. "
-        "4 launches of 5 do not count: 1 reference, 1 explaining, 1 oom, 1 ok without a number."
+        "Outliers are never deleted: every launch that succeeded counts. "
+        "Excluded: 4 of 5 launches: 1 reference, 1 NCCL debug log, 1 oom, 1 ok without a step time."
     )
 
 
@@ -65,24 +65,24 @@ def test_of_very_many_the_first_are_listed_and_that_is_said(tmp_path):
     excluded = sections(fake.write(tmp_path / "r.db", [*bad, fake.launch(fake.case())]))["excluded"]
     (table,) = excluded.tables
     assert len(table.rows) == trust.MOST_EXCLUDED
-    assert table.note == "The first 100 of 150; the table of launches under Data has every one."
-    assert excluded.lead.endswith("150 launches of 151 do not count: hung.")
+    assert table.note == "First 100 of 150; the table of launches under Data has all."
+    assert excluded.lead.endswith("Excluded: 150 of 151 launches: hung.")
 
 
 def test_where_every_launch_counts_there_is_no_table(tmp_path):
     excluded = sections(fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda c: 0.04)))["excluded"]
     assert excluded.tables == ()
-    assert excluded.empty == "Every launch counts."
+    assert excluded.empty == "No launch is excluded."
 
 
 def test_limits_are_those_of_the_devices_that_were_measured(tmp_path):
     gpu = sections(fake.rich(tmp_path / "gpu.db", gpu=True))
     assert "±5.0 %" in gpu["drift"].caption
     assert "±10 %" not in gpu["drift"].caption
-    assert "±2.5 %" not in gpu["spread"].caption  # nothing is known of what launches of the same differ by there
+    assert "±2.5 %" not in gpu["spread"].reading  # nothing is known of what launches of the same differ by there
     cpu = sections(fake.rich(tmp_path / "cpu.db"))
     assert "±10 %" in cpu["drift"].caption
-    assert "±2.5 %" in cpu["spread"].caption
+    assert "±2.5 %" in cpu["spread"].reading
 
 
 def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are(tmp_path):

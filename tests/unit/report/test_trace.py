@@ -105,7 +105,7 @@ def test_a_rank_is_a_process_with_its_step_its_waits_and_its_communication(event
     # The median step of the median launch: 11 s.
     assert [event["dur"] for event in named(events, "X", "step 26")] == [11e6, 11e6]
     begin = named(events, "X", "step 26")[0]["ts"]
-    assert [(e["ts"] - begin, e["dur"]) for e in named(events, "X", "stands still")] == [(6e6, 3e6)] * 2
+    assert [(e["ts"] - begin, e["dur"]) for e in named(events, "X", "blocked")] == [(6e6, 3e6)] * 2
     reduced = named(events, "X", "all_reduce of bucket 0")[0]
     assert (reduced["ts"] - begin, reduced["dur"]) == (4.5e6, 2e6)
     assert reduced["args"]["bytes"] == 4_000_000

@@ -321,7 +321,7 @@ def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):
 def test_best_says_when_no_launch_ended_well(tmp_path):
     path = tmp_path / "r.db"
     fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
-    assert parabench("best", path).output == ("No launch ended well, so nothing can be said about what is fastest.\n")
+    assert parabench("best", path).output == ("No launch succeeded, so there is no fastest algorithm.\n")
     assert json.loads(parabench("best", path, "--json").output) == []
 
 

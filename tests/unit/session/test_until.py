@@ -199,7 +199,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
     code, said = run(suite, tmp_path, Noisy(0.5), launches=FEWEST_BLOCKS - 1)
     assert code == 0
     assert f"block {FEWEST_BLOCKS}: " in said  # of fewer blocks nobody can say so
-    assert "more than 100 blocks would be needed to tell 2 %, so no more are run: too noisy" in said
+    assert "more than 100 blocks would be needed to resolve 2 %, so no more are run: too noisy" in said
     results = stored(tmp_path)
     assert plan_of(results).blocks == FEWEST_BLOCKS
     launches = launch_table(results, select_session(results))
@@ -213,7 +213,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
         grown = AdaptiveStopping(budget_s=60 * minutes).next_block(store, 1, plan_of(results), lines.append, "go on")
     assert grown is not None
     assert lines == [
-        f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to tell 2 %"
+        f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to resolve 2 %"
     ]
 
 

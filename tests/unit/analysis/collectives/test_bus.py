@@ -62,7 +62,7 @@ def test_quantiles_are_over_calls_and_spread_over_launches(tmp_path):
 
 
 def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_over_batches(tmp_path):
-    """nccl-tests: all calls' time by their number. Four batches of 8 calls, of 1, 2, 3 and 4 ms a call."""
+    """nccl-tests: all calls' time by their number. Four batches of 8 calls, of 1, 2, 3 and 4 ms per call."""
     launch = fake.launch(fake.case(max_bytes=1 << 16), lambda size: 1e-3, protocol=fake.THROUGHPUT)
     launch.collectives = [call._replace(duration_s=call.duration_s * (1 + call.step)) for call in launch.collectives]
     results = fake.write(tmp_path / "r.db", [launch], protocol=fake.THROUGHPUT)
@@ -182,7 +182,7 @@ def test_one_block_claims_nothing(tmp_path):
     results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, blocks=1))
     (answer,) = bus_answers(results)
     assert answer.ranges == ()
-    assert "One block cannot tell a difference from noise" in collectives_text.sentence(answer)
+    assert "One block cannot be tested against noise" in collectives_text.sentence(answer)
 
 
 def test_every_operation_and_world_size_is_a_question_of_its_own(tmp_path):

@@ -110,8 +110,8 @@ def test_ratios_of_a_known_truth(gpus):
 def test_it_is_said_like_a_person(gpus):
     assert re.match(
         r"On candidate \(2 x H200\) a step takes 0.40 times as long as on base \(8 x A100\), geometric mean of 3 "
-        r"cases \(95 %: 0.39\d to 0.40\d\). A joule gives 1.33 times the tokens \(95 %: .*\). A GB of peak memory "
-        r"gives 2.5\d times the tokens/s \(95 %: 2.\d+ to 2.\d+\).$",
+        r"cases \(95 %: 0.39\d to 0.40\d\). Tokens per joule: 1.33 times \(95 %: .*\). Tokens/s per GB of peak "
+        r"memory: 2.5\d times \(95 %: 2.\d+ to 2.\d+\).$",
         across_text.sentence(gpus),
     )
 
@@ -141,8 +141,8 @@ def test_what_is_unknown_has_its_reason(mixed):
     assert alone["base", "fsdp native, 2 ranks"].startswith("skipped in candidate: too small")
     assert alone["candidate", "tp native, 2 ranks"] == "not measured in base"
     text = across_text.sentence(mixed)
-    assert "What a joule gives is unknown: on base, no energy" in text
-    assert text.endswith("Not in it: 1 only in base, 1 only in candidate, 1 that did not end well on both sides.")
+    assert "Tokens per joule: unknown: on base, no energy" in text
+    assert text.endswith("Left out: 1 only in base, 1 only in candidate, 1 that failed on a side.")
 
 
 def test_doubts(gpus, mixed):
@@ -181,7 +181,7 @@ def test_one_work_twice_on_a_side_has_no_single_partner(tmp_path):
 
 def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
     old, new = (side(tmp_path, name, [fake.launch(case)]) for name, case in (("a", CPU[0]), ("b", CPU[1])))
-    with pytest.raises(UsageError, match=r"no case of a of .* is the same work as one of b of "):
+    with pytest.raises(UsageError, match=r"no case of a of .* has the same workload as one of b of "):
         machines(old, new)
     with pytest.raises(UsageError, match=r"both sides are a of "):
         machines(old, old)
@@ -198,7 +198,7 @@ def test_no_launch_ended_well(tmp_path):
     sides = machines(*(side(tmp_path, name, [fake.launch(CPU[0], **OOM)]) for name in ("a", "b")))
     found = across(sides)
     assert across_text.sentence(found).startswith(
-        "No case ended well on both sides, so base (8 cores of Some CPU) cannot be "
+        "No case succeeded on both sides, so base (8 cores of Some CPU) cannot be "
     )
     check(found)
     assert "its launches ended oom" in comparison.render(sides)

@@ -87,10 +87,10 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     assert answer.best.strategy == "fsdp"
     assert [each.strategy for each in answer.tied] == ["tp"]
     assert answer.best.value == pytest.approx(150 * MIB, rel=0.02)
-    assert answer.basis == "peak resident memory of the rank that holds most"
+    assert answer.basis == "peak resident memory of the largest rank"
     said = answer.sentence()
-    assert said.startswith(f"Least memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB at peak (±")
-    assert "tp native, 2 ranks cannot be told apart from it with 3 blocks (±" in said
+    assert said.startswith(f"Lowest peak memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB (±")
+    assert "Not statistically distinguishable from it (95 %, 3 blocks, ±" in said
     assert (
         f"PyTorch's default (ddp native, default bucket, same world size) needs {answer.default.slower:.0%}".replace(
             "%", " % more memory"
@@ -107,13 +107,16 @@ def test_bytes_that_agree_exactly_make_sense(tmp_path):
     assert [each.strategy for each in answer.slower] == ["fsdp"]  # one byte more, in every launch
     assert (answer.half_width, answer.more_blocks) == (pytest.approx(0, abs=1e-9), None)
     assert answer.sentence().startswith(
-        "Least memory: ddp native, 2 ranks: 100 MiB at peak (the same in every launch), "
+        "Lowest peak memory: ddp native, 2 ranks: 100 MiB (identical in every launch), "
     )
-    assert "zero1 native, 2 ranks cannot be told apart from it with 3 blocks (they agree exactly)." in answer.sentence()
-    assert answer.basis == "peak allocated memory of the rank that holds most"
+    assert (
+        "Not statistically distinguishable from it (95 %, 3 blocks, no spread): zero1 native, 2 ranks."
+        in answer.sentence()
+    )
+    assert answer.basis == "peak allocated memory of the largest rank"
     (answer,) = spots(tmp_path, holding(peaks[:2]), "memory", environment=GPU)
     assert answer.sentence().startswith(
-        "No difference was found between the 2 configurations with 3 blocks (they agree exactly). Nominally first: "
+        "No significant difference between the 2 configurations (95 %, 3 blocks, no spread). Lowest mean: "
     )
 
 
@@ -122,7 +125,7 @@ def test_a_launch_without_a_number_is_named_and_not_ranked(tmp_path):
     unknown = [fake.launch(fake.case(strategy="tp"), block=b, peak_bytes=None) for b in range(3)]
     (answer,) = spots(tmp_path, [*launches, *unknown], "memory")
     assert answer.unknown == ("tp native, 2 ranks",)
-    assert answer.sentence().endswith("Without a number, and so not ranked: tp native, 2 ranks.")
+    assert answer.sentence().endswith("Not ranked (no measurement): tp native, 2 ranks.")
     assert len(answer.candidates) == 2
     with pytest.raises(UsageError, match="fake cannot be ranked by memory: its launches recorded no peak memory; give"):
         spots(tmp_path, unknown, "memory")
@@ -151,7 +154,7 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.best.case_id == cases[1].id
     assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
     assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
-    assert answer.sentence().startswith("Least energy: ddp native, 2 ranks: 97.7 mJ a token (±")
+    assert answer.sentence().startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
     assert "ddp native, 1 rank needs 20 % more energy (3 blocks)." in answer.sentence()
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
 
@@ -200,8 +203,8 @@ def test_several_axes_in_a_table(tmp_path):
     fake.rich(tmp_path / "r.db")
     lines = parabench("best", tmp_path / "r.db", "--by", "strategy,world_size").output.splitlines()
     head = next(at for at, line in enumerate(lines) if line.startswith("strategy  world_size  best configuration"))
-    assert " ".join(lines[head + 1].split()) == "ddp 4 ddp ring 25 MiB, 4 ranks 22.2 ms a step (±0.3 ms) – best 12"
-    assert " ".join(lines[head + 2].split()) == "fsdp 4 fsdp native, 4 ranks 31.8 ms a step (±0.3 ms) 43 % yes 1"
+    assert " ".join(lines[head + 1].split()) == "ddp 4 ddp ring 25 MiB, 4 ranks 22.2 ms per step (±0.3 ms) – best 12"
+    assert " ".join(lines[head + 2].split()) == "fsdp 4 fsdp native, 4 ranks 31.8 ms per step (±0.3 ms) 43 % yes 1"
     told = valid(parabench("best", tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json").output)
     assert [place["values"] for place in told[0]["by"][:2]] == [
         {"strategy": "ddp", "world_size": 4},
@@ -231,7 +234,7 @@ def test_the_front_is_what_no_other_beats_in_both(tmp_path):
     assert (last.slower, last.less_memory) == (pytest.approx(0.5), pytest.approx(0.5))
     assert last.peak_memory_bytes == pytest.approx(150 * MIB)
     lines = parabench("best", tmp_path / "r.db").output.splitlines()
-    at = lines.index("No configuration beats these in both step time and peak memory:")
+    at = lines.index("Pareto-optimal in step time and peak memory:")
     assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["ddp", "zero1", "fsdp"]
     assert lines[at + 4].endswith("60.0 ms      150 MiB    50 %         50 %")
 
@@ -263,7 +266,7 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     assert f"bucket_cap_mb={size})" in code
     assert "\n".join(f"    {line}" if line else "" for line in code.splitlines()) in said
     assert {each["code"] for each in (*answer["tied"], *answer["slower"])} == {None}
-    assert "One number a launch: 10th percentile of its steps, as on shared CPUs." in said
+    assert "One number per launch: 10th percentile of its steps, as on shared CPUs." in said
     assert said.endswith(f"To settle it: parabench run --resume --until-decided --out {tmp_path}\n")
     fake.write(tmp_path / "results.db", launches, label="newer")
     assert (

@@ -44,7 +44,7 @@ def test_a_clear_winner_is_alone(tmp_path):
     assert said.startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
     slower = f"{answer.default.slower:.0%}".replace("%", " %")
     assert f"PyTorch's default (ddp native, default bucket, same world size) is {slower} slower." in said
-    assert "cannot be told apart" not in said
+    assert "not statistically distinguishable" not in said
 
 
 def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
@@ -54,11 +54,11 @@ def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
     assert answer.half_width > 0.02
     assert answer.more_blocks > 3
     within = f"±{100 * answer.half_width:.0f} %"
-    named = "No clear winner among 5 configurations: "
-    too_few = f"{named}3 blocks are too few to say whether the bucket size matters ({within})"
+    named = "No clear winner among 5 configurations "
+    too_few = f"{named}(95 %, 3 blocks, {within})"
     assert answer.sentence().startswith(too_few)
     assert "no difference" not in answer.sentence()
-    assert f"About {answer.more_blocks} more blocks would tell a difference of 2 %." in answer.sentence()
+    assert f"Resolving 2 % needs about {answer.more_blocks} more blocks." in answer.sentence()
 
 
 def test_two_that_are_close_are_told_together_and_the_default_among_them(tmp_path):
@@ -148,15 +148,15 @@ def test_one_block_cannot_decide(tmp_path):
     assert not answer.decided
     assert len(answer.tied) == 1
     assert answer.half_width is None
-    assert answer.sentence().startswith("One block cannot tell a difference from noise")
-    assert "Nominally first: ddp native 1 MiB" in answer.sentence()
+    assert answer.sentence().startswith("One block cannot be tested against noise")
+    assert "Lowest mean: ddp native 1 MiB" in answer.sentence()
 
 
 def test_one_case_has_nothing_to_rank(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.0412))
     assert answer.sentence() == (
         "Only one configuration has a result, so there is nothing to rank. "
-        "Measured: ddp native, 2 ranks: 41.2 ms a step, 12,400 tokens/s."
+        "Measured: ddp native, 2 ranks: 41.2 ms per step, 12,400 tokens/s."
     )
 
 
@@ -209,11 +209,11 @@ def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
     assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
     said = answer.sentence()
-    number = f"{answer.best.step_time_s * 1e3:.1f} ms a step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
+    number = f"{answer.best.step_time_s * 1e3:.1f} ms per step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
     assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
     within = f"±{100 * answer.half_width:.1f} %"
-    more = f"about {answer.more_blocks} more block"
-    assert f"ddp tree 25 MiB, 2 ranks cannot be told apart from it with 5 blocks ({within}); {more}" in said
+    more = f"Resolving 2 % needs about {answer.more_blocks} more block"
+    assert f"from it (95 %, 5 blocks, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
 
 
 def test_a_size_between_that_is_not_in_the_set_breaks_the_range(tmp_path):
@@ -222,7 +222,7 @@ def test_a_size_between_that_is_not_in_the_set_breaks_the_range(tmp_path):
     cases = [fake.case(bucket_mib=b, world_size=4, static_graph=True) for b in sizes]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: slow.get(c.bucket_mib, 0.04), noise=0.001))
     assert [each.name for each in answer.members] == ["ddp native static_graph, 4 and 25 MiB and default, 4 ranks"]
-    assert "These bucket sizes cannot be told apart with 3 blocks" in answer.sentence()
+    assert "These bucket sizes are not statistically distinguishable (95 %, 3 blocks" in answer.sentence()
 
 
 def test_a_size_that_failed_breaks_the_range_too(tmp_path):
@@ -240,7 +240,7 @@ def test_a_long_set_stays_readable(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 0.09 if c == slow else 0.04, noise=0.01))
     assert len(answer.members) == 6
     named = "; ".join(each.name for each in answer.members[1:4])
-    assert f" {named}; and 2 more cannot be told apart from it with 3 blocks" in answer.sentence()
+    assert f"): {named}; and 2 more." in answer.sentence()
 
 
 def test_launches_that_differ_too_much_name_no_winner(tmp_path):
@@ -250,9 +250,9 @@ def test_launches_that_differ_too_much_name_no_winner(tmp_path):
     assert (answer.too_wide, len(answer.tied), len(answer.slower)) == (True, 2, 1)
     within = f"±{100 * answer.half_width:.0f} %"
     assert answer.sentence().startswith(
-        f"No clear winner among 3 configurations with 3 blocks ({within}): {answer.best.label}; "
+        f"No clear winner among 3 configurations (95 %, 3 blocks, {within}): {answer.best.label}; "
     )
-    assert f"{answer.tied[1].label}. Nominally first: {answer.best.label}: " in answer.sentence()
+    assert f"{answer.tied[1].label}. Lowest mean: {answer.best.label}: " in answer.sentence()
     assert "Fastest" not in answer.sentence()
 
 
@@ -260,7 +260,7 @@ def test_launches_that_differ_too_much_tell_nothing_apart(tmp_path):
     cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.3))
     assert answer.too_wide
-    assert answer.sentence().startswith("No clear winner among 3 configurations with 3 blocks (±")
+    assert answer.sentence().startswith("No clear winner among 3 configurations (95 %, 3 blocks, ±")
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
@@ -277,15 +277,15 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
     assert len(answer.tied) == 1
     assert (answer.half_width < 0.05) == named
     assert (answer.winner is not None) == named
-    assert answer.sentence().startswith("Fastest: " if named else "No clear winner among 2 configurations with 3 ")
+    assert answer.sentence().startswith("Fastest: " if named else "No clear winner among 2 configurations (95 %, 3 ")
     assert answer.to_dict()["winner"] == (answer.best.case_id if named else None)
     places = {row["place"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])
     assert any("  best  " in line for line in table) == named
-    assert any("  nominally first  " in line for line in table) != named
+    assert any("  lowest mean  " in line for line in table) != named
     page = render(results, session.id)
-    assert ("nominally first: step latency" in page) != named
+    assert ("lowest mean: step time" in page) != named
 
 
 def test_a_set_of_unknown_width_names_no_winner(tmp_path):
@@ -299,7 +299,7 @@ def test_a_set_of_unknown_width_names_no_winner(tmp_path):
     ]
     (answer,) = spots(tmp_path, launches)
     assert (answer.decided, answer.half_width, answer.winner) == (True, None, None)
-    assert answer.sentence().startswith("No clear winner among 4 configurations with 6 blocks: ")
+    assert answer.sentence().startswith("No clear winner among 4 configurations (95 %, 6 blocks): ")
 
 
 def curve_of(tmp_path, truth, noise, blocks=3):
@@ -322,9 +322,9 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
     assert spread < curve.at_most <= (1 + spread) * (1 + curve.half_width) - 1
     (note,) = answer.notes()
     assert note == (
-        "ddp native, 2 ranks: from 0.25 to 25 MiB and at PyTorch's default the bucket size makes no difference that "
-        f"3 blocks could show (±{100 * curve.half_width:.1f} %; no size is more than {100 * curve.at_most:.1f} % "
-        "behind)."
+        "ddp native, 2 ranks: the bucket size makes no significant difference from 0.25 to 25 MiB and at PyTorch's "
+        f"default (3 blocks, ±{100 * curve.half_width:.1f} %; no size is more than "
+        f"{100 * curve.at_most:.1f} % behind)."
     )
 
 
@@ -332,7 +332,7 @@ def test_too_few_blocks_make_no_curve_flat(tmp_path):
     answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.03)
     assert curve.shape == "unclear"
     (note,) = answer.notes()
-    assert note.startswith("ddp native, 2 ranks: 3 blocks are too few to say whether the bucket size matters (±")
+    assert note.startswith("ddp native, 2 ranks: 3 blocks are too few to resolve an effect of the bucket size (±")
     answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003, blocks=1)
     assert (curve.shape, curve.half_width, curve.at_most) == ("unclear", None, None)
     assert answer.notes() == []

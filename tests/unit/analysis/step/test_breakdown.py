@@ -49,7 +49,7 @@ def row(table, **where: Any) -> dict[str, Any]:
 
 def test_a_step_is_data_compute_exposed_and_idle(seen_of):
     # Data to 1, forward to 3, backward to 9, optimizer to 10. Two calls that overlap each other from 4 to 7 and 6 to 8,
-    # and one in forward that is waited for at once. Training stands still from 7.5 to 8.5 in backward.
+    # and one in forward that is waited for at once. Training is blocked from 7.5 to 8.5 in backward.
     calls = [
         {"op": "all_gather", "start_s": 1.5, "duration_s": 0.5},
         {"start_s": 4.0, "duration_s": 3.0},
@@ -306,7 +306,7 @@ def test_who_comes_last_and_how_long_the_others_stand_still_for_it(seen_of):
     assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
     (finding,) = (each for each in session_warnings(seen) if each.code == "straggler")
     assert "rank 1 came last" in finding.message
-    assert "1,500 ms a step (15 %)" in finding.message
+    assert "1,500 ms per step (15 %)" in finding.message
 
 
 @pytest.mark.parametrize(

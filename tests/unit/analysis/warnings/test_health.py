@@ -76,7 +76,7 @@ def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
         launch(clock_event_reasons=lambda t: {1.5: 0x20, 1.6: 0xA0, 1.7: 0x20, 1.8: 0x20, 1.9: 0x22}.get(t, 0)),
     )
     assert finding.message.endswith(
-        "device 0 held its clocks down in 24 % of the readings during the timed steps: heat, by software in 24 %, "
+        "device 0 throttled its clocks in 24 % of the readings during the timed steps: heat, by software in 24 %, "
         "power brake in 4.8 %."
     )
 
