@@ -14,6 +14,7 @@ from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.resolve import defaults_on
 from parabench.plan.suite import AXES, BATCH_PER_RANK, parse_axis
+from parabench.report.registry import TABS
 from parabench.strategies import STRATEGIES
 from paths import DOCS, ROOT
 
@@ -77,3 +78,8 @@ def test_the_page_of_axes_names_every_axis_and_its_default():
             assert parse_axis(name, said.split("`")[1]) == (DEFAULTS[name],)
         else:
             assert parse_axis(name, said) == (DEFAULTS[name],)
+
+
+def test_the_page_of_the_report_tells_how_to_read_each_tab() -> None:
+    told = re.findall(r"^\| ([\w ]+) \| .*\? \| .* \|$", (DOCS / "how-to/report.md").read_text(), re.MULTILINE)
+    assert told == [title for title, _ in TABS.values()], "docs/how-to/report.md: give each tab its row"
