@@ -46,7 +46,7 @@ test("bars of an instrumented step lie one after the other, and what is hidden e
   assert.deepEqual(panel.traces.at(-1).text, [" 15 %", " 15 %"]);
   assert.match(bars.compute.hovertext[0], /^compute: 7,000 ms, 70 % of the step<br><b>fsdp<\/b><br>50.0 ms per step/);
   // Calls of unknown length make the hidden part a lower bound.
-  assert.match(bars["overlapped (inside compute)"].hovertext[1], /^hidden: ≥ 3,000 ms, 30 % of the step/);
+  assert.match(bars["overlapped (inside compute)"].hovertext[1], /^overlapped: ≥ 3,000 ms, 30 % of the step/);
 });
 
 test("parts of timed steps are stacked and say their share", () => {
