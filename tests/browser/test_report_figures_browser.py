@@ -126,7 +126,7 @@ def test_energy_and_what_devices_did_follow_the_filters(devices):
     at(devices, "tab=energy&bucket_mib=25")
     (panel,) = panels(devices, "energy")
     assert panel["data"][0]["x"] == [100]
-    assert panel["data"][0]["hovertext"][0].startswith("100 J per step, 195 mJ a token")
+    assert panel["data"][0]["hovertext"][0].startswith("100 J per step, 195 mJ per token")
     assert [title for title in seen(devices, "time-devices") if " · " in title] == [
         f"{name} · ddp native 25 MiB, 2 ranks" for name in ("Power", "SM clock", "Temperature")
     ]

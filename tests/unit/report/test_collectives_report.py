@@ -79,7 +79,7 @@ def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
         body.index(part)
         for part in ("all_reduce, 4 ranks", "The best changes", "Bus bandwidth against size",
                      "Measured times vs the fitted cost model", "The cost model", "Warnings",
-                     "Launches that failed", "Environment", "Run it again", "Every size")
+                     "Failed launches", "Environment", "Run it again", "Every size")
     ]  # fmt: skip
     assert places == sorted(places)
     well = f"{3 * MEASURED} of {3 * MEASURED + 1} launches succeeded ({MEASURED + 1} cases, 3 blocks)"
@@ -173,7 +173,7 @@ def test_an_empty_session_has_a_page_too(tmp_path):
 def test_wrong_elements_are_loud_and_draw_nothing(tmp_path):
     wrong = fake.launch(fake.case(), lambda size: 1e-3, status=Status.WRONG, wrong=3, failure=Failure("wrong"))
     page = render(fake.write(tmp_path / "r.db", [wrong]))
-    assert "12 elements were wrong." in text_of(page)
+    assert "12 elements are wrong." in text_of(page)
     assert figures_of(page) == {}
 
 

@@ -71,7 +71,7 @@ def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp
     first, second = dict.fromkeys(panel.case for panel in devices.panels)
     assert [panel.case for panel in devices.panels] == [first] * 3 + [second] * 3
     clock = page_helpers.drawn(devices.panels[1])
-    (marks,) = [trace for trace in clock.data if trace.name == "held down"]
+    (marks,) = [trace for trace in clock.data if trace.name == "throttled"]
     assert list(marks.x) == [2.0, 2.1, 2.2]
     assert set(marks.y) == {1980.0}
     assert set(marks.customdata) == {"heat, by software"}
@@ -109,7 +109,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
     assert len(found["time-memory"].panels) == 1
     assert list(found) == ["time-memory", "host", "health"]
-    assert "Ranks ran on CPU cores, so no GPU was read." in found["host"].caption
+    assert "Ranks ran on CPU cores, so no GPU was read." in found["host"].reading
     failed = read(fake.launch(gpu_case()), host=host_samples())
     failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
     found = sections(tmp_path, [failed])
@@ -141,7 +141,7 @@ def test_energy_of_a_step_and_of_a_token(tmp_path):
     assert columns["joules_per_token"].tolist() == pytest.approx([100 / 512] * 2)
     energy = energy_section(known)
     assert (energy.draw, energy.lead) == (
-        "energy", "Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ a token."
+        "energy", "Lowest energy: ddp native 1 MiB, 2 ranks: 100 J per step, 195 mJ per token."
     )  # fmt: skip
     (table,) = energy.tables
     assert table.rows[0] == ("ddp native 1 MiB, 2 ranks", "100", "195")

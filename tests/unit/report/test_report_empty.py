@@ -62,7 +62,7 @@ STATES = {
     "no memory": (training(without_memory()), "Peak memory was not recorded: unknown, not zero."),
     "one launch each": (
         training(fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0)], lambda c: 0.04, blocks=1)),
-        "One block cannot tell",
+        "One block cannot be",
     ),
     "all wrong": (training(failing(Status.WRONG)), "No launch succeeded"),
     "interrupted": (
@@ -83,7 +83,7 @@ STATES = {
     ),
     "collectives, all wrong": (
         collective(fake_collectives.launch(ONE, lambda s: 1e-3, status=Status.WRONG, wrong=3, failure=WRONG)),
-        "12 elements were wrong.",
+        "12 elements are wrong.",
     ),
     "collectives, one": (
         collective(fake_collectives.launch(ONE, lambda s: 1e-3 + s * 1e-9)), "all_reduce, 2 ranks"

@@ -62,7 +62,7 @@ def test_the_section_of_the_training_state_begins_with_its_answer(family):
     assert (
         section.index('class="lead"') < section.index("Lowest peak training state") < section.index('class="caption"')
     )
-    assert "local_only (dashed) exchanges nothing" in section
+    assert "local_only (dashed): no-communication baseline, not ranked." in section
 
 
 @pytest.mark.parametrize(("blocks", "first"), [(1, "Lowest peak training state"), (3, "Fastest")])

@@ -77,7 +77,7 @@ def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path)
         (one.label, "communication", "4,000", "4,000", "0.0 %", "3"),
     ]
     assert shown is not None
-    assert "differ by 10 % at most (forward of ddp native, 2 ranks: 1,800 ms and 2,000 ms)" in shown.lead
+    assert "differ by at most 10 % (forward of ddp native, 2 ranks: 1,800 ms and 2,000 ms)" in shown.lead
 
 
 def test_a_span_that_ddp_did_not_take_is_left_out_and_not_zero(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def explaining(told: dict[str, Any] = TOLD) -> Launch:
 
 def test_what_nccl_chose_and_how_it_is_connected(tmp_path: Path) -> None:
     shown = tables(section(tmp_path, explaining(), fake.launch(NCCL)))
-    assert [row[1:] for row in shown["What NCCL chose"].rows] == [
+    assert [row[1:] for row in shown["NCCL's choices"].rows] == [
         ("all_reduce", "tree", "ll", "4", "1", "3"),
         ("unknown", "ring", "simple", "26,214,400", "–", "1"),
     ]
