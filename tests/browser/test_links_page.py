@@ -60,8 +60,8 @@ def test_between_nodes_one_cell_reaches_over_the_ranks_of_both(tmp_path):
         ("across nodes", "2", "60", "0.50", "0.50", "0.50"),
         ("in a node", "4", "20", "4.0", "2.0", "4.0"),
     ]
-    assert "Between nodes, their first ranks were measured." in one.caption
-    assert "apart" not in one.caption
+    assert "Between nodes, their first ranks were measured." in one.reading
+    assert "apart" not in one.reading
 
 
 def test_links_that_are_nearly_alike_look_alike_and_the_unknown_is_a_dash(tmp_path):
@@ -75,10 +75,10 @@ def test_many_ranks_become_their_nodes_and_many_nodes_their_tiers(tmp_path):
     one = section(tmp_path / "a.db", fake_links.rows(3, 8))
     assert texts(one.matrices[0]) == [["4.0", "0.50", "0.50"], ["0.50", "4.0", "0.50"], ["0.50", "0.50", "4.0"]]
     assert (one.matrices[0].names, one.matrices[0].groups) == (("node 0", "node 1", "node 2"), ())
-    assert "The diagonal is the median inside a node." in one.caption
+    assert "The diagonal is the median inside a node." in one.reading
     many = section(tmp_path / "b.db", fake_links.rows(70, 1))
     assert (many.matrices, [row[0] for row in many.tables[0].rows]) == ((), ["across nodes"])
-    assert "Of so many nodes, only those 1, 2, 4, 8, ... apart were measured." in many.caption
+    assert "Of so many nodes, only those 1, 2, 4, 8, ... apart were measured." in many.reading
 
 
 def test_the_page_has_it_after_the_machine_with_heads_and_captions(tmp_path):

@@ -114,7 +114,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     failed.facts["sampler"]["unread"] = {"nvml": "NVML is not available: Driver Not Loaded"}
     found = sections(tmp_path, [failed])
     assert found["time-devices"].empty == "Devices were not read: NVML is not available: Driver Not Loaded."
-    assert found["energy"].empty == "Energy is unknown: no energy of its devices was recorded."
+    assert found["energy"].empty == "Energy: unknown: no energy of its devices was recorded."
     assert found["energy"].draw == ""
     crashed = sections(tmp_path, [fake.launch(gpu_case(), status=Status.CRASHED)])
     assert {section.empty for section in crashed.values()} == {"No launch succeeded, so there is nothing to draw."}
