@@ -64,7 +64,7 @@ class AdaptiveStopping:
                 of = f"{heading}: " if heading else ""
                 most = f"{MOST_BLOCKS} blocks"
                 few = f"more than {most} would be needed to" if plan.blocks < MOST_BLOCKS else f"{most} did not"
-                log(f"{of}{few} tell {tell}, so no more are run: too noisy")
+                log(f"{of}{few} resolve {tell}, so no more are run: too noisy")
             anyway = candidates(launches, patient=True).cases
             if anyway:
                 minutes = math.ceil((MOST_BLOCKS - plan.blocks) * block_seconds(launches, anyway) / 60)
@@ -74,7 +74,9 @@ class AdaptiveStopping:
             return None
         if self._too_long(left, launches, log, go_on):
             return None
-        log(f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} tell {tell}")
+        log(
+            f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} resolve {tell}"
+        )
         order = [case.id for case in plan.cases if case.id in left.cases]
         plan = replace(plan, extra=(*plan.extra, tuple(order)))
         store.replan(session_id, plan.to_dict())

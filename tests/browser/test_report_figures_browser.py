@@ -27,7 +27,8 @@ GO = """(address) => location.hash === `#${address}` || new Promise((done) => {
 EVERY = """() => [...document.querySelectorAll("[role=tabpanel]:not([hidden]) [data-draw] figure .plot")].map(
   ({ data, layout }) => JSON.parse(JSON.stringify({ data, layout })))"""
 # What a reader sees of a section: headings of figures, titles of tables, and the sentence where there is nothing.
-SEEN = """(section) => [...document.querySelectorAll(`#${section} :is(figcaption, summary, .empty)`)]
+SEEN = """(section) => [...document.querySelectorAll(
+  `#${section} :is(figcaption, details:not(.reading) > summary, .empty)`)]
   .filter((each) => each.checkVisibility()).map((each) => each.textContent)"""
 
 

@@ -85,5 +85,5 @@ test("a share of a peak that nobody knows is what the devices did, with its unit
 test("energy is said of a step and of a token", () => {
   const [panel] = drawers.energy(every);
   assert.deepEqual(panel.traces[0].x, [100]);
-  assert.match(panel.traces[0].hovertext[0], /^100 J per step, 195 mJ a token<br>/);
+  assert.match(panel.traces[0].hovertext[0], /^100 J per step, 195 mJ per token<br>/);
 });

@@ -106,7 +106,7 @@ def test_an_empty_side_is_as_it_is_here() -> None:
     [
         ("file", "'file' is neither NAME=VALUE nor a folder"),
         ("nowhere", "'nowhere' is neither NAME=VALUE nor a folder"),
-        ("2X=3", "'2X=3' is no NAME=VALUE"),
+        ("2X=3", "'2X=3' is neither NAME=VALUE"),
         ("'my code' other", "my code and other are both folders; give one"),
         ("new new", "new and new are both virtual environments; give one"),
         ("'new", "No closing quotation"),

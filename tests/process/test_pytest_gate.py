@@ -182,7 +182,7 @@ def test_what_no_longer_ends_well_is_a_regression(lab, gate):
     assert (done.code, done.counts) == (1, {"failed": 3})
     broke = "broke: ddp ring, 2 ranks: was ok, is oom: rank 1: out of memory"
     assert done.out.count(broke) == 2
-    assert "Regression: 3 cases that worked now fail" in done.out
+    assert "Regression: 3 cases newly failing" in done.out
 
 
 def test_inconclusive_is_neither_a_pass_nor_a_failure_but_on_demand(lab, gate):

@@ -94,7 +94,7 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
     if len(algorithms) == 1:
         why_not = f"Only {algorithms[0]} was measured, so there is nothing to rank."
     elif blocks < 2:
-        why_not = "One block cannot tell a difference from noise: run at least 2 launches, better 3 or more."
+        why_not = "One block cannot be tested against noise: run at least 2 launches, better 3 or more."
     by_size = {int(str(size)): group for size, group in good.groupby("bytes")}
     best = {size: _best(group, len(by_size)) for size, group in by_size.items()} if why_not is None else {}
     ranges = _in_ranges(best)

@@ -114,10 +114,10 @@ def _share_table(cases: pd.DataFrame) -> Table:
         "Steps in ms; ratio: instrumented over timed step",
         (
             MARKED,
-            Column("Share", "exposed_share", "percent"),
+            Column("Share", "exposed_share", "percent", format.UNKNOWN),
             Column("Exposed", "exposed_s", "ms"),
             *(Column(f"in {PART[f'{name}_s'][1]}", column, "ms") for name, column in within.items()),
-            Column("Hidden", _hidden, WORDED),
+            Column("Overlapped", _overlapped, WORDED),
             Column("Compute", "compute_s", "ms"),
             Column("Idle", "idle_s", "ms"),
             Column("Data", "data_s", "ms"),
@@ -127,7 +127,7 @@ def _share_table(cases: pd.DataFrame) -> Table:
     )  # fmt: skip
 
 
-def _hidden(row: dict[Any, Any]) -> str:
+def _overlapped(row: dict[Any, Any]) -> str:
     return f"{'≥ ' if row['unknown_calls'] else ''}{FORMATS['ms'](row['overlapped_s'])}"
 
 

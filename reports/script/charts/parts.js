@@ -92,7 +92,7 @@ export const energyPanels = (rows) => barPanels("energy", rows, (row) => known(c
   traces: [barOf(
     group, { color: "#009E73", name: "" }, (row) => cases.joules_per_step[row],
     (row) => `${joulesSaid(cases.joules_per_step[row])} per step, `
-      + `${joulesSaid(cases.joules_per_token[row])} a ${data.works[cases.work[row]].unit.replace(/s$/, "")}`,
+      + `${joulesSaid(cases.joules_per_token[row])} per ${data.works[cases.work[row]].unit.replace(/s$/, "")}`,
   )],
   height: barHeight(group, 90),
   layout: laidOut("energy of a step (J)", "", {

@@ -112,7 +112,7 @@ export const hideOthers = (within) => {
     whole.hidden = !table.querySelector("tr:is([data-case], [data-of]):not([hidden])");
   }
   for (const section of within.querySelectorAll("section:has([data-case], [data-of], [data-figure])")) {
-    const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], section [hidden] *), details:not([hidden], section [hidden] *)";
+    const shown = "figure:not([hidden]), [data-draw], .scroll:not([hidden], section [hidden] *), details:not(.reading, [hidden], section [hidden] *)";
     section.querySelector(":scope > .none")?.remove();
     if (!section.querySelector(shown)) section.append(element("p", { class: "empty none" }, NONE_HERE));
   }

@@ -151,7 +151,7 @@ def test_a_launch_without_a_step_of_known_length_has_no_number():
     launch = fake.launch(FAST, [0.04, 0.05])
     launch.samples = [each._replace(value=None) if each.metric == "step_s" else each for each in launch.samples]
     assert all(math.isnan(each) for each in launch.step_latencies())
-    assert outcome(launch) == "unknown a step"
+    assert outcome(launch) == "unknown per step"
     assert launch_number([math.nan, math.inf], "cpu") is None
 
 

@@ -3,6 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
+import re
 import socket
 import sqlite3
 import sys
@@ -103,7 +104,7 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     assert told["each step"] == "10,000 samples of 1,024 tokens, data synthetic, model gpt2"
     assert told["launches"].endswith("1 reference on one device and 3 for NCCL's debug log")
     assert told["largest"] == "10,000 ranks on 1,250 nodes; ranks per node: 8"
-    assert "1,250 x 8  8 CUDA devices" in said
+    assert re.search(r"1,250 x 8 +8 CUDA devices", said)
 
 
 def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
@@ -196,7 +197,7 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     assert facts(said(suite, out))["expected"] == f"24 s for 9 launches, as measured in {out / 'results.db'}"
     partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
     assert partly.startswith(f"16 s for 5 launches, as measured in {out / 'results.db'}; arithmetic: ")
-    assert partly.endswith("on top of it communication, and the start of 2 launches: 0.2 s or more")
+    assert partly.endswith("plus communication, and the start of 2 launches: 0.2 s or more")
     assert "as they took" not in said(suite, out, steps=4)
     assert (out / "results.db").read_bytes() == store
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "results.db"]
@@ -256,10 +257,10 @@ def test_collectives_are_planned_too(tmp_path):
     assert told["timed"] == "calls back to back, as nccl-tests does; per size and form: 10 batches of 10 calls"
     # 6 launches, each of twice 2 and 10 times 10 calls of 1 and as many of 4 MiB, and a second for the clocks.
     least = 6 * (104 * 5 * 2**20 / 100e6 + 2 * RUN_IN_S + FIRST_RUN_IN_S)
-    assert told["expected"].startswith(f"calls: {least:.0f} s at most, at 100 MB/s (any link")
+    assert told["expected"].startswith(f"calls: {least:.0f} s at most, at 100 MB/s or more")
     alone = facts(planned("collectives", *asked, "--mode", "latency"))
-    assert alone["timed"] == "isolated calls, each after a barrier; 24 a launch"  # two sizes, all_reduce in place
-    assert alone["expected"].startswith(f"calls: {6 * 12 * 5 * 2**20 / 100e6:.1f} s at most, at 100 MB/s (any link")
+    assert alone["timed"] == "isolated calls, each after a barrier; 24 per launch"  # two sizes, all_reduce in place
+    assert alone["expected"].startswith(f"calls: {6 * 12 * 5 * 2**20 / 100e6:.1f} s at most, at 100 MB/s or more")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -245,7 +245,7 @@ def test_the_page_holds_the_verdict_every_row_and_its_launches(gates):
     for row in found.rows:
         assert page.count(str(escape(row.label))) >= 2
         assert ids(row.base_launches) in page
-    assert "Doubts" in page
+    assert "Warnings" in page
     assert f"parabench compare {found.origins[0].at}" in page
 
 
@@ -255,7 +255,7 @@ def test_the_page_stands_without_a_number_and_with_many_cases(gates, tmp_path):
     row = gates[Verdict.NO_REGRESSION].rows[0]
     many = replace(gates[Verdict.NO_REGRESSION], rows=tuple(replace(row, label=f"case {i}") for i in range(200)))
     page = compare_report.render(many)
-    assert f"The first {MOST_DOTS} of 200 are drawn" in page
+    assert f"First {MOST_DOTS} of 200 cases" in page
     assert len(figures(page)) == 1
     assert "case 199" in page
 

@@ -138,7 +138,7 @@ def test_the_same_of_many_devices_is_one_finding(tmp_path):
     launches = [fake_nodes.read(fake.launch(gpu_case(world_size=16)), 8, changed=hot)]
     codes = [one for one in check(stored(tmp_path, launches, fake_nodes.environment(8))) if one.code == "throttled"]
     assert len(codes) == 1
-    assert "node 1, device 0 held its clocks" in codes[0].message
+    assert "node 1, device 0 throttled its clocks" in codes[0].message
     assert "seen at 13 others: node 1, device 1; node 2, device 0; " in codes[0].message
     assert codes[0].message.endswith("and 9 more.")
 
@@ -158,7 +158,7 @@ def test_many_devices_have_a_row_for_each_node(tmp_path):
     known = seen(tmp_path, launches, fake_nodes.environment(8, 8))
     shown = devices_section(known)
     assert [row[1] for row in shown.tables[0].rows] == [f"node {node}, 8 devices" for node in range(8)]
-    assert "16 devices are drawn, throttled ones first." in shown.caption
+    assert "16 devices are drawn, throttled ones first." in shown.reading
     drawn = [trace.name for trace in page_helpers.drawn(shown.panels[0]).data if trace.mode == "lines"]
     assert drawn[:2] == ["node 7, device 5", "node 0, device 0"]
     assert len(drawn) == 16
@@ -271,8 +271,8 @@ def test_the_machine_section_stays_short_with_many_nodes(tmp_path):
     results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())], environment=environment)
     shown = machine_section(select_session(results))
     assert [table.title for table in shown.tables] == [
-        "The nodes", "Devices of nodes 0-16, 18-63", "How the devices of nodes 0-16, 18-63 are linked",
-        "Devices of node 17", "How the devices of node 17 are linked",
+        "The nodes", "Devices of nodes 0-16, 18-63", "Links between the devices of nodes 0-16, 18-63",
+        "Devices of node 17", "Links between the devices of node 17",
     ]  # fmt: skip
     assert shown.lead == "All 64 nodes are alike."
     said = section(render(results), "machine")

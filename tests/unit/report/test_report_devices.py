@@ -120,7 +120,7 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     assert {section.empty for section in crashed.values()} == {"No launch succeeded, so there is nothing to draw."}
     lacking = [*device_samples(), DeviceSample(0, 0.0, "nvlink_tx_bytes_per_s", None, None, NOT_SUPPORTED)]
     found = sections(tmp_path, [read(fake.launch(gpu_case()), lacking)])
-    assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in found["time-devices"].caption
+    assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in found["time-devices"].reading
 
 
 def test_where_nothing_was_read_there_is_no_tab_of_energy_and_health(tmp_path):

@@ -290,7 +290,7 @@ def test_cases_that_no_longer_end_well_are_in_the_answer_and_the_badge(stores, t
     assert CASES[4].label in message
     _, one, text = told(mixed, stores["old"])
     assert (one.left.lost, one.left.mended) == ((0,), (2,))
-    assert text.endswith("2 cases that failed on mixed do on old.")
+    assert text.endswith("2 cases failed on mixed and succeeded on old.")
 
 
 def test_what_is_no_answer_counts_nowhere(tmp_path):
@@ -354,7 +354,10 @@ def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
     assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
     assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
     sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
-    said = r"Model mlp: Beside a, a GB of peak memory gives (2\.0|1\.9)\d times on b \(geometric mean of 2 cases; "
+    said = (
+        r"Model mlp: Relative to a, tokens/s per GB of peak memory: (2\.0|1\.9)\d times on b "
+        r"\(geometric mean of 2 cases; "
+    )
     assert re.search(said, sections["per-gb"].lead)
     data = several_data(of, overall(of))
     assert [work["means"]["per_gb"][0]["cases"] for work in data["works"]] == [
@@ -371,7 +374,7 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, de
         works = overall(of)
         tabs = several_tabs(of, works, facts(of.sides))
         (section,) = (one for tab in tabs for one in tab.sections if one.id == "per-gb")
-        assert section.empty == f"What a GB of peak memory gives is unknown. {role}: no case in common with old."
+        assert section.empty == f"Tokens/s per GB of memory: unknown. {role}: no case in common with old."
         assert steps(of, works) == [
             (f"measure on {role} what was measured on old, into a store of its own", "parabench run quick")
         ]

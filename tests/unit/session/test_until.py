@@ -220,7 +220,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
 def test_after_one_block_everything_is_a_candidate(suite: str, tmp_path: Path) -> None:
     code, said = run(suite, tmp_path, Noisy(0.002), launches=1)
     assert code == 0
-    assert "block 2: 4 candidates left, too few blocks to know how many would tell 2 %" in said
+    assert "block 2: 4 candidates left, too few blocks to know how many would resolve 2 %" in said
     assert len(plan_of(stored(tmp_path)).extra[0]) == 4
 
 

@@ -155,7 +155,7 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
     assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
     assert answer.sentence().startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
-    assert "ddp native, 1 rank needs 20 % more energy (3 blocks)." in answer.sentence()
+    assert "ddp native, 1 rank needs 20 % more energy (95 %, 3 blocks)." in answer.sentence()
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
 
 
