@@ -228,10 +228,11 @@ def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
 
 def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
-    groups = table.groupby(list(work), sort=False, dropna=False)
+    names = list(work)
+    groups = [group for _, group in table.groupby(names, sort=False, dropna=False)]
     # Not out of the keys, which are numpy's numbers before pandas 3 and no JSON.
-    firsts = (next(group[list(work)].itertuples(index=False, name=None)) for _, group in groups)
-    return [(dict(zip(work, first, strict=True)), group) for first, (_, group) in zip(firsts, groups, strict=True)]
+    firsts = (next(group[names].itertuples(index=False, name=None)) for group in groups)
+    return [(dict(zip(names, first, strict=True)), group) for first, group in zip(firsts, groups, strict=True)]
 
 
 def status_counts(statuses: Iterable[str]) -> str:
