@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
 from parabench.store.metrics import STATE_PARTS
 from parabench.store.record import Phase
@@ -35,20 +34,14 @@ COLUMNS = (
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
-    """The `state_table` of a session."""
-    return state_table(seen.launches, seen.results.whole)
-
-
-def state_table(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
 
-    `launches` is a launch table, `whole` as `Results` has it. The parts are those of the rank that holds most, in the
-    launch in which it did; `theory` is NaN where there is no formula or the launch did not tell what it needs, `ratio`
-    is measured / theory. `exact` is False where theory can only be an even split.
+    The parts are those of the rank that holds most, in the launch in which it did; `theory` is NaN where there is no
+    formula or the launch did not tell what it needs, `ratio` is measured / theory. `exact` is False where theory can
+    only be an even split.
     """
-    good = valid_launches(launches)
-    rows = whole[whole["metric"].isin(PARTS) & (whole["phase"] == Phase.MEASURE)]
-    rows = rows[rows["launch_id"].isin(good["launch_id"])]
+    good, rows = seen.valid, seen.rows("whole")
+    rows = rows[rows["metric"].isin(PARTS) & (rows["phase"] == Phase.MEASURE)]
     held = pd.DataFrame({part: _by_rank(rows[rows["metric"] == part]) for part in PARTS}).dropna().sort_index()
     case_of = good.set_index("launch_id")["case_id"]
     held = held.assign(

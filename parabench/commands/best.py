@@ -50,10 +50,11 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
         from parabench.analysis.ranking.objectives import OBJECTIVES
         from parabench.analysis.ranking.ranking import ranked
         from parabench.analysis.text import best as best_lines
+        from parabench.analysis.text.ranking import to_dict
 
         seen = SessionData(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
-        told, lines = [each.to_dict() for each in spots], best_lines.lines(seen, spots)
+        told, lines = [to_dict(each) for each in spots], best_lines.lines(seen, spots)
     if as_json:
         click.echo(json_text(told), nl=False)
     else:

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from parabench.analysis.text import format
+from parabench.analysis.text import format, ranking
 from parabench.errors import UsageError
 from parabench.report.bundle import bundle
 from parabench.report.spec import FORMATS
@@ -107,7 +107,7 @@ class Look:
         return environment
 
 
-FILTERS: dict[str, Callable[..., str]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     **FORMATS,
     "beside_ms": lambda margin_s, of_s: format.margin(margin_s, of_s).removesuffix(" ms"),
     "beside_rate": format.margin_rate,
@@ -116,6 +116,8 @@ FILTERS: dict[str, Callable[..., str]] = {
     "text": lambda value: value if isinstance(value, str) else "",
     "when": format.when,
     "line": format.one_line,
+    "sentences": ranking.sentences,
+    "notes": ranking.notes,
 }
 
 

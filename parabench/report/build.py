@@ -10,7 +10,7 @@ from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.tables import valid_launches
-from parabench.analysis.text.progress import next_command
+from parabench.analysis.text.best import next_command
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
@@ -50,7 +50,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         data=page_data(seen, answers),
         answers=answers,
         held=compared(seen.once(case_states)),
-        next=next_command(results, chosen, launches, answers),
+        next=next_command(seen, answers),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(set(cases["statistic"])),

@@ -197,9 +197,10 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     if request.kind == "collectives":
         answers = _tables(results, session_id, console)
     else:
-        from parabench.analysis.text.progress import verdict
+        from parabench.analysis.session import session_data
+        from parabench.analysis.text.best import closing_lines
 
-        answers = iter(verdict(results, str(session_id)))
+        answers = iter(closing_lines(session_data(results, session_id)))
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
     for line in (*answers, f"store:  {results.path}", f"report: {report}"):
         log(line)

@@ -136,10 +136,11 @@ def test_with_a_fast_link_they_are_not(tmp_path: Path) -> None:
 
 def answer(nodes: Nodes) -> list[str]:
     """What the session ends with: the answer, then its notes."""
-    from parabench.analysis.text.progress import verdict
+    from parabench.analysis.session import session_data
+    from parabench.analysis.text.best import closing_lines
     from parabench.store.results import load
 
-    return verdict(load(nodes.out(0) / "results.db"), "1")
+    return closing_lines(session_data(load(nodes.out(0) / "results.db"), "1"))
 
 
 def test_single_operations_run_on_two_hosts(tmp_path: Path) -> None:

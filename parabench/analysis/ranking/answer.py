@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -13,7 +13,7 @@ from parabench.analysis.ranking.bucket_curves import Curve, Members
 from parabench.analysis.ranking.by_axis import Place
 from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.stats.block_model import TOO_WIDE
-from parabench.analysis.text import format, ranking
+from parabench.analysis.text import format
 from parabench.strategies import Rule, entry_of
 
 
@@ -44,12 +44,6 @@ class Candidate:
     other_training: bool = False
     staleness_mean: float | None = None
     staleness_max: float | None = None
-
-    def stale(self) -> str:
-        """How stale its gradients were: '1.5 updates on average, 4 at most'."""
-        if self.staleness_mean is None or self.staleness_max is None:
-            return "by how many updates is unknown"
-        return format.staleness(self.staleness_mean, self.staleness_max)
 
 
 @dataclass(frozen=True)
@@ -111,27 +105,6 @@ class Answer:
         """The best where it may be named as such: it is the whole set, or the set is narrow and not of all."""
         named = self.decided and not self.too_wide and (not self.tied or bool(self.slower))
         return self.best if named else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it: unknown is null (docs/reference/best.schema.json)."""
-        winner = None if self.winner is None else self.winner.case_id
-        return asdict(self) | {"winner": winner, "sentence": self.sentence(), "notes": self.notes()}
-
-    def sentence(self) -> str:
-        """The answer as a person would say it, after its heading."""
-        return f"{self.heading}: {self.plain_sentence()}" if self.heading else self.plain_sentence()
-
-    def plain_sentence(self) -> str:
-        """The answer without its heading."""
-        return ranking.plain_sentence(self)
-
-    def sentences(self) -> list[str]:
-        """The same, sentence by sentence, the most important first."""
-        return ranking.sentences(self)
-
-    def notes(self) -> list[str]:
-        """What the bucket curves and measured links say beside it, a sentence each."""
-        return ranking.notes(self)
 
 
 # How a strategy that may not be ranked is marked.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pandas as pd
 
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.text import format
 from parabench.plan.case import MEANS, fields_of
 from parabench.strategies import Rule, entry_of
 
@@ -33,18 +32,6 @@ class NoCommBaseline:
     low: float | None
     high: float | None
     bound: bool
-
-    def sentence(self) -> str:
-        step = f"Without communication ({self.strategy}) a step takes {format.milliseconds(self.step_time_s)}"
-        if self.share <= 0:
-            return f"{step}, not less than the fastest's."
-        between = ""
-        if self.low is not None and self.high is not None:
-            between = f" (95 %: {format.percent(max(0.0, self.low))} to {format.percent(self.high)})"
-        share = format.percent(self.share)
-        if self.bound:
-            return f"{step}: communication costs at most {share} of the fastest's{between}."
-        return f"{step}, {share} less than the fastest's{between}."
 
 
 def no_comm_baseline(launches: pd.DataFrame, cases: pd.DataFrame, best: str) -> NoCommBaseline | None:

@@ -105,32 +105,6 @@ def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[st
     return tuple(each for _, each in sorted(found, key=lambda one: one[0]))
 
 
-def curve_sentences(curves: Iterable[Curve], blocks: int, of: str, most: int = 3) -> list[str]:
-    """What flat and unclear curves say; several of the same sizes in one sentence, and at most `most` named in it."""
-    said = []
-    drawn = [curve for curve in curves if curve.half_width is not None]
-    for shape in (CurveShape.FLAT, CurveShape.UNCLEAR):
-        alike: dict[tuple[float | None, ...], list[Curve]] = {}
-        for curve in drawn:
-            if curve.shape is shape:
-                alike.setdefault(curve.sizes, []).append(curve)
-        for sizes, group in alike.items():
-            names = format.listed((curve.name for curve in group), most)
-            within = format.within(max(curve.half_width or 0.0 for curve in group))
-            count = format.count(blocks, "block")
-            if shape is CurveShape.UNCLEAR:
-                verb = "is" if blocks == 1 else "are"
-                said.append(f"{names}: {count} {verb} too few to resolve an effect of the bucket size{of} ({within}).")
-                continue
-            at_most = max(curve.at_most or 0.0 for curve in group)
-            behind = f"; no size is more than {format.percent(at_most)} behind" if at_most > format.EXACT else ""
-            said.append(
-                f"{names}: the bucket size makes no significant difference{of} {_span(sizes)} "
-                f"({count}, {within}{behind})."
-            )
-    return said
-
-
 def _along(cases: Iterable[tuple[str, Case]]) -> list[list[str]]:
     """Ids of cases that differ only in the bucket, by rising size, PyTorch's default last."""
     groups: dict[tuple[object, ...], list[tuple[str, Case]]] = {}
@@ -160,9 +134,3 @@ def _sizes(own: Collection[float | None], tried: Sequence[float | None]) -> str:
     said = [f"{run[0]:g}" if len(run) == 1 else f"{run[0]:g} to {run[-1]:g}" for run in runs]
     numbers = [f"{format.joined(said)} MiB"] if said else []
     return " and ".join([*numbers, *(["default"] if None in own else [])])
-
-
-def _span(sizes: Sequence[float | None]) -> str:
-    numbers = [size for size in sizes if size is not None]
-    default = " and at PyTorch's default" if None in sizes else ""
-    return f"from {numbers[0]:g} to {numbers[-1]:g} MiB{default}"

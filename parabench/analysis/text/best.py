@@ -1,18 +1,27 @@
-"""What `best` prints: the answer, the lines of code, the tables that were asked for, and what is behind the numbers."""
+"""What a session of trainings says: all that `best` prints, and the shorter lines that end a run."""
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Sequence
 
-from parabench.analysis.memory import compared, state_table
+from parabench.analysis.environment.nodes import cluster_options
+from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
 from parabench.analysis.ranking.pareto import ParetoPoint
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.stopping import candidates_of_spots
 from parabench.analysis.session import SessionData
+from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.text import format
-from parabench.analysis.text.progress import settling
-from parabench.analysis.text.ranking import said_value
+from parabench.analysis.text.ranking import notes, said_value, sentence
+from parabench.store.record import FIRST_BLOCK, SHARED_PROCESSES
+from parabench.store.store import STORE_NAME
+
+# What is proposed where deciding looks hopeless and fewer candidates would help.
+NARROWING_MIN = 30
 
 
 def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
@@ -22,19 +31,67 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        held = compared(state_table(seen.launches, seen.results.whole))
-        parts.insert(len(parts) if any(answer.decided for answer in answers) else 0, held)
-        parts.append(settling(seen.results, seen.session, seen.launches, answers))
+        parts.insert(len(parts) if _decided(answers) else 0, _held(seen))
+        parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def closing_lines(seen: SessionData) -> list[str]:
+    """How a run ends: a sweet spot for each work, what bucket curves say, where several strategies were measured which
+    holds least and whether theory says so, and the command that would settle what is open.
+
+    Where no time is decided the memory stands first: bytes are the same in every launch, and one is enough for them.
+    """
+    answers = seen.once(spots)
+    fastest = [line for answer in answers for line in (sentence(answer), *notes(answer))]
+    said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
+    return [*said[0], *said[1], *_settling(seen, answers)]
+
+
+def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    """What it is for, and the command that launches what is still open until it is decided; none where it would do
+    nothing. Where that would take more than MOST_BLOCKS blocks, it has a budget, and promises less.
+
+    Only the newest session of a store can be resumed.
+    """
+    results, session, launches = seen.results, seen.session, seen.launches
+    newest = session.id == int(results.session["id"].max())
+    if session.interleaved or not newest or results.path.name != STORE_NAME:
+        return []
+    told = results.finding[results.finding["session_id"] == session.id]
+    if SHARED_PROCESSES in set(told["code"]):  # it ran inside a group of processes that somebody else starts
+        return []
+    left = candidates_of_spots(answers, launches)
+    if not left.cases:
+        return []
+    begun = launches.loc[launches["block"] >= FIRST_BLOCK, "block"].nunique()
+    far = left.more_blocks is not None and begun + left.more_blocks > MOST_BLOCKS
+    budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
+    command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", str(results.path.parent)]
+    command += cluster_options(session.environment)
+    return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
+
+
+def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
+    return [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
+
+
+def _decided(answers: Sequence[Answer]) -> bool:
+    return any(answer.decided for answer in answers)
+
+
+def _held(seen: SessionData) -> list[str]:
+    """Which strategy holds least on a rank, and whether theory says so."""
+    return compared(seen.once(case_states))
 
 
 def _parts(answer: Answer) -> list[list[str]]:
     """Everything of one answer, in the order in which a reader asks; a blank line will part them."""
     best = answer.best
     return [
-        [answer.sentence()],
+        [sentence(answer)],
         textwrap.indent(best.code, "    ").splitlines() if best is not None and best.code and answer.decided else [],
-        answer.notes(),
+        notes(answer),
         _by_table(answer) if answer.by else [],
         ["Pareto-optimal in step time and peak memory:", *_front_table(answer.front)] if len(answer.front) > 1 else [],
     ]

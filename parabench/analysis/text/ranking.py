@@ -1,29 +1,38 @@
-"""How a sweet spot is said."""
+"""A sweet spot as a person would say it, and as JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
-from parabench.analysis.ranking.bucket_curves import curve_sentences
+from parabench.analysis.ranking.answer import Answer, Candidate
+from parabench.analysis.ranking.baseline import NoCommBaseline
+from parabench.analysis.ranking.bucket_curves import Curve, CurveShape
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.text import format
 
-if TYPE_CHECKING:
-    from parabench.analysis.ranking.answer import Answer, Candidate
-
 # More names than this in one sentence are not read.
 MOST_NAMES = 3
 
 
-def plain_sentence(answer: Answer) -> str:
-    """The answer without its heading."""
-    return " ".join(sentences(answer))
+def to_dict(answer: Answer) -> dict[str, Any]:
+    """As JSON can hold it: unknown is null (docs/reference/best.schema.json)."""
+    winner = None if answer.winner is None else answer.winner.case_id
+    return asdict(answer) | {"winner": winner, "sentence": sentence(answer), "notes": notes(answer)}
+
+
+def sentence(answer: Answer) -> str:
+    """The answer, after its heading where it has one."""
+    said = " ".join(sentences(answer))
+    return f"{answer.heading}: {said}" if answer.heading else said
 
 
 def sentences(answer: Answer) -> list[str]:
-    """The same, sentence by sentence: what is fastest, how sure that is, then what else one should know."""
+    """The same without the heading, sentence by sentence: what is fastest, how sure that is, then what else one should
+    know."""
     if answer.best is None:
         return [answer.why_not or ""]
     objective = OBJECTIVES[answer.objective]
@@ -37,10 +46,10 @@ def sentences(answer: Answer) -> list[str]:
         said = [*_place(answer, objective, number), _default(answer, objective)]
     said += [
         _other_training(answer),
-        answer.no_comm_baseline.sentence() if answer.no_comm_baseline else "",
+        _no_comm_baseline(answer.no_comm_baseline) if answer.no_comm_baseline else "",
         *_warnings(answer),
     ]
-    return [sentence for sentence in said if sentence]
+    return [each for each in said if each]
 
 
 def notes(answer: Answer) -> list[str]:
@@ -48,7 +57,7 @@ def notes(answer: Answer) -> list[str]:
     links = [answer.links] if answer.links else []
     if answer.differing == ("bucket_mib",) and not answer.slower:
         return links
-    return curve_sentences(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of) + links
+    return _curves(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of) + links
 
 
 def said_value(candidate: Candidate, objective: Objective) -> str:
@@ -159,16 +168,35 @@ def _other_training(answer: Answer) -> str:
     assert answer.best is not None
     others = [each for each in (answer.best, *answer.tied) if each.other_training]
     said = [
-        f"{each.label} is not equivalent to single-device training: its gradients are stale ({each.stale()})."
+        f"{each.label} is not equivalent to single-device training: its gradients are stale ({_staleness(each)})."
         for each in others
     ]
     if len(others) > 1:
-        several = format.listed((f"{each.label} ({each.stale()})" for each in others), MOST_NAMES)
+        several = format.listed((f"{each.label} ({_staleness(each)})" for each in others), MOST_NAMES)
         said = [f"Not equivalent to single-device training (stale gradients): {several}."]
     if answer.same_training is not None:
         same, step_time = answer.same_training.label, format.milliseconds(answer.same_training.step_time_s)
         said.append(f"The fastest that is equivalent to single-device training: {same}: {step_time} per step.")
     return " ".join(said)
+
+
+def _staleness(candidate: Candidate) -> str:
+    if candidate.staleness_mean is None or candidate.staleness_max is None:
+        return "by how many updates is unknown"
+    return format.staleness(candidate.staleness_mean, candidate.staleness_max)
+
+
+def _no_comm_baseline(of: NoCommBaseline) -> str:
+    step = f"Without communication ({of.strategy}) a step takes {format.milliseconds(of.step_time_s)}"
+    if of.share <= 0:
+        return f"{step}, not less than the fastest's."
+    between = ""
+    if of.low is not None and of.high is not None:
+        between = f" (95 %: {format.percent(max(0.0, of.low))} to {format.percent(of.high)})"
+    share = format.percent(of.share)
+    if of.bound:
+        return f"{step}: communication costs at most {share} of the fastest's{between}."
+    return f"{step}, {share} less than the fastest's{between}."
 
 
 def _warnings(answer: Answer) -> list[str]:
@@ -180,3 +208,35 @@ def _warnings(answer: Answer) -> list[str]:
         labels = format.listed(answer.unknown, MOST_NAMES)
         said.append(f"Not ranked (no measurement): {labels}.")
     return said
+
+
+def _curves(curves: Iterable[Curve], blocks: int, of: str) -> list[str]:
+    """What flat and unclear curves say; several of the same sizes in one sentence."""
+    said = []
+    drawn = [curve for curve in curves if curve.half_width is not None]
+    for shape in (CurveShape.FLAT, CurveShape.UNCLEAR):
+        alike: dict[tuple[float | None, ...], list[Curve]] = {}
+        for curve in drawn:
+            if curve.shape is shape:
+                alike.setdefault(curve.sizes, []).append(curve)
+        for sizes, group in alike.items():
+            names = format.listed((curve.name for curve in group), MOST_NAMES)
+            within = format.within(max(curve.half_width or 0.0 for curve in group))
+            count = format.count(blocks, "block")
+            if shape is CurveShape.UNCLEAR:
+                verb = "is" if blocks == 1 else "are"
+                said.append(f"{names}: {count} {verb} too few to resolve an effect of the bucket size{of} ({within}).")
+                continue
+            at_most = max(curve.at_most or 0.0 for curve in group)
+            behind = f"; no size is more than {format.percent(at_most)} behind" if at_most > format.EXACT else ""
+            said.append(
+                f"{names}: the bucket size makes no significant difference{of} {_span(sizes)} "
+                f"({count}, {within}{behind})."
+            )
+    return said
+
+
+def _span(sizes: Sequence[float | None]) -> str:
+    numbers = [size for size in sizes if size is not None]
+    default = " and at PyTorch's default" if None in sizes else ""
+    return f"from {numbers[0]:g} to {numbers[-1]:g} MiB{default}"

@@ -14,6 +14,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Origin
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across, compare, format
+from parabench.analysis.text.ranking import sentence
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
 from parabench.store.record import Finding
@@ -207,7 +208,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
         peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
         for answer in seen.once(spots):
             work, best = work_key(answer.work), answer.best
-            row: dict[str, Any] = {"side": name, "answer": answer.sentence(), "best": best}
+            row: dict[str, Any] = {"side": name, "answer": sentence(answer), "best": best}
             row["spot"] = answer.why_not or format.UNKNOWN
             if best is not None:
                 first = firsts.get(work)

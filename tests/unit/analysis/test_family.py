@@ -8,6 +8,7 @@ import pytest
 
 import fake_results as fake
 from answers_helpers import sweet_spots
+from parabench.analysis.text.ranking import sentence, to_dict
 from parabench.analysis.warnings.launches import LOCAL_FORWARD
 from parabench.store.record import Finding
 
@@ -17,7 +18,7 @@ SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_asy
 def spots(tmp_path, launches, **more):
     answers = sweet_spots(fake.write(tmp_path / "r.db", launches, **more))
     for answer in answers:
-        json.dumps(answer.to_dict(), allow_nan=False)
+        json.dumps(to_dict(answer), allow_nan=False)
     return answers
 
 
@@ -35,12 +36,12 @@ def test_what_exchanges_nothing_is_never_the_answer_but_the_headroom(tmp_path):
     assert answer.launches == 6
     assert answer.no_comm_baseline.share == pytest.approx(0.25)
     assert answer.no_comm_baseline.bound
-    assert answer.sentence().startswith("Fastest: ddp native, 2 ranks: 40.0 ms per step")
+    assert sentence(answer).startswith("Fastest: ddp native, 2 ranks: 40.0 ms per step")
     assert (
         "Without communication (local_only) a step takes 30.0 ms: communication costs at most 25 % of the "
         "fastest's (95 %: 25 % to 25 %)."
-    ) in answer.sentence()
-    assert answer.to_dict()["no_comm_baseline"]["step_time_s"] == pytest.approx(0.030)
+    ) in sentence(answer)
+    assert to_dict(answer)["no_comm_baseline"]["step_time_s"] == pytest.approx(0.030)
 
 
 def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
@@ -52,21 +53,21 @@ def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
     assert headroom.low < headroom.share < headroom.high
     assert headroom.high - headroom.low > 0.01
     assert not answer.decided  # one configuration is left, and the headroom is said all the same
-    assert "communication costs at most 25 %" in answer.sentence()
+    assert "communication costs at most 25 %" in sentence(answer)
 
 
 def test_one_block_gives_a_headroom_without_an_interval(tmp_path):
     cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy], blocks=1))
     assert (answer.no_comm_baseline.low, answer.no_comm_baseline.high) == (None, None)
-    assert answer.sentence().endswith("communication costs at most 25 % of the fastest's.")
+    assert sentence(answer).endswith("communication costs at most 25 % of the fastest's.")
 
 
 def test_where_the_optimizers_work_is_split_too_the_difference_bounds_nothing(tmp_path):
     (answer,) = spots(tmp_path, swept(("fsdp", "local_only"), noise=0.001))
     assert not answer.no_comm_baseline.bound
-    assert "a step takes 30.0 ms, 40 % less than the fastest's" in answer.sentence()
-    assert "at most" not in answer.sentence()
+    assert "a step takes 30.0 ms, 40 % less than the fastest's" in sentence(answer)
+    assert "at most" not in sentence(answer)
 
 
 @pytest.mark.parametrize("other", [{"world_size": 4}, {"threads": 2}, {"grad_accumulation": 2}, {"compile": True}])
@@ -79,14 +80,14 @@ def test_only_what_computes_alike_is_a_headroom(tmp_path, other):
 def test_a_slower_local_training_is_no_negative_cost(tmp_path):
     cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.05 if one.strategy == "local_only" else 0.04))
-    assert "(local_only) a step takes 50.0 ms, not less than the fastest's." in answer.sentence()
+    assert "(local_only) a step takes 50.0 ms, not less than the fastest's." in sentence(answer)
 
 
 def test_alone_it_is_no_answer(tmp_path):
     (answer,) = spots(tmp_path, swept(("local_only",)))
     assert answer.best is None
     why = "Only local_only, 2 ranks succeeded, which is a no-communication baseline and not ranked."
-    assert answer.sentence() == why
+    assert sentence(answer) == why
 
 
 def stale(launches):
@@ -107,7 +108,7 @@ def test_another_training_may_be_fastest_and_is_said_to_be_another(tmp_path):
         "parameter_server_async, 2 ranks is not equivalent to single-device training: its gradients are stale "
         "(1.5 updates on average, 4 at most). The fastest that is equivalent to single-device training: ddp native, "
         "2 ranks: 40.0 ms per step."
-    ) in answer.sentence()
+    ) in sentence(answer)
 
 
 def test_among_the_equals_it_is_said_too_and_unknown_staleness_is_unknown(tmp_path):
@@ -115,8 +116,8 @@ def test_among_the_equals_it_is_said_too_and_unknown_staleness_is_unknown(tmp_pa
     near = {"ddp": 0.040, "parameter_server_async": 0.0401, "fsdp": 0.06}
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: near[one.strategy], noise=0.01))
     assert {answer.best.strategy, answer.tied[0].strategy} == {"ddp", "parameter_server_async"}
-    assert "is not equivalent to single-device training" in answer.sentence()
-    assert "(by how many updates is unknown)" in answer.sentence()
+    assert "is not equivalent to single-device training" in sentence(answer)
+    assert "(by how many updates is unknown)" in sentence(answer)
 
 
 def test_several_are_said_in_one_sentence(tmp_path):
@@ -126,13 +127,13 @@ def test_several_are_said_in_one_sentence(tmp_path):
     assert (
         "Not equivalent to single-device training (stale gradients): parameter_server_async, 2 ranks (1.5 updates on "
         "average, 4 at most); parameter_server_async, 4 ranks (1.5 updates on average, 4 at most)."
-    ) in answer.sentence()
+    ) in sentence(answer)
 
 
 def test_slower_it_needs_no_word(tmp_path):
     cases = [fake.case(strategy=name) for name in ("ddp", "parameter_server_async")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.04 if one.strategy == "ddp" else 0.08))
-    assert "another training" not in answer.sentence()
+    assert "another training" not in sentence(answer)
     assert answer.same_training is None
 
 
@@ -154,9 +155,9 @@ def test_options_are_no_bucket_sizes(tmp_path):
     cases = [fake.case(bucket_mib=b, static_graph=b == 4) for b in (1.0, 4.0)]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
     assert answer.differing == ("bucket_mib", "static_graph")
-    assert "bucket size makes no significant difference" not in answer.sentence()
+    assert "bucket size makes no significant difference" not in sentence(answer)
     (answer,) = spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0)], lambda _: 0.04))
-    assert "bucket size makes no significant difference" in answer.sentence()
+    assert "bucket size makes no significant difference" in sentence(answer)
 
 
 def test_the_default_has_no_option_set(tmp_path):
@@ -173,7 +174,7 @@ def test_weak_scaling_has_a_sentence_for_each_work_with_its_ranks(tmp_path):
         "global batch 16 (2 ranks, 8 each)",
         "global batch 32 (4 ranks, 8 each)",
     ]
-    assert answers[1].sentence().startswith("global batch 16 (2 ranks, 8 each): Fastest: ddp native, 2 ranks")
+    assert sentence(answers[1]).startswith("global batch 16 (2 ranks, 8 each): Fastest: ddp native, 2 ranks")
 
 
 def test_another_vocabulary_is_another_work_and_another_split_is_not(tmp_path):
@@ -187,5 +188,5 @@ def test_another_vocabulary_is_another_work_and_another_split_is_not(tmp_path):
 def test_a_model_without_sequences_counts_samples(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([fake.case(model="mlp", data="synthetic", seq_len=1)], lambda _: 0.04))
     assert answer.best.unit == "samples"
-    assert "200 samples/s" in answer.sentence()
-    assert "tokens" not in answer.sentence()
+    assert "200 samples/s" in sentence(answer)
+    assert "tokens" not in sentence(answer)

@@ -17,9 +17,10 @@ from answers_helpers import sweet_spots
 from fake_launch import FakeLauncher
 from fake_links import rows
 from parabench.analysis.links import Tier, link_table, tiers_of, tiers_said
-from parabench.analysis.session import select_session
+from parabench.analysis.session import select_session, session_data
+from parabench.analysis.text.best import closing_lines
 from parabench.analysis.text.links import explained
-from parabench.analysis.text.progress import verdict
+from parabench.analysis.text.ranking import to_dict
 from parabench.analysis.warnings.links import check_links
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
@@ -335,8 +336,8 @@ def test_answer_verdict_and_page_tell_it(tmp_path):
     results, _ = stored(tmp_path / "results.db", rows(2, 2), [(TWO, 10.0), (RING, 15.0)])
     (answer,) = sweet_spots(results)
     assert answer.links.startswith(f"{SAID} There two_level saves")
-    assert answer.links in verdict(results)
-    assert answer.links in answer.to_dict()["notes"]
+    assert answer.links in closing_lines(session_data(results))
+    assert answer.links in to_dict(answer)["notes"]
     assert f'<p class="lead">{SAID} There two_level saves' in render(results)
 
 

@@ -5,10 +5,9 @@ import math
 import pytest
 
 import fake_results as fake
-from parabench.analysis.memory import PARTS, compared, sentences, state_table
-from parabench.analysis.session import select_session
-from parabench.analysis.tables import launch_table
-from parabench.analysis.text.progress import verdict
+from parabench.analysis.memory import PARTS, case_states, compared, sentences
+from parabench.analysis.session import session_data
+from parabench.analysis.text.best import closing_lines
 from parabench.store.record import MIB
 from parabench.strategies import STRATEGIES
 
@@ -36,7 +35,7 @@ OPTIONS = {"hsdp": {"ranks_per_node": 2}, "tp_ddp": {"tp_size": 2}, "tp_fsdp": {
 
 
 def states(results):
-    return state_table(launch_table(results, select_session(results)), results.whole)
+    return case_states(session_data(results))
 
 
 def held(of, **more):
@@ -185,11 +184,12 @@ def test_what_is_certain_stands_first(tmp_path, blocks, first):
     for one in launches:
         fake.tell(one, fake.SIZES, parameter_bytes=6.0 if one.case.strategy == "fsdp" else 12.0)
         fake.tell(one, gradient_bytes=6.0, optimizer_bytes=12.0)
-    lines = verdict(fake.write(tmp_path / "r.db", launches))
+    lines = closing_lines(session_data(fake.write(tmp_path / "r.db", launches)))
     assert len(lines) == 2
     assert lines[0].startswith(first)
     assert sum(line.startswith("Lowest peak training state") for line in lines) == 1
 
 
 def test_one_strategy_leaves_the_verdict_to_its_times(tmp_path):
-    assert len(verdict(fake.write(tmp_path / "r.db", [holding(48), holding(48, world_size=4)]))) == 1
+    results = fake.write(tmp_path / "r.db", [holding(48), holding(48, world_size=4)])
+    assert len(closing_lines(session_data(results))) == 1

@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from fake_launch import FakeLauncher
-from parabench.analysis.text.progress import verdict
+from parabench.analysis.session import session_data
+from parabench.analysis.text.best import closing_lines
 from parabench.cli import main
 from parabench.cluster.participants import Participants
 from parabench.errors import UsageError
@@ -229,7 +230,7 @@ def test_what_one_gpu_is_asked_is_answered(tmp_path):
     kept = walk(plan, Participants().executor(), tmp_path)
     assert {each.status for each in kept} == {Status.OK}, [each.failure for each in kept]
     assert {each.facts["verified_steps"] for each in kept if each.block >= 0} <= set(range(16, 50))
-    said = "\n".join(verdict(load(tmp_path / "results.db"), None))
+    said = "\n".join(closing_lines(session_data(load(tmp_path / "results.db"))))
     assert "single" in said
 
 
@@ -257,6 +258,6 @@ def test_the_answer_of_one_gpu_names_what_pays(tmp_path):
         return 0.01 * case.global_batch * (0.8 if case.compile else 1.0) * (1.3 if case.activation_checkpointing else 1)
 
     walk(planned(with_gpus(1), launches=4), FakeLauncher(step_s), tmp_path)
-    said = "\n".join(verdict(load(tmp_path / "results.db"), None))
+    said = "\n".join(closing_lines(session_data(load(tmp_path / "results.db"))))
     assert "single compile" in said
     assert "activation_checkpointing" not in said

@@ -13,6 +13,7 @@ import fake_results as fake
 from answers_helpers import sweet_spots
 from command_line import parabench
 from parabench.analysis.ranking.objectives import OBJECTIVES
+from parabench.analysis.text.ranking import sentence, to_dict
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS
@@ -28,7 +29,7 @@ def spots(tmp_path, launches, objective="step_time_s", by=(), **more):
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "r.db").unlink(missing_ok=True)
     answers = sweet_spots(fake.write(tmp_path / "r.db", launches, **more), None, OBJECTIVES[objective], by)
-    valid(json.dumps([answer.to_dict() for answer in answers], allow_nan=False))
+    valid(json.dumps([to_dict(answer) for answer in answers], allow_nan=False))
     return answers
 
 
@@ -73,8 +74,8 @@ def test_throughput_compares_works_that_differ_only_in_their_batch(tmp_path):
         assert each.plus_minus / each.value == pytest.approx(each.plus_minus_s / each.step_time_s)
     assert answer.slower[1].slower == pytest.approx((0.040 / 8) / (0.060 / 32) - 1, rel=0.02)
     assert "global_batch" not in answer.work
-    assert answer.sentence().startswith("Highest throughput: ddp native, 4 ranks: 34,")
-    assert "takes " in answer.sentence()
+    assert sentence(answer).startswith("Highest throughput: ddp native, 4 ranks: 34,")
+    assert "takes " in sentence(answer)
     assert answer.front == ()  # steps of several sizes are no trade
 
 
@@ -88,7 +89,7 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     assert [each.strategy for each in answer.tied] == ["tp"]
     assert answer.best.value == pytest.approx(150 * MIB, rel=0.02)
     assert answer.basis == "peak resident memory of the largest rank"
-    said = answer.sentence()
+    said = sentence(answer)
     assert said.startswith(f"Lowest peak memory: fsdp native, 2 ranks: {answer.best.value / MIB:.0f} MiB (±")
     assert "Not statistically distinguishable from it (95 %, 3 blocks, ±" in said
     assert (
@@ -106,16 +107,13 @@ def test_bytes_that_agree_exactly_make_sense(tmp_path):
     assert [each.strategy for each in (answer.best, *answer.tied)] == ["ddp", "zero1"]
     assert [each.strategy for each in answer.slower] == ["fsdp"]  # one byte more, in every launch
     assert (answer.half_width, answer.more_blocks) == (pytest.approx(0, abs=1e-9), None)
-    assert answer.sentence().startswith(
-        "Lowest peak memory: ddp native, 2 ranks: 100 MiB (identical in every launch), "
-    )
-    assert (
-        "Not statistically distinguishable from it (95 %, 3 blocks, no spread): zero1 native, 2 ranks."
-        in answer.sentence()
+    assert sentence(answer).startswith("Lowest peak memory: ddp native, 2 ranks: 100 MiB (identical in every launch), ")
+    assert "Not statistically distinguishable from it (95 %, 3 blocks, no spread): zero1 native, 2 ranks." in sentence(
+        answer
     )
     assert answer.basis == "peak allocated memory of the largest rank"
     (answer,) = spots(tmp_path, holding(peaks[:2]), "memory", environment=GPU)
-    assert answer.sentence().startswith(
+    assert sentence(answer).startswith(
         "No significant difference between the 2 configurations (95 %, 3 blocks, no spread). Lowest mean: "
     )
 
@@ -125,7 +123,7 @@ def test_a_launch_without_a_number_is_named_and_not_ranked(tmp_path):
     unknown = [fake.launch(fake.case(strategy="tp"), block=b, peak_bytes=None) for b in range(3)]
     (answer,) = spots(tmp_path, [*launches, *unknown], "memory")
     assert answer.unknown == ("tp native, 2 ranks",)
-    assert answer.sentence().endswith("Not ranked (no measurement): tp native, 2 ranks.")
+    assert sentence(answer).endswith("Not ranked (no measurement): tp native, 2 ranks.")
     assert len(answer.candidates) == 2
     with pytest.raises(UsageError, match="fake cannot be ranked by memory: its launches recorded no peak memory; give"):
         spots(tmp_path, unknown, "memory")
@@ -154,8 +152,8 @@ def test_energy_is_of_a_token(tmp_path):
     assert answer.best.case_id == cases[1].id
     assert answer.best.value == pytest.approx(500 * 4 / 20 / (16 * 64), rel=1e-3)
     assert answer.slower[0].value == pytest.approx(300 * 4 / 20 / (8 * 64), rel=1e-3)
-    assert answer.sentence().startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
-    assert "ddp native, 1 rank needs 20 % more energy (95 %, 3 blocks)." in answer.sentence()
+    assert sentence(answer).startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
+    assert "ddp native, 1 rank needs 20 % more energy (95 %, 3 blocks)." in sentence(answer)
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
 
 
@@ -304,7 +302,7 @@ def test_every_answer_fits_the_schema(tmp_path):
     results = fake.family(tmp_path / "family.db")
     for objective in ("step_time_s", "tokens_per_s", "memory"):
         answers = sweet_spots(results, None, OBJECTIVES[objective], ("strategy", "tp_size"))
-        told = valid(json.dumps([answer.to_dict() for answer in answers], allow_nan=False))
+        told = valid(json.dumps([to_dict(answer) for answer in answers], allow_nan=False))
         assert told[0]["objective"] == objective
     with pytest.raises(jsonschema.ValidationError):
         valid(json.dumps([{**told[0], "surprise": 1}]))

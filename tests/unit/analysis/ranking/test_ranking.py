@@ -19,6 +19,7 @@ from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.tables import case_table, launch_table
 from parabench.analysis.text.best import lines
+from parabench.analysis.text.ranking import notes, sentence, to_dict
 from parabench.report.build import render
 from parabench.store.record import Status
 
@@ -28,7 +29,7 @@ BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
 def spots(tmp_path, launches):
     answers = sweet_spots(fake.write(tmp_path / "r.db", launches))
     for answer in answers:
-        json.dumps(answer.to_dict(), allow_nan=False)
+        json.dumps(to_dict(answer), allow_nan=False)
     return answers
 
 
@@ -40,7 +41,7 @@ def test_a_clear_winner_is_alone(tmp_path):
     assert answer.tied == ()
     assert len(answer.slower) == 4
     assert answer.default.slower == pytest.approx(1 / 3, rel=0.05)
-    said = answer.sentence()
+    said = sentence(answer)
     assert said.startswith("Fastest: ddp native 4 MiB, 2 ranks: ")
     slower = f"{answer.default.slower:.0%}".replace("%", " %")
     assert f"PyTorch's default (ddp native, default bucket, same world size) is {slower} slower." in said
@@ -56,9 +57,9 @@ def test_a_flat_curve_keeps_all_and_says_how_many_blocks_would_tell(tmp_path):
     within = f"±{100 * answer.half_width:.0f} %"
     named = "No clear winner among 5 configurations "
     too_few = f"{named}(95 %, 3 blocks, {within})"
-    assert answer.sentence().startswith(too_few)
-    assert "no difference" not in answer.sentence()
-    assert f"Resolving 2 % needs about {answer.more_blocks} more blocks." in answer.sentence()
+    assert sentence(answer).startswith(too_few)
+    assert "no difference" not in sentence(answer)
+    assert f"Resolving 2 % needs about {answer.more_blocks} more blocks." in sentence(answer)
 
 
 def test_two_that_are_close_are_told_together_and_the_default_among_them(tmp_path):
@@ -66,7 +67,7 @@ def test_two_that_are_close_are_told_together_and_the_default_among_them(tmp_pat
     near = {4.0: 0.0300, None: 0.0301}
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: near.get(c.bucket_mib, 0.05), noise=0.01))
     assert {answer.best.case_id, *(c.case_id for c in answer.tied)} == {cases[1].id, cases[4].id}
-    assert "PyTorch's default" in answer.sentence()
+    assert "PyTorch's default" in sentence(answer)
 
 
 def test_false_exclusions_of_equal_cases_stay_near_five_percent():
@@ -148,13 +149,13 @@ def test_one_block_cannot_decide(tmp_path):
     assert not answer.decided
     assert len(answer.tied) == 1
     assert answer.half_width is None
-    assert answer.sentence().startswith("One block cannot be tested against noise")
-    assert "Lowest mean: ddp native 1 MiB" in answer.sentence()
+    assert sentence(answer).startswith("One block cannot be tested against noise")
+    assert "Lowest mean: ddp native 1 MiB" in sentence(answer)
 
 
 def test_one_case_has_nothing_to_rank(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.0412))
-    assert answer.sentence() == (
+    assert sentence(answer) == (
         "Only one configuration has a result, so there is nothing to rank. "
         "Measured: ddp native, 2 ranks: 41.2 ms per step, 12,400 tokens/s."
     )
@@ -164,8 +165,8 @@ def test_no_good_launch_is_said_in_words(tmp_path):
     bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
     (answer,) = spots(tmp_path, bad)
     assert answer.best is None
-    assert answer.sentence().endswith("so there is no fastest configuration (2 oom, 1 hung).")
-    assert sweet_spots(fake.write(tmp_path / "empty.db", []))[0].sentence().startswith("No launch was recorded")
+    assert sentence(answer).endswith("so there is no fastest configuration (2 oom, 1 hung).")
+    assert sentence(sweet_spots(fake.write(tmp_path / "empty.db", []))[0]).startswith("No launch was recorded")
 
 
 def test_the_reference_launch_never_takes_part(tmp_path):
@@ -180,7 +181,7 @@ def test_different_work_gets_its_own_answer(tmp_path):
     cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
     answers = spots(tmp_path, fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.001))
     assert [answer.heading for answer in answers] == ["global batch 8", "global batch 16"]
-    assert answers[1].sentence().startswith("global batch 16: Fastest: ddp native 1 MiB, 2 ranks (")
+    assert sentence(answers[1]).startswith("global batch 16: Fastest: ddp native 1 MiB, 2 ranks (")
     assert "global batch 16" in answers[1].best.label
 
 
@@ -208,7 +209,7 @@ def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     (answer,) = spots(tmp_path, launches)
     assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
     assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}
-    said = answer.sentence()
+    said = sentence(answer)
     number = f"{answer.best.step_time_s * 1e3:.1f} ms per step (±{answer.best.plus_minus_s * 1e3:.1f} ms)"
     assert said.startswith(f"Fastest: ddp ring, 10 to 25 MiB, 2 ranks: {number}, ")
     within = f"±{100 * answer.half_width:.1f} %"
@@ -222,7 +223,7 @@ def test_a_size_between_that_is_not_in_the_set_breaks_the_range(tmp_path):
     cases = [fake.case(bucket_mib=b, world_size=4, static_graph=True) for b in sizes]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: slow.get(c.bucket_mib, 0.04), noise=0.001))
     assert [each.name for each in answer.members] == ["ddp native static_graph, 4 and 25 MiB and default, 4 ranks"]
-    assert "These bucket sizes are not statistically distinguishable (95 %, 3 blocks" in answer.sentence()
+    assert "These bucket sizes are not statistically distinguishable (95 %, 3 blocks" in sentence(answer)
 
 
 def test_a_size_that_failed_breaks_the_range_too(tmp_path):
@@ -240,7 +241,7 @@ def test_a_long_set_stays_readable(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 0.09 if c == slow else 0.04, noise=0.01))
     assert len(answer.members) == 6
     named = "; ".join(each.name for each in answer.members[1:4])
-    assert f"): {named}; and 2 more." in answer.sentence()
+    assert f"): {named}; and 2 more." in sentence(answer)
 
 
 def test_launches_that_differ_too_much_name_no_winner(tmp_path):
@@ -249,18 +250,18 @@ def test_launches_that_differ_too_much_name_no_winner(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=0.3))
     assert (answer.too_wide, len(answer.tied), len(answer.slower)) == (True, 2, 1)
     within = f"±{100 * answer.half_width:.0f} %"
-    assert answer.sentence().startswith(
+    assert sentence(answer).startswith(
         f"No clear winner among 3 configurations (95 %, 3 blocks, {within}): {answer.best.label}; "
     )
-    assert f"{answer.tied[1].label}. Lowest mean: {answer.best.label}: " in answer.sentence()
-    assert "Fastest" not in answer.sentence()
+    assert f"{answer.tied[1].label}. Lowest mean: {answer.best.label}: " in sentence(answer)
+    assert "Fastest" not in sentence(answer)
 
 
 def test_launches_that_differ_too_much_tell_nothing_apart(tmp_path):
     cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
     (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.3))
     assert answer.too_wide
-    assert answer.sentence().startswith("No clear winner among 3 configurations (95 %, 3 blocks, ±")
+    assert sentence(answer).startswith("No clear winner among 3 configurations (95 %, 3 blocks, ±")
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
@@ -277,8 +278,8 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
     assert len(answer.tied) == 1
     assert (answer.half_width < 0.05) == named
     assert (answer.winner is not None) == named
-    assert answer.sentence().startswith("Fastest: " if named else "No clear winner among 2 configurations (95 %, 3 ")
-    assert answer.to_dict()["winner"] == (answer.best.case_id if named else None)
+    assert sentence(answer).startswith("Fastest: " if named else "No clear winner among 2 configurations (95 %, 3 ")
+    assert to_dict(answer)["winner"] == (answer.best.case_id if named else None)
     places = {row["place"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])
@@ -299,7 +300,7 @@ def test_a_set_of_unknown_width_names_no_winner(tmp_path):
     ]
     (answer,) = spots(tmp_path, launches)
     assert (answer.decided, answer.half_width, answer.winner) == (True, None, None)
-    assert answer.sentence().startswith("No clear winner among 4 configurations (95 %, 6 blocks): ")
+    assert sentence(answer).startswith("No clear winner among 4 configurations (95 %, 6 blocks): ")
 
 
 def curve_of(tmp_path, truth, noise, blocks=3):
@@ -320,7 +321,7 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
     assert curve.half_width <= 0.02
     spread = max(each.slower for each in answer.candidates if each.case_id in curve.case_ids)
     assert spread < curve.at_most <= (1 + spread) * (1 + curve.half_width) - 1
-    (note,) = answer.notes()
+    (note,) = notes(answer)
     assert note == (
         "ddp native, 2 ranks: the bucket size makes no significant difference from 0.25 to 25 MiB and at PyTorch's "
         f"default (3 blocks, ±{100 * curve.half_width:.1f} %; no size is more than "
@@ -331,17 +332,17 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
 def test_too_few_blocks_make_no_curve_flat(tmp_path):
     answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.03)
     assert curve.shape == "unclear"
-    (note,) = answer.notes()
+    (note,) = notes(answer)
     assert note.startswith("ddp native, 2 ranks: 3 blocks are too few to resolve an effect of the bucket size (±")
     answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003, blocks=1)
     assert (curve.shape, curve.half_width, curve.at_most) == ("unclear", None, None)
-    assert answer.notes() == []
+    assert notes(answer) == []
 
 
 def test_a_curve_that_bends_is_not_flat(tmp_path):
     answer, curve = curve_of(tmp_path, lambda c: 0.05 if c.bucket_mib == 0.25 else 0.04, noise=0.003)
     assert curve.shape == "optimum"
-    assert answer.notes() == []
+    assert notes(answer) == []
 
 
 def test_every_number_is_traced_to_rows_of_the_store(tmp_path):
