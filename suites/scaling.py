@@ -1,4 +1,4 @@
-"""What do more devices give: for one global batch (strong scaling), and for one batch a rank (weak scaling)?
+"""What do more devices give: for one global batch (strong scaling), and for one batch per rank (weak scaling)?
 
 Up to what the machine has: 1, 2, 4, ... devices.
 """

@@ -13,7 +13,7 @@ CASES = [
     sweep(strategy="hsdp", ranks_per_node=2, world_size=4),
     sweep(strategy=("tp_ddp", "tp_fsdp"), tp_size=2, world_size=4),
     sweep(strategy="pp", schedule=("gpipe", "1f1b"), microbatches=4, world_size=(2, 4)),
-    # Two stages a rank: gpt-nano's four blocks are enough for two ranks.
+    # Two stages per rank: gpt-nano's four blocks are enough for two ranks.
     sweep(strategy="pp", schedule="interleaved", microbatches=4, world_size=2),
     sweep(strategy=("layer_split", "parameter_server", "parameter_server_async"), world_size=(2, 4)),
     # No answer: what communication could cost at most.

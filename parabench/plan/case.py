@@ -39,7 +39,7 @@ class Case(Checked):
 
     Of the strategy, each only where it has them (`strategies.OPTIONAL`):
     `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is PyTorch's own
-    default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block a unit). `ranks_per_node` groups ranks for
+    default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block per unit). `ranks_per_node` groups ranks for
     `two_level` and is how many share a shard of `hsdp`. `grad_accumulation` is how many parts of a rank's batch are
     computed one after the other before the optimizer steps; with `no_sync` only the last of them reduces gradients.
     `find_unused_parameters`, `static_graph` and `gradient_as_bucket_view` are DDP's own. `tp_size` is how many

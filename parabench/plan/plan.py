@@ -88,7 +88,7 @@ class Plan(Generic[C, P]):
         return self.protocol.launches + len(self.extra)
 
     def launches(self) -> list[PlannedLaunch[C]]:
-        """Every case once a block, each block in its own seeded random order, so that drift hits all cases alike."""
+        """Every case once per block, each block in its own seeded random order, so that drift hits all cases alike."""
         shuffle = random.Random(self.seed)
         launches = []
         for block in range(self.protocol.launches):

@@ -122,7 +122,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "ddp": StrategyEntry(
         target="parabench.strategies.data_parallel:ddp",
-        summary="DistributedDataParallel: a replica a rank, gradients all-reduced in buckets",
+        summary="DistributedDataParallel: one replica per rank, gradients all-reduced in buckets",
         axes=_DDP,
         splits="batch",
         travels="gradients, all-reduced in buckets during backward",
@@ -155,7 +155,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
         summary="FSDP2 that keeps gathered parameters from forward to backward: gradients and optimizer state sharded",
         axes=_REDUCING,
         splits="batch, gradients, optimizer state; parameters between steps",
-        travels="parameters, gathered once a step; gradients, reduce-scattered",
+        travels="parameters, gathered once per step; gradients, reduce-scattered",
         memory=memory.ZERO2,
         calls={Group.ALL: _SHARDS},
         color="#E69F00",
@@ -163,7 +163,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "fsdp": StrategyEntry(
         target="parabench.strategies.fsdp:fsdp",
-        summary="FSDP2: parameters, gradients and optimizer state sharded; all-gather and reduce-scatter a unit",
+        summary="FSDP2: parameters, gradients and optimizer state sharded; all-gather and reduce-scatter per unit",
         axes=_REDUCING,
         splits="batch, parameters, gradients, optimizer state",
         travels="parameters, gathered for forward and again for backward; gradients, reduce-scattered",

@@ -82,7 +82,7 @@ def _reducing(module: FSDPModule, reduces: bool) -> AbstractContextManager[Any]:
 
 
 def group_blocks(blocks: Sequence[nn.Module], bucket_mib: float | None) -> list[list[nn.Module]]:
-    """Consecutive blocks, as many to a unit as fit into `bucket_mib`, at least one; None: one block a unit."""
+    """Consecutive blocks, as many to a unit as fit into `bucket_mib`, at least one; None: one block per unit."""
     units: list[list[nn.Module]] = []
     filled = 0
     for block in dict.fromkeys(blocks):  # one that is used twice is sharded once

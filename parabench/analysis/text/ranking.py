@@ -122,7 +122,7 @@ def _all_alike(answer: Answer, objective: Objective, number: str, everything: st
         if answer.too_wide:
             found = f"No clear winner among {everything} ({basis})"
     spread = max(candidate.slower for candidate in answer.tied)
-    behind = f": the last is {format.percent(spread)} behind the first" if spread > format.EXACT else ""
+    behind = f": the last {objective.worse(spread)} than the first" if spread > format.EXACT else ""
     return [f"{found}{behind}.", _nominally(answer.best.label, number), _sentence(_more_blocks(answer))]
 
 
@@ -158,7 +158,7 @@ def _default(answer: Answer, objective: Objective) -> str:
     if answer.default is None or answer.best is None:
         return ""
     if answer.default.case_id == answer.best.case_id:
-        return "It is PyTorch's default."
+        return f"{answer.best.label} is PyTorch's default."
     if answer.default.case_id in {candidate.case_id for candidate in answer.tied}:
         return f"PyTorch's default ({answer.default.label}) is one of these." if answer.slower else ""
     return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(answer.default.slower)}."
