@@ -264,9 +264,11 @@ class SessionData:
         return {Case.from_dict(entry["case"]).id: str(entry["reason"]) for entry in skipped}
 
     @cached_property
-    def planned(self) -> set[str]:
-        """The ids of the cases that the plan was to launch."""
-        return {Case.from_dict(fields).id for fields in self.session.plan.get("cases") or []}
+    def planned(self) -> dict[str, Case]:
+        """The cases of the plan by id, also those that it could not run here."""
+        plan = self.session.plan
+        fields = [*(plan.get("cases") or []), *(entry["case"] for entry in plan.get("skipped") or [])]
+        return {case.id: case for case in map(Case.from_dict, fields)}
 
     @cached_property
     def origin(self) -> Origin:

@@ -82,7 +82,7 @@ def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, boo
     steps = steps[steps["launch_id"].isin(launches["launch_id"])]
     fields = _case_fields(launches["case_json"], launches["session_id"].map(gpus))
     table = pd.concat([launches[list(_KEPT)].infer_objects().reset_index(drop=True), fields], axis="columns")
-    table = table.join(_step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
+    table = table.join(step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
     return table.assign(n_steps=table["n_steps"].fillna(0).astype(int))
 
 
@@ -100,7 +100,7 @@ def _case_fields(stored: pd.Series[str], gpus: pd.Series[bool]) -> pd.DataFrame:
     return fields.take(codes).reset_index(drop=True)
 
 
-def _step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
+def step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
     """By launch: launch_step_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
     # A step without end has no known length either.
     known = steps[np.isfinite(steps["step_s"].to_numpy(dtype=float))]

@@ -172,5 +172,10 @@ def one_form(table: pd.DataFrame) -> pd.DataFrame:
     return table[out_of_place | ~has_both]
 
 
+def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `launch_sizes` that count: launches that succeeded, in the form that algorithms are compared in."""
+    return one_form(sizes[sizes["status"] == Status.OK])
+
+
 def _log_mean(values: pd.Series[float]) -> float:
     return float(np.exp(np.log(values[values > 0]).mean())) if (values > 0).any() else float("nan")

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.collectives.bus import one_form
+from parabench.analysis.collectives.bus import good_sizes
 from parabench.analysis.collectives.cost_formula import Terms, terms
 from parabench.analysis.stats.cluster import SAME, Matrix, intervals
 from parabench.analysis.text import format
-from parabench.store.record import Status
 
 # Reweighting ends when no constant moves by more than this, relatively, or after so many rounds.
 _STEADY = 1e-10
@@ -135,7 +134,7 @@ def fit_costs(points: Sequence[Point]) -> tuple[Fit, ...]:
 
 def points_of(sizes: pd.DataFrame) -> list[Point]:
     """The points of `bus.launch_sizes`: every launch that succeeded, in the form that algorithms are compared in."""
-    good = one_form(sizes[sizes["status"] == Status.OK])
+    good = good_sizes(sizes)
     return [
         Point(
             op=row["op"],

@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
+from parabench.analysis.collectives.bus import bus_table, good_sizes, launch_sizes
 from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS
 from parabench.plan.collective_protocol import LATENCY
-from parabench.store.record import Status
 from parabench.store.results import Results
 
 
@@ -80,7 +79,7 @@ def bus_answers(results: Results, session: str | int | None = None) -> tuple[Bus
 
 def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
     """The same from the table of `bus.launch_sizes`; nothing for an operation without a launch that succeeded."""
-    good = one_form(sizes[sizes["status"] == Status.OK])
+    good = good_sizes(sizes)
     groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
     order = {op: i for i, op in enumerate(OPS)}
     return tuple(_answer(op, n, groups[op, n]) for op, n in sorted(groups, key=lambda key: (order[key[0]], key[1])))

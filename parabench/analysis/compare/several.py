@@ -79,23 +79,12 @@ class Matches:
         work = self._works[at][case]
         if work in self._of_work[other]:
             return "several cases are this work on one of the sides; measure one device and backend a session"
-        side = self.sides[other]
-        if work in self._skipped[other]:
-            return f"skipped in {side.session.name}: {self._skipped[other][work]}"
-        planned = work in self._planned[other]
-        return (
-            f"planned in {side.session.name}, but not launched" if planned else f"not measured in {side.session.name}"
-        )
+        return self.sides[other].why_missing(self._planned[other].get(work, case))
 
     @cached_property
-    def _planned(self) -> list[set[str]]:
-        plans = [side.session.plan.get("cases") or [] for side in self.sides]
-        return [{_work(Case.from_dict(fields)) for fields in plan} for plan in plans]
-
-    @cached_property
-    def _skipped(self) -> list[dict[str, str]]:
-        plans = [side.session.plan.get("skipped") or [] for side in self.sides]
-        return [{_work(Case.from_dict(entry["case"])): str(entry["reason"]) for entry in plan} for plan in plans]
+    def _planned(self) -> list[dict[str, str]]:
+        """Of each side, the id under which its plan has a work."""
+        return [{_work(case): at for at, case in side.planned.items()} for side in self.sides]
 
 
 def _cases(side: SessionData) -> dict[str, Case]:

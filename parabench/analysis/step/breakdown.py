@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from parabench.analysis.launch_number import QUANTILE
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
+from parabench.analysis.tables import step_numbers
 from parabench.analysis.text import format
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import MESSAGES, WAIT, Finding, Phase
@@ -165,7 +165,7 @@ def case_anatomy(seen: SessionData) -> pd.DataFrame:
     `case_id`, `label`, `launches`, then the seconds of `step_table`: medians over the steps of the rank whose median
     step is longest, then over launches (as the parts of timed steps, so they need not add up to the last digit).
     `calls` and `unknown_calls` count all of its steps and ranks. `instruments_ratio` is how long an instrumented step
-    takes by a timed one: the same quantile (`launch_number.QUANTILE`) of both in each launch, of as many timed steps
+    takes by a timed one: the same quantile of both in each launch, of as many timed steps
     as there are instrumented ones, the last: a low quantile of few steps is larger than that of many. The median over
     launches.
     """
@@ -208,17 +208,10 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
     count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
-    quantile = seen.valid.set_index("launch_id")["device"].map(QUANTILE)
-    ratio: pd.Series[float] = _quantile(instrumented, quantile) / _quantile(timed, quantile)
+    devices = seen.valid.set_index("launch_id")["device"]
+    numbers = (step_numbers(steps, devices)["launch_step_s"] for steps in (instrumented, timed))
+    ratio: pd.Series[float] = next(numbers) / next(numbers)
     return ratio
-
-
-def _quantile(steps: pd.DataFrame, quantile: pd.Series[float]) -> pd.Series[float]:
-    """Each launch's own quantile of its steps, in seconds."""
-    by_launch = steps.groupby("launch_id")["step_s"]
-    each = {q: by_launch.quantile(q) for q in QUANTILE.values()}
-    own: pd.Series[float] = pd.concat([values[quantile.reindex(values.index) == q] for q, values in each.items()])
-    return own
 
 
 def findings(seen: SessionData) -> Iterator[Finding]:
