@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -94,10 +95,11 @@ class Session:
         blocks = (self.plan.get("protocol") or {}).get("launches") or 0
         return len(self.plan.get("cases") or []) * int(blocks) + sum(map(len, self.plan.get("extra") or []))
 
-    def require(self, kind: str, instead: str) -> None:
-        """Raise UsageError, with what to do instead, when the session is of another kind."""
+    def require(self, kind: str, store: Path) -> None:
+        """Raise UsageError when the session, of that store, is of another kind."""
         if self.kind != kind:
-            raise UsageError(f"session {self.label or self.id} measured {self.kind}, not {kind}; {instead}")
+            measured = f"session {self.label or self.id} measured {self.kind}, not {kind}"
+            raise UsageError(f"{measured}; name one that did: {store}@SESSION")
 
 
 def select_session(results: Results, session: str | int | None = None) -> Session:

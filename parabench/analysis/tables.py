@@ -56,7 +56,7 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     is NaN.
     Raises UsageError for a session that trained nothing.
     """
-    session.require("training", "use --session to name one that did")
+    session.require("training", results.path)
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     ids = launches["launch_id"]
     whole, medians, devices = (

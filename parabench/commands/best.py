@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from parabench.commands.options import chosen_in
-from parabench.commands.output import json_text, say
+from parabench.commands.options import store_argument
+from parabench.commands.output import file_option, files_in, give, json_text
 from parabench.errors import UsageError
 
 
 @click.command()
-@click.argument("store")
-@click.option("--session", help="Id or label; the newest when not given.")
+@store_argument
 @click.option(
     "--objective",
     type=click.Choice(["step_time_s", "tokens_per_s", "memory", "joules"]),
@@ -20,15 +21,19 @@ from parabench.errors import UsageError
     help="What to rank by: step time, throughput, peak memory per rank, or energy per token.",
 )
 @click.option("--by", multiple=True, metavar="AXIS,...", help="Also the best for each value of these axes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/reference/best.schema.json).")
-def best(store: str, session: str | None, objective: str, by: tuple[str, ...], as_json: bool) -> None:
-    """Show the fastest configuration in STORE, or STORE@SESSION by id or label, and its uncertainty."""
+@file_option("json", "Write JSON (docs/reference/best.schema.json).")
+def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> None:
+    """Show the fastest configuration in STORE, or STORE@SESSION by id or label, and its uncertainty.
+
+    STORE is parabench-results when not given.
+    """
     from parabench.analysis.session import SessionData, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
     from parabench.store.results import load
+    from parabench.store.store import split
 
-    axes = _axes(by)
-    path, session = chosen_in(store, session)
+    axes, files = _axes(by), files_in(options)
+    path, session = split(store)
     results = load(path, LAUNCH_NUMBERS)
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
@@ -37,7 +42,7 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
         if axes or objective != "step_time_s":
             raise UsageError(
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
-                "give neither, or use --session to name one that trained"
+                f"give neither, or name one that trained: {path}@SESSION"
             )
         from parabench.analysis.text import collectives as text
 
@@ -55,10 +60,7 @@ def best(store: str, session: str | None, objective: str, by: tuple[str, ...], a
         seen = SessionData(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
         told, lines = [to_dict(each) for each in spots], best_lines.lines(seen, spots)
-    if as_json:
-        click.echo(json_text(told), nl=False)
-    else:
-        say(lines)
+    give(files, {"--json": lambda: json_text(told)}, lines, "answer")
 
 
 def _axes(by: tuple[str, ...]) -> tuple[str, ...]:

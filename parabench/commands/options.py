@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from parabench.errors import UsageError
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, Protocol
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from parabench.cluster.topology import LauncherFlags
 
 DEFAULT_OUT = Path("parabench-results")
+store_argument = click.argument("store", default=str(DEFAULT_OUT))
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -201,19 +201,6 @@ def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return decorate
-
-
-def chosen_in(store: str, session: str | None) -> tuple[Path, str | None]:
-    """(store, session) of an argument `store` or `store@session`, and of --session.
-
-    Raises UsageError where both name a session.
-    """
-    from parabench.store.store import split
-
-    path, named = split(store)
-    if named is not None and session is not None:
-        raise UsageError(f"{store} and --session {session} both name a session; give one of them")
-    return path, session if named is None else named
 
 
 def command() -> list[str]:

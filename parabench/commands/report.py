@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from parabench.commands.options import chosen_in
+from parabench.commands.options import DEFAULT_OUT
 from parabench.commands.output import show
 from parabench.errors import UsageError
 
@@ -20,9 +20,8 @@ template_option = click.option(
 
 
 @click.command()
-@click.argument("stores", nargs=-1, metavar="STORE...")
+@click.argument("stores", nargs=-1, metavar="[STORE]...")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
-@click.option("--session", help="Id or label; the newest when not given.")
 @template_option
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
 @click.option(
@@ -35,31 +34,25 @@ template_option = click.option(
 def report(
     stores: tuple[str, ...],
     output: Path,
-    session: str | None,
     template: Path | None,
     opened: bool,
     copies: Path | None,
 ) -> None:
-    """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them."""
+    """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them.
+
+    STORE is parabench-results when not given.
+    """
     if copies is not None:
         _copy(copies, stores)
         return
-    if not stores:
-        raise UsageError("no store is given; give the results.db of a run")
     if output.is_dir():
         raise UsageError(
             f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}"
         )
-    if session is not None and len(stores) > 1:
-        from parabench.store.store import split
-
-        raise UsageError(
-            f"--session {session} cannot name a session of {len(stores)} stores; "
-            f"write each as STORE@SESSION, as in {split(stores[0])[0]}@{session}"
-        )
     from parabench.report.assets import check_folder
+    from parabench.store.store import split
 
-    chosen = [chosen_in(store, session) for store in stores]
+    chosen = [split(store) for store in stores or (str(DEFAULT_OUT),)]
     if template is not None:
         check_folder(template)
     if len(chosen) > 1:

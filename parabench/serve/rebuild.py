@@ -100,7 +100,7 @@ class Child:
         # On a disk: it is large, and memory is the ranks'.
         with launch_folder(tempfile.gettempdir()) as folder:
             page = folder / "report.html"
-            command = [sys.executable, "-m", "parabench", "report", str(store), "--session", session, "-o", str(page)]
+            command = [sys.executable, "-m", "parabench", "report", f"{store}@{session}", "-o", str(page)]
             if self._template is not None:
                 command += ["--template", str(self._template)]
             # A session of its own: Ctrl-C is for the server, which ends it then.

@@ -468,7 +468,7 @@ def test_what_cannot_be_served_is_one_line(tmp_path):
     for arguments, said in (
         ([tmp_path / "text.db"], "is not a parabench store"),
         ([tmp_path / "r.db", "--template", tmp_path / "no"], "is not a folder; give --template"),
-        ([f"{tmp_path}/r.db@x", "--session", "y"], "both name a session"),
+        ([f"{tmp_path}/r.db@"], "names no session after the @"),
     ):
         result = CliRunner().invoke(main, ["serve", *map(str, arguments)])
         assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (2, 1, "")

@@ -47,7 +47,7 @@ def session_launches(results: Results, session: Session) -> pd.DataFrame:
 
     Raises UsageError for another kind of session.
     """
-    session.require("collectives", "use --session to name one that did")
+    session.require("collectives", results.path)
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     cases = {text: CollectiveCase.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
     return launches.assign(label=[cases[text].label for text in launches["case_json"]])

@@ -44,7 +44,7 @@ def _load(path: Path, loaded: dict[Path, Results]) -> Results:
 def side_of(results: Results, session: str | int | None = None, role: str = "base") -> SessionData:
     """A session (default: the newest) of results that are loaded. Raises UsageError, as `read_side` does."""
     chosen = select_session(results, session)
-    chosen.require("training", f"name one that did: {results.path}@SESSION")
+    chosen.require("training", results.path)
     return SessionData(results, chosen, role)
 
 

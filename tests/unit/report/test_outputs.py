@@ -32,8 +32,8 @@ def store(tmp_path_factory):
 
 
 def test_a_session_is_named_with_the_store_everywhere(store, tmp_path):
-    alike = [parabench("best", "--json", *words) for words in ((f"{store}@one",), (store, "--session", "one"))]
-    assert alike[0].stdout == alike[1].stdout != parabench("best", "--json", store.parent).stdout
+    alike = [parabench("best", "--json", "-", f"{store}@{session}").stdout for session in ("one", "1")]
+    assert alike[0] == alike[1] != parabench("best", "--json", "-", store.parent).stdout
     page = tmp_path / "page.html"
     assert parabench("report", f"{store.parent}@1", "-o", page).exit_code == 0
     assert "one" in page.read_text().partition("<title>")[2].partition("</title>")[0]
@@ -76,7 +76,7 @@ def test_a_history_file_that_fails_keeps_no_other_back(store, tmp_path):
 
 
 def test_the_first_of_a_front_saves_no_memory_and_not_minus_none(store):
-    assert '"less_memory": -0.0' not in parabench("best", store, "--json").stdout
+    assert '"less_memory": -0.0' not in parabench("best", store, "--json", "-").stdout
 
 
 def test_one_store_is_read_once_for_two_sides(store):

@@ -129,9 +129,7 @@ def test_memory_is_drawn_from_before_the_step_to_after_it(events):
 
 def test_the_launch_and_the_step_can_be_chosen(store, tmp_path):
     out = tmp_path / "trace.json"
-    done = parabench(
-        "export", "--trace", "ddp-native", store, "-o", out, "--launch", 3, "--step", 25, "--session", "fake"
-    )
+    done = parabench("export", "--trace", "ddp-native", f"{store}@fake", "-o", out, "--launch", 3, "--step", 25)
     assert "ddp native, 2 ranks: step 25 of launch 3" in done.output
     assert json.loads(out.read_text())["otherData"]["launch"] == 3
 

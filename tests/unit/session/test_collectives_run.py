@@ -253,10 +253,10 @@ def test_best_answers_for_either_kind_of_session(tmp_path):
     fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="training")
     cases = [fake.case(algorithm=name) for name in ("native", "ring")]
     fake.write(path, fake.sweep(cases, lambda c, s: 1e-4 * (1 + (c.algorithm == "ring"))))
-    (answer,) = json.loads(parabench("best", path, "--json").output)
+    (answer,) = json.loads(parabench("best", path, "--json", "-").output)
     (found,) = answer["ranges"]
     assert (found["first_bytes"], found["last_bytes"], found["algorithms"]) == (65536, 4194304, ["native"])
-    assert "ddp native" in parabench("best", path, "--session", "training").output
+    assert "ddp native" in parabench("best", f"{path}@training").output
 
 
 @pytest.mark.parametrize("kind", ["symbolic", "hard"])
@@ -322,7 +322,7 @@ def test_best_says_when_no_launch_ended_well(tmp_path):
     path = tmp_path / "r.db"
     fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
     assert parabench("best", path).output == ("No launch succeeded, so there is no fastest algorithm.\n")
-    assert json.loads(parabench("best", path, "--json").output) == []
+    assert json.loads(parabench("best", path, "--json", "-").output) == []
 
 
 def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch):

@@ -203,7 +203,7 @@ def test_several_axes_in_a_table(tmp_path):
     head = next(at for at, line in enumerate(lines) if line.startswith("strategy  world_size  best configuration"))
     assert " ".join(lines[head + 1].split()) == "ddp 4 ddp ring 25 MiB, 4 ranks 22.2 ms per step (±0.3 ms) – best 12"
     assert " ".join(lines[head + 2].split()) == "fsdp 4 fsdp native, 4 ranks 31.8 ms per step (±0.3 ms) 43 % yes 1"
-    told = valid(parabench("best", tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json").output)
+    told = valid(parabench("best", tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json", "-").output)
     assert [place["values"] for place in told[0]["by"][:2]] == [
         {"strategy": "ddp", "world_size": 4},
         {"strategy": "fsdp", "world_size": 4},
@@ -258,7 +258,7 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     launches = fake.sweep(cases, lambda c: truth[c.bucket_mib], noise=0.02)
     fake.write(tmp_path / "results.db", launches)
     said = parabench("best", tmp_path / "results.db").output
-    (answer,) = valid(parabench("best", tmp_path / "results.db", "--json").output)
+    (answer,) = valid(parabench("best", tmp_path / "results.db", "--json", "-").output)
     code = answer["best"]["code"]
     size = answer["best"]["label"].removeprefix("ddp native ").partition(" MiB")[0]
     assert f"bucket_cap_mb={size})" in code
@@ -267,9 +267,7 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     assert "One number per launch: 10th percentile of its steps, as on shared CPUs." in said
     assert said.endswith(f"To settle it: parabench run --resume --until-decided --out {tmp_path}\n")
     fake.write(tmp_path / "results.db", launches, label="newer")
-    assert (
-        "To settle it" not in parabench("best", tmp_path / "results.db", "--session", "fake").output
-    )  # only the newest resumes
+    assert "To settle it" not in parabench("best", f"{tmp_path}/results.db@fake").output  # only the newest resumes
     assert "To settle it" not in parabench("best", tmp_path / "results.db", "--objective", "memory").output
 
 
