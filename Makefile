@@ -25,7 +25,7 @@ help:
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make wheel   build the wheel, install it beside the source, and run it"
-	@echo "make versions  test answers and pages with the oldest and the newest pandas, plotly, click, numpy, ..."
+	@echo "make versions  test answers and pages with the oldest and the newest pandas, numpy, scipy, click, ..."
 	@echo "make clean   remove the virtual environment and caches"
 
 install: $(STAMP)

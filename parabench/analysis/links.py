@@ -51,8 +51,8 @@ def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
     for name in SAID:
         own = links[links["tier"] == name]
         if len(own):
-            rates = own["bytes_per_s"]
-            numbers = (own["latency_s"].median(), rates.median(), rates.min(), rates.max())
+            latencies, rates = own["latency_s"].dropna(), own["bytes_per_s"].dropna()
+            numbers = (latencies.median(), rates.median(), rates.min(), rates.max())
             found[name] = Tier(name, len(own), *(format.number_or_none(number) for number in numbers))
     return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VERSIONS = ("torch", "triton", "numpy", "pandas", "scipy", "plotly", "pytest-benchmark", "nvidia-ml-py")
+VERSIONS = ("torch", "triton", "numpy", "pandas", "scipy", "pytest-benchmark", "nvidia-ml-py")
 
 # NVIDIA's libraries come as wheels of their own, one for each major version of CUDA.
 WHEELS = {

@@ -248,7 +248,8 @@ def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
         rows = {row[at]: row_of[case] for case, row in first.items() if row[at] is not None}
         points = seen.once(curves)
         parts.append(points.assign(side=at, case=[rows[case] for case in points["case_id"]]))
-    points = pd.concat(parts, ignore_index=True)
+    # Columns of no rows have no types to be joined by.
+    points = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
     alike = [name for name in ALIKE if name in SHARED_WORK]
     titles: list[str] = []
     points["scaling"] = -1
