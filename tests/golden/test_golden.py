@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shlex
+import signal
+import socket
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 import pytest
 from rich.console import Console
 
+import every_warning
 import fake_collectives
 import fake_results as fake
 from command_line import parabench
 from fake_launch import FakeLauncher
 from parabench import __version__
+from parabench.ab import driver, server
+from parabench.ab.remote import Heard
+from parabench.ab.server import Side
+from parabench.ab.variant import Variant, read_variant
+from parabench.analysis.warnings.codes import CODES
 from parabench.cli import COMMANDS
 from parabench.commands import doctor
 from parabench.machine import machine
@@ -32,8 +42,9 @@ from parabench.session import session
 from parabench.session.progress import make_progress
 from parabench.session.request import CollectivesRequest, TrainingRequest
 from parabench.session.session import run_session
-from parabench.signals import signals_restored
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
+from parabench.signals import Interrupted, signals_restored
+from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Status
+from parabench.store.results import load
 
 GOLDEN = Path(__file__).parent
 HERE = Machine(cores=8, gpus_reason="this machine has none")
@@ -138,6 +149,71 @@ def of_run(**more: Any) -> str:
     )
 
 
+class SideHere:
+    """A side of `ab` in this process, with a fake launcher; side b takes `slower` times as long."""
+
+    def __init__(self, variant: Variant, heard: Heard, slower: float) -> None:
+        self.variant = variant
+        times = slower if variant.name == "b" else 1.0
+        launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
+        self._side = Side(lambda told: heard(variant.name, told), launcher)
+
+    def hello(self) -> None:
+        self.ask("hello")
+
+    def say(self, question: str, **values: Any) -> None:
+        self._answer = self._side.answer(question, json.loads(json.dumps(values)))
+
+    def hear(self) -> dict[str, Any]:
+        assert "refused" not in self._answer, self._answer
+        return self._answer
+
+    def ask(self, question: str, **values: Any) -> dict[str, Any]:
+        self.say(question, **values)
+        return self.hear()
+
+    def stop(self) -> None:
+        self._side.close()
+
+    def wait(self) -> None:
+        """Nothing is left of it."""
+
+
+def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
+    Path("mine.py").write_text(SUITE)
+    monkeypatch.setattr(server, "this_machine", lambda: HERE)
+    sides = [read_variant("a", ""), read_variant("b", "SIDE_B=1")]
+    monkeypatch.setattr(
+        driver, "running", lambda _, heard: nullcontext([SideHere(one, heard, slower) for one in sides])
+    )
+    run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"))
+    asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
+    return told(lambda console: driver.run_ab(asked, console))
+
+
+def of_serve() -> str:
+    """The line that it starts with, and the one it ends with."""
+    said = []
+    with patch("parabench.serve.server.listen") as listen:
+        listen.return_value.port = 8000
+        listen.return_value.serve_forever.side_effect = Interrupted(signal.SIGINT)
+        said.append(said_by("serve", "out/results.db", "--port", "8000"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        said.append(said_by("serve", "out/results.db", "--port", port).replace(str(port), "PORT"))
+    return "\n".join(said)
+
+
+def of_export() -> str:
+    one = fake.step(fake.launch(fake.case(), 10.0))
+    fake.write(Path("seen.db"), [one, fake.launch(fake.case(bucket_mib=1.0))])
+    words = (("ddp native, 2 ranks",), ("ddp native 1 MiB, 2 ranks",), ("fsdp",), (one.case.id, "--launch", "9"))
+    words += ((one.case.id, "--step", "1"),)
+    return "\n".join(said_by("export", "seen.db", "--trace", *each) for each in words)
+
+
 def of_collectives() -> str:
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     asked = CollectivesRequest.of(
@@ -219,6 +295,26 @@ def of_wrong_input() -> str:
     return "\n".join(said)
 
 
+def of_warnings(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A finding of every code, with its advice."""
+    of_run(failing=True, memory_snapshot=True)
+    stored = load(Path("out/results.db")).finding[["code", "message", "advice"]].itertuples(index=False)
+    found = [*(Finding(*row) for row in stored), *every_warning.findings(Path()), *of_problems(monkeypatch)]
+    first = {each.code: each for each in reversed(found)}
+    assert first.keys() == CODES.keys()
+    return "".join(f"{code}: {first[code].message}\n    {first[code].advice}\n" for code in sorted(CODES))
+
+
+def of_problems(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """All that `doctor` can find, of a machine of one core that has everything against it."""
+    of_doctor(monkeypatch, gpus=False)
+    Path("scaling_governor").write_text("powersave\n")
+    governor = SimpleNamespace(glob=lambda pattern: [Path("scaling_governor")])
+    monkeypatch.setattr(doctor, "Path", lambda path: governor)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    return list(doctor.problems(replace(HERE, cores=1)))
+
+
 def contents() -> dict[Path, bytes]:
     return {path: path.read_bytes() if path.is_file() else b"" for path in Path().rglob("*")}
 
@@ -237,6 +333,10 @@ TEXTS: dict[str, Callable[..., str]] = {
     "run-interrupted": lambda: of_run(interrupt_at=3),
     "collectives": of_collectives,
     "progress": of_progress,
+    "ab-same": lambda monkeypatch: of_ab(monkeypatch, slower=1.0),
+    "ab-slower": lambda monkeypatch: of_ab(monkeypatch, slower=1.1),
+    "serve": of_serve,
+    "export": of_export,
     "best": of_best,
     "best-by": lambda: of_best("--by", "world_size", "--objective", "memory"),
     "best-collectives": of_bus,
@@ -251,6 +351,7 @@ TEXTS: dict[str, Callable[..., str]] = {
     "compare-across-markdown": lambda: of_across("--markdown", "-"),
     "history": of_history,
     "history-all": lambda: of_history("--all"),
+    "warnings": of_warnings,
     "wrong-input": of_wrong_input,
 }
 
