@@ -159,7 +159,7 @@ def fsdp(pairs: int) -> None:
         case = Case(strategy="fsdp", algorithm=algorithm, world_size=ranks, device="cpu", backend="gloo", **FSDP)
         done = launch(LaunchSpec.of(case, Protocol(warmup=5, steps=30), deadline_s=DEADLINE_S))
         assert done.status == "ok", done.failure
-        return float(np.percentile(done.step_latencies(Phase.MEASURE), 10))
+        return float(np.percentile(done.step_times(Phase.MEASURE), 10))
 
     for ranks in (2, 4):
         logs = []

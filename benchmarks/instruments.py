@@ -66,7 +66,7 @@ def launched(case: Case, protocol: Protocol) -> Launch:
 
 def step_s(of: Launch, phase: Phase, last: int = 0) -> float:
     """A launch's one number: of all steps of a phase, or the `last` ones."""
-    return float(np.quantile(of.step_latencies(phase)[-last:], QUANTILE))
+    return float(np.quantile(of.step_times(phase)[-last:], QUANTILE))
 
 
 def interval(ratios: Sequence[float]) -> str:

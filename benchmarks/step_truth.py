@@ -48,7 +48,7 @@ def bare_s(folder: Path) -> float:
 def ours_s() -> float:
     done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=120))
     assert done.status == "ok", done.failure
-    return float(np.percentile(done.step_latencies(Phase.MEASURE), PERCENTILE))
+    return float(np.percentile(done.step_times(Phase.MEASURE), PERCENTILE))
 
 
 def main() -> None:

@@ -35,10 +35,10 @@ _KEPT = ("case_id", "label", "strategy", "model", "global_batch", "seq_len", "to
 
 
 def efficiency(seen: SessionData) -> pd.DataFrame:
-    """One row per case that has a latency, fastest first.
+    """One row per case that has a step time, fastest first.
 
     `tokens_per_s` counts `unit` (samples where there are no sequences). `formula_flops` and `counted_flops` are of one
-    step; `flops_per_s` is the one that `flops_source` names over the case's latency. `mfu` is that over
+    step; `flops_per_s` is the one that `flops_source` names over the case's step time. `mfu` is that over
     `peak_flops_per_s`, the sum of the peaks of the `devices` that it ran on, from the document `peak_source`. Joules
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """

@@ -133,7 +133,7 @@ def _against_theory(states: pd.DataFrame) -> list[str]:
     exact, uneven = known[known["exact"].astype(bool)], known[~known["exact"].astype(bool)]
     said = []
     if len(exact):
-        said.append(f"Measured is {_between(exact)} the formula in {format.count(len(exact), 'case')}.")
+        said.append(f"Measured memory is {_between(exact)} the formula in {format.count(len(exact), 'case')}.")
     off = exact[(exact["ratio"] - 1).abs() > OFF]
     if len(off):
         names = format.joined(dict.fromkeys(off["strategy"]))

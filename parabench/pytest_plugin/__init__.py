@@ -107,7 +107,7 @@ class SuiteFile(pytest.File):
 
     suite: Suite
     planned: Planned[Case, Protocol]
-    _latencies: dict[str, list[float]] | None = None
+    _step_times: dict[str, list[float]] | None = None
     _failures: dict[str, str]
     _judged: Judged | None = None
 
@@ -146,18 +146,18 @@ class SuiteFile(pytest.File):
             **given,
         )
 
-    def latencies(self, case: Case) -> list[float]:
+    def step_times(self, case: Case) -> list[float]:
         """The stored step times of `case`, in seconds; fails the test when one of its launches is not ok."""
-        if self._latencies is None:
+        if self._step_times is None:
             try:
                 self._run()
             except UsageError as error:
-                self._latencies = {}
+                self._step_times = {}
                 self._failures = {each.id: f"parabench: {error}" for each in self.planned.plan.cases}
-        assert self._latencies is not None
+        assert self._step_times is not None
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
-        return self._latencies[case.id]
+        return self._step_times[case.id]
 
     def finish(self, item: CaseItem) -> None:
         """Fail the test of a case that got slower than the baseline, if there is one."""
@@ -198,7 +198,7 @@ class SuiteFile(pytest.File):
             pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)
         results = load(path)
         write_report(results, path.with_name(REPORT_NAME), str(session_id))
-        self._latencies, self._failures = _read(results, session_id)
+        self._step_times, self._failures = _read(results, session_id)
         if gate is not None and base is not None:
             candidate = side_of(results, session_id, "candidate")
             suites = {item.parent for item in self.session.items if isinstance(item, CaseItem)}
@@ -223,7 +223,7 @@ class CaseItem(pytest.Function):
     @classmethod
     def of(cls, parent: SuiteFile, case: Case, skipped: str | None) -> CaseItem:
         """The item for `case`, skipped where there is a reason to."""
-        item: CaseItem = cls.from_parent(parent, name=case.id, callobj=step_latency)
+        item: CaseItem = cls.from_parent(parent, name=case.id, callobj=measured_steps)
         item.case = case
         item.readings = deque()
         item.add_marker(pytest.mark.benchmark(timer=item.readings.popleft), append=False)
@@ -234,12 +234,12 @@ class CaseItem(pytest.Function):
         return item
 
 
-def step_latency(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
+def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) -> None:
     """Step time: the slowest rank's time, every measured step of every launch."""
     item = request.node
     assert isinstance(item, CaseItem)
     assert isinstance(item.parent, SuiteFile)
-    durations = item.parent.latencies(item.case)
+    durations = item.parent.step_times(item.case)
     item.readings.extend(reading for duration in durations for reading in (0.0, duration))
     benchmark.extra_info["case"] = item.case.to_dict()
     # What is timed is nothing: the work was done before, by the ranks.
@@ -255,6 +255,6 @@ def _read(results: Results, session_id: int) -> tuple[dict[str, list[float]], di
     launches = launches[(launches["session_id"] == session_id) & (launches["block"] >= FIRST_BLOCK)]
     failed = launches[launches["status"] != Status.OK]
     steps = results.steps.merge(launches, left_on="launch_id", right_on="id")
-    latencies = {str(case): group["step_s"].tolist() for case, group in steps.groupby("case_id")}
+    step_times = {str(case): group["step_s"].tolist() for case, group in steps.groupby("case_id")}
     failures = {str(row["case_id"]): f"{row['status']}: {row['error']}" for row in failed.to_dict("records")}
-    return latencies, failures
+    return step_times, failures

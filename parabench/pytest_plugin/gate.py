@@ -109,7 +109,7 @@ class Judged:
         """Everything but the verdict and the cases that stayed the same; several that were not selected are one."""
         comparison = self.comparison
         unselected = [row.label for row in comparison.rows if row.case_id in self.unselected]
-        lines = [f"differs: {difference}" for difference in comparison.differences]
+        lines = [*map(str, comparison.differences)]
         lines += [f"warning: {finding.message} {finding.advice}" for finding in comparison.findings]
         lines += [
             compare_text.line(row)

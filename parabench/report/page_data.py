@@ -89,9 +89,9 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     `tables` are those of all cases and of all launches; `filters` are [column, title] pairs; `curves` is what
     `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
     rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
-    work has, `mean_peak_bytes` is each case's memory, mean over launches. `plus_minus_s` is a latency's 95 % half-width
-    where an answer knows it; the rest is `detail_data` and `case_columns`; `bars` are how the parts of a case's bars
-    look.
+    work has, `mean_peak_bytes` is each case's memory, mean over launches. `plus_minus_s` is a step time's 95 %
+    half-width where an answer knows it; the rest is `detail_data` and `case_columns`; `bars` are how the parts of a
+    case's bars look.
     """
     cases = seen.cases
     works = same_work(cases)

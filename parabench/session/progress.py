@@ -101,7 +101,7 @@ class PlainProgress(Progress):
         self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)
 
     def starting(self, label: str, block: int) -> None:
-        """A launch of what is called `label` begins: the line comes when there is a latency to tell."""
+        """A launch of what is called `label` begins: the line comes when there is a step time to tell."""
 
     def ended(self, label: str, block: int, how: str, ok: bool) -> None:
         """It ended; `how` says how in a few words. Tell which launch of how many this was, and what came out."""
@@ -116,7 +116,7 @@ class PlainProgress(Progress):
 
 
 class LiveProgress(PlainProgress):
-    """A bar with the case, block, count, time left and the last latency; launches that fail leave a line."""
+    """A bar with the case, block, count, time left and the last step time; launches that fail leave a line."""
 
     def __init__(self, console: Console, total: int, blocks: int, prefix: str) -> None:
         super().__init__(console, total, blocks, prefix)
@@ -162,4 +162,4 @@ def outcome(launch: Launch) -> str:
         size = max(call.bytes for call in launch.collectives)
         took = launch_number(launch.call_durations(size), launch.case.device)
         return f"{format.milliseconds(took)} per call at {size_text(size)}"
-    return f"{format.milliseconds(launch_number(launch.step_latencies(Phase.MEASURE), launch.case.device))} per step"
+    return f"{format.milliseconds(launch_number(launch.step_times(Phase.MEASURE), launch.case.device))} per step"

@@ -257,7 +257,7 @@ class Launch:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def step_latencies(self, phase: Phase | None = None) -> list[float]:
+    def step_times(self, phase: Phase | None = None) -> list[float]:
         """Seconds that each step took on its slowest rank, in order; of one phase, or of all. NaN where a rank's is
         unknown."""
         return _slowest(

@@ -36,8 +36,8 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
     case = Case(algorithm="ring", world_size=2, device="cpu", backend="gloo")
     launched = launch(LaunchSpec.of(case, PROTOCOL, deadline_s=GUARD_S, traces=tmp_path / "traces"))
     assert launched.status is Status.OK, launched.failure
-    assert len(launched.step_latencies()) == PROTOCOL.all_steps == 6
-    assert len(launched.step_latencies(Phase.MEASURE)) == 2
+    assert len(launched.step_times()) == PROTOCOL.all_steps == 6
+    assert len(launched.step_times(Phase.MEASURE)) == 2
     assert {s.step for s in launched.samples if s.phase == Phase.PROFILE} == {5}
     assert {s.step for s in launched.samples if s.phase == Phase.INSTRUMENT} == {4}
     # The profiled step is none of the instrumented ones, and trains like any other.

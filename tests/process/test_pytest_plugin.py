@@ -52,7 +52,7 @@ def test_only_selected_cases_are_launched(done, results):
     assert sorted(launched) == [("broken:strategy", "ring"), ("ddp", "ring"), ("single", "native")]  # and the reference
 
 
-def test_recorded_latencies_are_pytest_benchmarks_raw_data(folder, results):
+def test_recorded_step_times_are_pytest_benchmarks_raw_data(folder, results):
     steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
     stored = {case: group["step_s"].tolist() for case, group in steps[steps["block"] >= 0].groupby("case_id")}
     (entry,) = json.loads((folder / "out.json").read_text())["benchmarks"]

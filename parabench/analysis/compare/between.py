@@ -120,7 +120,7 @@ def _within(logs: list[Numbers]) -> tuple[int, float]:
 
 def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
     """The other sessions of base's store that could have been the base: finished, of trainings, of an environment that
-    differs in nothing that decides a latency, and not begun after both sides. The candidate is none of them, and
+    differs in nothing that decides a step time, and not begun after both sides. The candidate is none of them, and
     neither are the sides of an `ab`, which are variants."""
     table: pd.DataFrame = base.results.session
     latest = max(base.session.started_utc, candidate.session.started_utc)

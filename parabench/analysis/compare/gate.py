@@ -62,7 +62,7 @@ class CaseResult:
     def not_judged(self) -> bool:
         """Whether it may have become worse without anyone being able to tell: a gate with such a case cannot pass.
 
-        What was fixed, or is only in the candidate, has no latency before that it could be slower than.
+        What was fixed, or is only in the candidate, has no step time before that it could be slower than.
         """
         unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
         return self.fails_more or (unknown and not self.exempt)
@@ -140,7 +140,7 @@ def compare(
     sessions differ by themselves belongs to the error: `allowance`, a standard deviation of a session's log time, where
     base's store does not tell it. Every case of either side has a row. Raises UsageError when both sides are the same
     session; when they have no case in common, because a gate that judges nothing must not pass; and when they differ in
-    what decides a latency and `changed` does not name it (of two that took turns, that is what is being compared).
+    what decides a step time and `changed` does not name it (of two that took turns, that is what is being compared).
     """
     check_two(base, candidate)
     cases = [*base.cases_by_id.index, *candidate.cases_by_id.index]

@@ -124,7 +124,7 @@ def ends_of(case: str, side: SessionData) -> Ends:
 
 
 def _how(status: str, good: bool) -> str:
-    return f"{status} without a latency" if status == Status.OK and not good else str(status)
+    return f"{status} without a step time" if status == Status.OK and not good else str(status)
 
 
 def judge_ends(

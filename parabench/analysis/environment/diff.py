@@ -18,7 +18,7 @@ from parabench.plan.protocol import BY_STEPS_OR_TIME
 @dataclass(frozen=True)
 class Difference:
     """What is not the same on both sides, or was otherwise in the session before (`base`). `matters`: it can explain
-    another latency by itself."""
+    another step time by itself."""
 
     name: str
     base: str
@@ -46,8 +46,8 @@ def session_differences(base: Session, candidate: Session, devices: set[str]) ->
 
 
 def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> tuple[Difference, ...]:
-    """What changed from one session to another that computed on `devices`; what decides a latency first, the commit of
-    the project under test last, for it nearly always does."""
+    """What changed from one session to another that computed on `devices`; what decides a step time first, the commit
+    of the project under test last, for it nearly always does."""
     found = [
         each
         if each.name != "commit"
@@ -107,7 +107,7 @@ def check_alike(found: list[Difference], changed: tuple[str, ...], option: str =
         )
         names = " ".join(f"{option} {each.name}" for each in unmeant)
         raise UsageError(
-            f"the sides differ in what decides a latency: {said}; measure both on one machine, or judge that "
+            f"the sides differ in what decides a step time: {said}; measure both on one machine, or judge that "
             f"difference with {names}, or compare machines with `parabench compare --across-hardware`"
         )
 
@@ -188,7 +188,7 @@ HARDWARE, SOFTWARE = "hardware", "software"
 
 @dataclass(frozen=True)
 class Fact:
-    """What each side's record says of one thing. `matters`: where it differs, it can explain another latency by
+    """What each side's record says of one thing. `matters`: where it differs, it can explain another step time by
     itself."""
 
     kind: str
@@ -209,7 +209,7 @@ def facts(sides: Sequence[SessionData]) -> list[Fact]:
 
 def apart(told: Iterable[Fact], side: int, most: int = 3) -> str:
     """What sets a side apart in a few words: 'torch 2.14.0, commit 3f2a90c1b5d7'. The first facts that differ, those
-    that can explain a latency and the commit."""
+    that can explain a step time and the commit."""
     own = [fact for fact in told if fact.differs and (fact.matters or fact.name == "commit")]
     return ", ".join(f"{fact.name} {fact.values[side]}" for fact in own[:most])
 

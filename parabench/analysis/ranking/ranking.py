@@ -243,9 +243,9 @@ def _candidates(
     rows = cases.loc[order, list(_SHOWN)].to_dict("records")
     found = {}
     for case, row in zip(order, rows, strict=True):
-        tokens, latency = float(row["global_batch"]) * float(row["seq_len"]), seconds[case]
+        tokens, step_time_s = float(row["global_batch"]) * float(row["seq_len"]), seconds[case]
         # What a step takes is the case's one step time, whatever the launches are ranked by.
-        cost = {"launch_step_s": latency, "token_s": latency / tokens}.get(
+        cost = {"launch_step_s": step_time_s, "token_s": step_time_s / tokens}.get(
             objective.column, math.exp(effects.means[case])
         )
         margin, margin_s = (_margin(each, case) for each in (effects, times))
@@ -256,9 +256,9 @@ def _candidates(
             strategy=str(row["strategy"]),
             value=value,
             plus_minus=None if margin is None else margin * value,
-            step_time_s=latency,
-            plus_minus_s=None if margin_s is None else margin_s * latency,
-            tokens_per_s=tokens / latency,
+            step_time_s=step_time_s,
+            plus_minus_s=None if margin_s is None else margin_s * step_time_s,
+            tokens_per_s=tokens / step_time_s,
             unit=format.unit_of(int(row["seq_len"])),
             slower=math.expm1(effects.means[case] - effects.means[order[0]]),
             launches=effects.n[case],

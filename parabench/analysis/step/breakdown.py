@@ -222,7 +222,7 @@ def findings(seen: SessionData) -> Iterator[Finding]:
             code="instruments_slow",
             message=f"{case['label']}: the instrumented steps took {format.percent(case['instruments_ratio'] - 1)} "
             "longer than the timed ones, so the explanation of its step is approximate.",
-            advice="Read shares rather than times from it; latency and ranking come from the timed steps alone.",
+            advice="Read shares rather than times from it; step times and ranking come from the timed steps alone.",
             case_id=case["case_id"],
         )
     cases = seen.cases.set_index("case_id")

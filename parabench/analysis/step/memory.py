@@ -85,8 +85,8 @@ COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 
 
 def memory_phases(seen: SessionData) -> pd.DataFrame:
-    """One row per case and part of the step, cases by latency and parts in their order: `case_id, label, device, part`,
-    MEMORY_READINGS in bytes, `launches`. Unknown is NaN; empty where nothing was read.
+    """One row per case and part of the step, cases by step time and parts in their order: `case_id, label, device,
+    part`, MEMORY_READINGS in bytes, `launches`. Unknown is NaN; empty where nothing was read.
 
     Of a launch they are those of the rank that holds most in any part (reserved on CUDA, resident on the CPU), each the
     largest over its instrumented steps; of a case the median over launches.

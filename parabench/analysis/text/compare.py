@@ -28,11 +28,10 @@ def sentence(of: Comparison) -> str:
         Verdict.NO_REGRESSION: _none,
     }[of.verdict](of)
     counts = {outcome: sum(row.outcome == outcome for row in of.rows) for outcome in Outcome}
-    rest = [
-        f"{counts[outcome]:,} {outcome}"
-        for outcome in Outcome
-        if outcome not in (*REGRESSIONS, Outcome.SAME) and counts[outcome]
-    ]
+    told = {*REGRESSIONS, Outcome.SAME}
+    if of.verdict is Verdict.INCONCLUSIVE and counts[Outcome.UNCLEAR] == len(of.not_ruled_out):
+        told.add(Outcome.UNCLEAR)
+    rest = [f"{counts[outcome]:,} {outcome}" for outcome in Outcome if outcome not in told and counts[outcome]]
     also = f"Also: {', '.join(rest)}." if rest else ""
     return " ".join(part for part in (*said, _measured(of), also) if part)
 
@@ -194,7 +193,7 @@ def lines(of: Comparison) -> list[str]:
     """The whole comparison as lines of text."""
     return [
         sentence(of),
-        *(f"differs: {difference}" for difference in of.differences),
+        *map(str, of.differences),
         *(f"warning: {finding.message} {finding.advice}" for finding in of.findings),
         *map(line, of.rows),
     ]

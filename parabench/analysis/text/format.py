@@ -60,12 +60,12 @@ def _decimals(value: float, significant: int = 3) -> int:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A latency: '41.2 ms'."""
+    """A step time: '41.2 ms'."""
     return f"{digits(seconds * 1e3)} ms" if known(seconds) else UNKNOWN
 
 
 def margin(margin_s: float, of_s: float) -> str:
-    """The ± of a latency: '0.4 ms'. As many decimals as the latency has, or one digit where that shows 0;
+    """The ± of a step time: '0.4 ms'. As many decimals as the step time has, or one digit where that shows 0;
     'less than 0.001 ms' where that would take more than two decimals more."""
     return f"{_beside(margin_s * 1e3, of_s * 1e3)} ms"
 

@@ -38,7 +38,7 @@ class Panel:
 
 
 def measured(cases: pd.DataFrame) -> pd.DataFrame:
-    """The cases with a latency, fastest first as they come."""
+    """The cases with a step time, fastest first as they come."""
     return cases[cases["step_time_s"].notna()]
 
 

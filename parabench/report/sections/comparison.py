@@ -105,7 +105,7 @@ def _ratios(of: Several) -> Section:
 
 
 def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Section:
-    """The facts of a kind that are not the same everywhere, those that can explain another latency first."""
+    """The facts of a kind that are not the same everywhere, those that can explain another step time first."""
     own = sorted((fact for fact in told if fact.kind == kind and fact.differs), key=lambda fact: not fact.matters)
     matter = [fact.name for fact in own if fact.matters]
     verb = "can" if len(matter) == 1 else "can each"

@@ -84,9 +84,9 @@ const LIGHTEST = 1.25;  // times the fastest cell: one slow algorithm must not m
 const heatPanel = ({ sizes, names, cells }) => {
   const filled = cells.flatMap((line, y) => line.map((row, x) => ({ row, x, y }))).filter(({ row }) => row !== null);
   const rows = filled.map(({ row }) => row);
-  const latencies = rows.map((row) => cases.step_time_s[row] * 1e3);
-  const fastest = Math.min(...latencies);
-  const slowest = Math.min(Math.max(...latencies), LIGHTEST * fastest);
+  const times = rows.map((row) => cases.step_time_s[row] * 1e3);
+  const fastest = Math.min(...times);
+  const slowest = Math.min(Math.max(...times), LIGHTEST * fastest);
   const outlined = filled.filter(({ row }) => cases.place[row]);
   return {
     traces: [{
@@ -95,7 +95,7 @@ const heatPanel = ({ sizes, names, cells }) => {
       textposition: "inside", insidetextanchor: "middle", textangle: 0, constraintext: "none",
       insidetextfont: { color: "#111111", size: 12 }, hovertext: rows.map(hoverOf), hovertemplate: "%{hovertext}<extra></extra>",
       marker: {
-        color: latencies.map((ms) => shade(Math.min(1, (ms - fastest) / (slowest - fastest || 1)))), line: { width: 0 },
+        color: times.map((ms) => shade(Math.min(1, (ms - fastest) / (slowest - fastest || 1)))), line: { width: 0 },
       },
     }],
     layout: laidOut("bucket size (MiB)", "", {

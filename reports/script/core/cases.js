@@ -5,7 +5,7 @@ import { besides, count, known, plain, say } from "./format.js";
 import { openCase } from "./state.js";
 
 export const marginMs = (row) => besides(cases.plus_minus_s[row] * 1e3, cases.step_time_s[row] * 1e3);
-// The ± of a throughput is as large a part of it as that of the latency.
+// The ± of a throughput is as large a part of it as that of the step time.
 export const marginRate = (row) => {
   const margin = (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.step_time_s[row];
   return margin >= 100 ? say.rate(margin) : besides(margin, cases.tokens_per_s[row]);

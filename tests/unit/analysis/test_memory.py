@@ -117,7 +117,7 @@ def test_who_holds_least_against_one_device_and_theory(tmp_path):
     assert said(tmp_path, one, ddp, fsdp, pp, split, theirs) == [
         "Lowest peak training state per rank: fsdp native, 4 ranks: 14.3 MiB. "
         "One device holds 48.0 MiB, 3.4 times as much. "
-        "Measured is 1.00 to 1.02 times the formula in 3 cases. "
+        "Measured memory is 1.00 to 1.02 times the formula in 3 cases. "
         "For layer_split and pp, the formula is an even split: measured is 1.33 to 1.50 times it in 2 cases. "
         "No formula for 1 case: deepspeed3."
     ]
@@ -125,13 +125,13 @@ def test_who_holds_least_against_one_device_and_theory(tmp_path):
 
 def test_strategies_that_do_not_hold_what_their_formulas_say_are_named(tmp_path):
     (text,) = said(tmp_path, holding(48), holding(24, strategy="zero1"), holding(14.28, strategy="fsdp", world_size=4))
-    assert "Measured is 0.67 to 1.02 times the formula in 3 cases. More than 5 % off the formula: zero1." in text
+    assert "Measured memory is 0.67 to 1.02 times the formula in 3 cases. More than 5 % off the formula: zero1." in text
 
 
 def test_without_one_device_ddp_stands_for_it_and_without_that_the_most(tmp_path):
     fsdp, zero2 = holding(14, strategy="fsdp", world_size=4), holding(24, strategy="zero2", world_size=4)
     (text,) = said(tmp_path, fsdp, zero2, holding(48))
-    assert ": 14.0 MiB. ddp holds 48.0 MiB, 3.4 times as much. Measured is equal to the formula in 3 cases." in text
+    assert "14.0 MiB. ddp holds 48.0 MiB, 3.4 times as much. Measured memory is equal to the formula in 3 cases" in text
     (text,) = said(tmp_path, fsdp, zero2)
     assert ": 14.0 MiB. Most: zero2 native, 4 ranks: 24.0 MiB, 1.7 times as much. Measured" in text
 
@@ -155,14 +155,14 @@ def test_alike_cases_of_a_strategy_are_named_once(tmp_path):
 def test_headroom_holds_neither_least_nor_most(tmp_path):
     (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
     assert ": fsdp native, 2 ranks: 26.0 MiB." in text
-    assert said(tmp_path, holding(48, strategy="local_only")) == ["Measured is equal to the formula in 1 case."]
+    assert said(tmp_path, holding(48, strategy="local_only")) == ["Measured memory is equal to the formula in 1 case."]
 
 
 def test_where_all_hold_the_same_nothing_holds_least(tmp_path):
     buckets = [holding(48, bucket_mib=bucket) for bucket in (1.0, 4.0)]
     table = states(fake.write(tmp_path / "r.db", buckets))
     (text,) = sentences(table)
-    assert text.startswith("Every case holds 48.0 MiB of training state per rank (the largest rank). Measured is equal")
+    assert text.startswith("Every case holds 48.0 MiB of training state per rank (the largest rank). Measured memory")
     assert compared(table) == []
 
 

@@ -370,7 +370,7 @@ def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outco
     assert "Slowdowns above 2 % are ruled out in every case judged (95 %; the upper bound is" in sentence(found)
     assert [each.code for each in found.findings] == [*(["unfinished"] if not finished else []), "unpaired"]
     if outcome is Outcome.NOT_OK:
-        how = "interrupted" if rest.get("status") else "ok without a latency"
+        how = "interrupted" if rest.get("status") else "ok without a step time"
         assert found.rows[-1].note == f"base ok, candidate {how}"
 
 
