@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # A machine with a GPU may have its torch outside of .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+# Whatever a shell or a container has set: tests start some hundred processes, and each would compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 # What reads tables, draws and prints, which is what other versions of libraries could change.
 ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
@@ -39,8 +41,8 @@ demo: $(STAMP)
 	$(BIN)/parabench run quick --out parabench-results/demo
 
 test: $(STAMP) test-js
-	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
-	$(BIN)/python -m pytest -m "not slow and alone" $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -m "not slow and alone" $(PYTEST_OPTIONS) $$(grep -rl 'pytest\.mark\.alone' --include='test_*.py' tests)
 
 # The script of the page; who uses parabench needs no node.
 test-js:
