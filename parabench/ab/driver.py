@@ -98,7 +98,7 @@ def conclude(
     again += ["--tolerance", str(request.tolerance)] if request.tolerance != TOLERANCE else []
     again += ["--alpha", str(request.alpha)] if request.alpha != ALPHA else []
     again += chain.from_iterable(("--changed", name) for name in changed)
-    told = [f"{each.name}: {each.shown() or 'as it is here'}" for each in variants]
+    told = [f"{each.name}: {each.shown() or 'this checkout and environment'}" for each in variants]
     for line in (*told, *lines(outcome), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         log(line)
     return outcome

@@ -75,7 +75,8 @@ def read_variant(name: str, text: str) -> Variant:
             folders.append(path)
         else:
             raise UsageError(
-                f"{option}: {word!r} is neither NAME=VALUE nor a folder; give one of them, or '' for as it is here"
+                f"{option}: {word!r} is neither NAME=VALUE nor a folder; give one of them, or '' for this checkout and "
+                "environment"
             )
     for what, found in (("virtual environments", venvs), ("folders", folders)):
         if len(found) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import time
@@ -172,7 +173,7 @@ def listen(live: Live, port: int) -> BaseWSGIServer:
                 LOOPBACK, port, application(live), threaded=True, request_handler=_Quiet, fd=place.fileno()
             )
     except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
         raise UsageError(
-            f"port {port} cannot be listened on: {error.strerror or error}; "
-            "give another --port, or 0 for any that is free"
+            f"port {port} cannot be listened on: {why}; give another --port, or 0 for any that is free"
         ) from error

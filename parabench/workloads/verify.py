@@ -95,7 +95,7 @@ def verify(launch: Launch, reference: Reference | None) -> None:
         launch.findings.append(
             Finding(
                 NO_EXCHANGE,
-                "Ranks trained apart, with no exchange: this is the headroom, what exchanging gradients costs at most.",
+                "Gradients were not exchanged: a no-communication baseline, the bound of what communication costs.",
                 "Read it as a bound for ddp; it is not a way to train.",
                 launch.case.id,
             )
@@ -248,8 +248,8 @@ def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
     return Finding(
         LOSS_COST,
         f"Gradients were applied {fmean(staleness):.2g} updates late on average, {max(staleness)} at most; {costs}.",
-        "This is another training: an optimizer step for each rank's gradient, computed on older parameters. Weigh its "
-        "step time together with its loss.",
+        "Not equivalent to single-device training: each rank's gradient is an optimizer step of its own, computed on "
+        "older parameters. Weigh its step time against its loss.",
         launch.case.id,
     )
 

@@ -253,7 +253,7 @@ def test_every_pair_is_launched_back_to_back_and_the_verdict_is_the_exit_code(la
     assert candidate.finished_utc
     assert results.launch["position"].max() == cases - 1
     assert "[1/18] block 1 of 3, " in lab.output
-    assert "\na: as it is here\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
+    assert "\na: this checkout and environment\nb: TOKEN=... OMP_NUM_THREADS=2\nNo " in lab.output
     assert f"again:  parabench compare {results.path}@ab-a {results.path}@ab-b" in lab.output
     assert "3 launches per side, interleaved." in lab.output
     assert sorted(each.name for each in (lab.folder / "out").iterdir()) == ["results.db"]

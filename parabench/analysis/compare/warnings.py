@@ -90,8 +90,8 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
     """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
     yield Finding(
         "one_machine",
-        "Each side is one machine at one time: the intervals do not cover how much other machines of the same kind, or "
-        "other days, would differ.",
+        "Each side is one machine at one time: the intervals do not cover the variation between machines of a kind, or "
+        "between days.",
         "Measure several machines of a kind before you decide on one.",
     )
     kinds = _two_kinds(base, candidate, pairs, "statistic")
@@ -99,17 +99,16 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
         yield Finding(
             "statistic",
             f"A launch's number is the {kinds[0]} of its steps on {base.role} and the {kinds[1]} on {candidate.role}, "
-            "because CPUs are shared and devices are not: part of the ratio is the statistic's.",
+            "because CPUs are shared and devices are not: part of the ratio is due to the statistic.",
             "Read nothing into a ratio near 1.",
         )
     devices = _two_kinds(base, candidate, pairs, "device")
     if devices:
-        kind = {"cpu": "resident memory of a process", accelerator.TYPE: "what torch allocated on a device"}
+        kind = {"cpu": "the resident set of a process", accelerator.TYPE: "what torch allocated on a device"}
         yield Finding(
             "memory",
-            f"Peak memory is {kind[devices[0]]} on {base.role} and {kind[devices[1]]} on {candidate.role}, which are "
-            "not the same.",
-            "Do not read the ratio per GB as one of efficiency.",
+            f"Peak memory is {kind[devices[0]]} on {base.role} and {kind[devices[1]]} on {candidate.role}.",
+            "Do not read the ratio per GB as one of efficiency: the two are not the same quantity.",
         )
     energy_sources = [" and ".join(sorted(_joules_from(side))) for side in (base, candidate)]
     if all(energy_sources) and energy_sources[0] != energy_sources[1]:
@@ -123,8 +122,8 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
     if software:
         yield Finding(
             "software",
-            f"The sides differ in more than hardware: {format.listed(software, most=8)}. The ratios are of all of it.",
-            "Measure both with the same software to see what the hardware does.",
+            f"The software differs too: {format.listed(software, most=8)}. The ratios include its effect.",
+            "Measure both sides with the same software to isolate the hardware.",
         )
 
 

@@ -221,8 +221,8 @@ def findings(seen: SessionData) -> Iterator[Finding]:
         yield Finding(
             code="instruments_slow",
             message=f"{case['label']}: the instrumented steps took {format.percent(case['instruments_ratio'] - 1)} "
-            "longer than the timed ones, so the explanation of its step is approximate.",
-            advice="Read shares rather than times from it; step times and ranking come from the timed steps alone.",
+            "longer than the timed ones, so the breakdown of its step is approximate.",
+            advice="Read shares rather than times from it; step time and ranking are of the timed steps alone.",
             case_id=case["case_id"],
         )
     cases = seen.cases.set_index("case_id")
@@ -233,8 +233,8 @@ def findings(seen: SessionData) -> Iterator[Finding]:
         if of["world_size"] > 1 and entry.rule is not Rule.FIRST_LOSS and not entry.one_process:
             yield Finding(
                 code="no_communication",
-                message=f"{case['label']}: no collective of its {of['world_size']} ranks was seen, which is not "
-                "believed: what it communicates goes where the instruments don't look.",
-                advice="Take its communication as unknown. The instruments see what goes through torch.distributed.",
+                message=f"{case['label']}: no collective of its {of['world_size']} ranks was recorded, so its "
+                "communication bypasses the instruments.",
+                advice="Take its communication as unknown: the instruments record torch.distributed alone.",
                 case_id=case["case_id"],
             )

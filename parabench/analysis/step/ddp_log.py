@@ -86,12 +86,12 @@ def findings(seen: SessionData) -> Iterator[Finding]:
         if _apart(theirs, ours) and alike > len(group) / 2 and alike > 1:
             yield Finding(
                 code="ddp_disagrees",
-                message=f"{label}: DDP's own logger has {format.milliseconds(theirs)} of {span} in an "
-                f"instrumented step, the instruments here {format.milliseconds(ours)}; so in {alike} of "
-                f"{format.count(len(group), 'pair')}.",
-                advice="One of the two is wrong, or they mean different spans (docs/explanation/instruments.md): a "
-                "forward hook of your own lies in one alone, and on a busy host ranks lose their core between two "
-                "readings of the clock. Trust neither before you know which.",
+                message=f"{label}: DDP's logger reports {format.milliseconds(theirs)} of {span} in an "
+                f"instrumented step, the instruments {format.milliseconds(ours)} (in {alike} of "
+                f"{format.count(len(group), 'pair')}).",
+                advice="One of them is wrong, or they measure different spans (docs/explanation/instruments.md): only "
+                "one includes a forward hook of your own, and on a busy host a rank may lose its core between two "
+                "readings of the clock. Trust neither until you know which.",
                 case_id=str(case_id),
             )
 

@@ -129,9 +129,9 @@ def findings(seen: SessionData) -> Iterator[Finding]:
     for case in table[sure & (table["waited_share"] > COSTLY)].to_dict("records"):
         yield Finding(
             code="straggler",
-            message=f"{case['label']}: {case['who']} came last to the collectives of "
-            f"{format.percent(case['share'])} of the steps, and the others stood still for "
-            f"{format.milliseconds(case['waited_s'])} per step ({format.percent(case['waited_share'])}) until it came.",
+            message=f"{case['label']}: {case['who']} was the last to enter the collectives in "
+            f"{format.percent(case['share'])} of the steps; the others waited {format.milliseconds(case['waited_s'])} "
+            f"per step for it ({format.percent(case['waited_share'])}).",
             advice="Look at what that rank does more than the others, at its device, and at what else runs there.",
             case_id=case["case_id"],
         )

@@ -17,6 +17,11 @@ from parabench.analysis.text.compare import SCHEMA
 
 def sentence(of: Across) -> str:
     """The ratios of step time, tokens per joule and tokens/s per GB, and what they leave out."""
+    return " ".join(sentences(of))
+
+
+def sentences(of: Across) -> list[str]:
+    """The same, sentence by sentence."""
     sides = f"On candidate ({of.candidate_hardware})", f"base ({of.base_hardware})"
     if of.step_time.ratio is None:
         said = [f"No case succeeded on both sides, so {sides[1]} cannot be compared with candidate "
@@ -35,7 +40,7 @@ def sentence(of: Across) -> str:
     ]
     failed = sum(case.step_time.ratio is None for case in of.cases)
     left = apart + ([f"{failed} that failed on a side"] if failed and of.step_time.ratio else [])
-    return " ".join(said) + (f" Left out: {', '.join(left)}." if left else "")
+    return said + ([f"Left out: {', '.join(left)}."] if left else [])
 
 
 def _gives(what: str, mean: Mean, cases: int) -> str:
@@ -79,10 +84,10 @@ def value(number: float | None) -> str:
 def lines(of: Across) -> list[str]:
     """The whole comparison as lines of text."""
     return [
-        sentence(of),
+        *format.in_lines(sentences(of)),
         *(f"hardware: {difference}" for difference in of.hardware),
         *(f"software: {difference}" for difference in of.software),
-        *(f"warning: {finding.message} {finding.advice}" for finding in of.findings),
+        *format.warnings(of.findings),
         *(f"{case.label}: {'; '.join(_case(case))}" for case in of.cases),
         *(f"only in {case.side}: {case.label}: {case.reason}" for case in of.alone),
     ]

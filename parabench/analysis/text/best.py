@@ -15,8 +15,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.stopping import candidates_of_spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
-from parabench.analysis.text import format
-from parabench.analysis.text.ranking import notes, said_value, sentence
+from parabench.analysis.text import format, ranking
 from parabench.store.record import FIRST_BLOCK, SHARED_PROCESSES
 from parabench.store.store import STORE_NAME
 
@@ -43,7 +42,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     Where no time is decided the memory stands first: bytes are the same in every launch, and one is enough for them.
     """
     answers = seen.once(spots)
-    fastest = [line for answer in answers for line in (sentence(answer), *notes(answer))]
+    fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
     return [*said[0], *said[1], *_settling(seen, answers)]
 
@@ -89,9 +88,9 @@ def _parts(answer: Answer) -> list[list[str]]:
     """Everything of one answer, in the order in which a reader asks; a blank line will part them."""
     best = answer.best
     return [
-        [sentence(answer)],
+        ranking.lines(answer),
         textwrap.indent(best.code, "    ").splitlines() if best is not None and best.code and answer.decided else [],
-        notes(answer),
+        ranking.notes(answer),
         _by_table(answer) if answer.by else [],
         ["Pareto-optimal in step time and peak memory:", *_front_table(answer.front)] if len(answer.front) > 1 else [],
     ]
@@ -110,7 +109,9 @@ def _by_table(answer: Answer) -> list[str]:
         first = "lowest mean" if answer.winner is None else "best"
         apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.distinguishable]
         behind = "–" if own is answer.best else format.percent(own.slower)
-        rows.append([*place.names, own.label, said_value(own, objective), behind, apart, str(place.configurations)])
+        rows.append(
+            [*place.names, own.label, ranking.said_value(own, objective), behind, apart, str(place.configurations)]
+        )
     return format.aligned(rows, texts=len(axes) + 1)
 
 

@@ -22,6 +22,11 @@ SCHEMA = 2
 
 def sentence(of: Comparison) -> str:
     """The verdict, which slowdowns are ruled out, what that rests on, and what else became of cases."""
+    return " ".join(sentences(of))
+
+
+def sentences(of: Comparison) -> list[str]:
+    """The same, sentence by sentence."""
     said = {
         Verdict.REGRESSION: _regression,
         Verdict.INCONCLUSIVE: _inconclusive,
@@ -33,7 +38,7 @@ def sentence(of: Comparison) -> str:
         told.add(Outcome.UNCLEAR)
     rest = [f"{counts[outcome]:,} {outcome}" for outcome in Outcome if outcome not in told and counts[outcome]]
     also = f"Also: {', '.join(rest)}." if rest else ""
-    return " ".join(part for part in (*said, _measured(of), also) if part)
+    return [part for part in (*said, *_measured(of), also) if part]
 
 
 def _regression(of: Comparison) -> Iterator[str]:
@@ -154,15 +159,15 @@ def _short(row: CaseResult) -> str:
     return f"; {short} has {format.count(there[short], 'launch')} where {long} has {there[long]:,}"
 
 
-def _measured(of: Comparison) -> str:
+def _measured(of: Comparison) -> Iterator[str]:
     """What the bounds rest on: launches, and of sides that were measured apart what sessions are taken to differ by."""
     if not of.judged:
-        return ""
+        return
     launches = [min(len(row.base_launches), len(row.candidate_launches)) for row in of.judged]
     many = f"{min(launches)} to {max(launches)}" if min(launches) < max(launches) else str(max(launches))
-    if of.between_sessions is None:
-        return f"{many} launches per side, interleaved."
-    return f"{many} launches per side, not interleaved. {_sessions(of, of.between_sessions)}"
+    yield f"{many} launches per side, {'not ' if of.between_sessions else ''}interleaved."
+    if of.between_sessions is not None:
+        yield _sessions(of, of.between_sessions)
 
 
 def _sessions(of: Comparison, between: BetweenSessions) -> str:
@@ -192,9 +197,9 @@ def command(of: Comparison) -> str:
 def lines(of: Comparison) -> list[str]:
     """The whole comparison as lines of text."""
     return [
-        sentence(of),
+        *format.in_lines(sentences(of)),
         *map(str, of.differences),
-        *(f"warning: {finding.message} {finding.advice}" for finding in of.findings),
+        *format.warnings(of.findings),
         *map(line, of.rows),
     ]
 

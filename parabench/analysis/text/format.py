@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TypeGuard
 
-from parabench.store.record import MIB
+from parabench.store.record import MIB, Finding
 
 UNKNOWN = "unknown"
+# Longer lines are hard to read in a terminal.
+COLUMNS = 120
 # Fractions below this are rounding: what was measured agrees exactly.
 EXACT = 1e-8
 # What may move a terminal's cursor, colour it, ring it or turn what follows around (controls, and Unicode's marks of
@@ -32,6 +34,17 @@ def one_line(text: object) -> str:
     """The same of a text without columns: whitespace becomes single spaces, so that none of it can look like a line of
     its own where a terminal wraps."""
     return printable(" ".join(str(text).split()))
+
+
+def in_lines(sentences: Sequence[str]) -> list[str]:
+    """The sentences in one line where it has no more than COLUMNS, else one a line."""
+    whole = " ".join(sentences)
+    return [whole] if len(whole) <= COLUMNS else list(sentences)
+
+
+def warnings(findings: Iterable[Finding]) -> list[str]:
+    """Findings as lines of text, each with its advice."""
+    return [line for each in findings for line in (f"warning: {each.message}", f"advice: {each.advice}")]
 
 
 def known(value: float | None) -> TypeGuard[float]:

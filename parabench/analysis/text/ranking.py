@@ -30,9 +30,14 @@ def sentence(answer: Answer) -> str:
     return f"{answer.heading}: {said}" if answer.heading else said
 
 
+def lines(answer: Answer) -> list[str]:
+    """The same as lines of text."""
+    first, *rest = sentences(answer)
+    return format.in_lines((f"{answer.heading}: {first}" if answer.heading else first, *rest))
+
+
 def sentences(answer: Answer) -> list[str]:
-    """The same without the heading, sentence by sentence: what is fastest, how sure that is, then what else one should
-    know."""
+    """The answer without the heading, sentence by sentence: what is fastest, how sure that is, what else to know."""
     if answer.best is None:
         return [answer.why_not or ""]
     objective = OBJECTIVES[answer.objective]

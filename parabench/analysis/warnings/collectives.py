@@ -44,7 +44,7 @@ def _failing(launches: pd.DataFrame) -> Iterator[Finding]:
             yield Finding(
                 code="fails_sometimes",
                 message=f"{group['label'].iloc[0]}: {len(group) - ok} of {format.count(len(group), 'launch')} "
-                "failed; only the good ones count.",
+                "failed; only those that succeeded count.",
                 advice="Read the launch's error before you choose this algorithm.",
                 case_id=str(case_id),
             )

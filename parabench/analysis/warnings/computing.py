@@ -103,9 +103,9 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
         yield Finding(
             code="mfu_above_peak",
             message=f"{format.listed([case['label'] for case in above], most=3)}: up to "
-            f"{max(case['mfu'] for case in above):.0%} of the peak, and no device computes faster than it can.",
-            advice="See whether products ran in a narrower arithmetic than the case's precision; else the count of "
-            "operations is wrong.",
+            f"{format.percent(max(case['mfu'] for case in above))} of the devices' peak FLOP/s, which is impossible.",
+            advice="Check whether matrix products ran in a narrower arithmetic than the case's precision; if not, the "
+            "FLOP count is wrong.",
         )
 
 

@@ -109,11 +109,10 @@ Warned = tuple[str, str, str]
 def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
     count, size = rows["foreign_processes"].max(), rows["foreign_bytes"].max()
     if count > 0:
-        held = f", holding up to {format.mebibytes(size)}" if format.known(size) else ", holding an unknown amount"
+        held = f"up to {format.mebibytes(size)}" if format.known(size) else "an unknown amount of memory"
         yield (
             "foreign_process",
-            f"{where} had up to {format.count(int(count), 'process')} on it that "
-            f"{'are' if count > 1 else 'is'} none of this benchmark's{held}, during the timed steps.",
+            f"{where} had up to {format.count(int(count), 'foreign process')} during the timed steps, holding {held}.",
             "End what else runs on the device (nvidia-smi names it), and measure again.",
         )
 
@@ -159,8 +158,8 @@ def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
     if worst > CLOCK_RANGE:
         yield (
             "clocks_moved",
-            f"{where} computed at {slowest / 1e6:,.0f} MHz in one third of the timed steps of a launch, and at "
-            f"{fastest / 1e6:,.0f} MHz in another, means that differ by {format.percent(worst)}.",
+            f"{where} ran at {slowest / 1e6:,.0f} MHz in one third of a launch's timed steps and at "
+            f"{fastest / 1e6:,.0f} MHz in another (means, {format.percent(worst)} apart).",
             "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
         )
 
@@ -229,11 +228,11 @@ def _ecc(seen: SessionData) -> Iterator[Placed]:
         if corrected or not_corrected or lasting > 0:
             finding = Finding(
                 "ecc_errors",
-                f"{label}: {place} corrected {format.count(corrected, 'memory error')} while it was launched, "
-                f"and could not correct {not_corrected}; {int(lasting) if format.known(lasting) else 'unknown'} in all "
-                "since its driver was loaded.",
-                "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and do not trust results "
-                "that an uncorrected error stood beside.",
+                f"{label}: {place} had {corrected:,} corrected and {not_corrected:,} uncorrected memory errors during "
+                f"the launches; {f'{int(lasting):,}' if format.known(lasting) else 'unknown'} uncorrected since its "
+                "driver was loaded.",
+                "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and trust no result with "
+                "an uncorrected error.",
                 str(case_id),
             )
             yield place, finding

@@ -66,8 +66,8 @@ def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding
         which = "Every case" if len(few) == len(labels) else format.listed(few, most=3)
         yield Finding(
             code="few_launches",
-            message=f"{which}: fewer than {FEW_LAUNCHES} good launches, "
-            "so the spread between launches is hardly known.",
+            message=f"{which}: fewer than {FEW_LAUNCHES} successful launches, "
+            "so the variation between launches is hardly known.",
             advice=f"Run {FEW_LAUNCHES} launches or more (--launches).",
         )
 
@@ -77,7 +77,7 @@ def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
         yield Finding(
             code="fails_sometimes",
             message=f"{case['label']}: {case['status']} of {format.count(case['n_launches'], 'launch')}; "
-            "only the good ones are ranked.",
+            "only those that succeeded are ranked.",
             advice="Read the launch's error before you choose this configuration.",
             case_id=case["case_id"],
         )
@@ -111,9 +111,9 @@ def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[
         yield Finding(
             code="shared_gpu_nccl",
             message=f"Up to {format.count(ranks, 'rank')} over NCCL on {format.count(devices, 'device')} of a node: "
-            "they share it, so these times are for correctness only, and neither speed nor scaling can be "
-            "read from them.",
-            advice="Compare what is computed; for times give every rank a device of its own.",
+            "they share devices, so these cases are for correctness only: neither speed nor scaling can be read from "
+            "their times.",
+            advice="Give each rank a device of its own; use only losses and verification of these cases.",
         )
 
 
@@ -140,9 +140,9 @@ def _sharing(seen: SessionData) -> Iterator[Finding]:
     where = f"up to {format.count(ranks, 'rank')} on {format.count(devices, 'device')}"
     yield Finding(
         code="shared_device",
-        message=f"{format.listed(found, most=3)}: {where}, {how}. A rank's times contain those of the others: such "
-        "cases show that results are right, and neither how fast they come nor how that scales.",
-        advice="Give each rank a device of its own; read losses and verification from these cases alone.",
+        message=f"{format.listed(found, most=3)}: {where}, {how}. A rank's times include those of the "
+        "others, so neither speed nor scaling can be read from them.",
+        advice="Give each rank a device of its own; use only losses and verification of these cases.",
     )
 
 

@@ -45,7 +45,7 @@ def check_links(links: pd.DataFrame) -> Iterator[Finding]:
         yield Finding(
             "links_unknown",
             f"{len(unknown)} of {words.count(len(links), 'direction')} between ranks could not be measured: {reasons}.",
-            "Read the reason, and measure again with --links: with --resume where launches are left, else anew.",
+            "Resolve the reason, then measure again with --links (and --resume where launches are left).",
         )
     known = links.drop(unknown.index)
     # Between processes of one host there is no link: what a message takes there, and how fast it is copied, is the
@@ -78,11 +78,11 @@ def _slow_end(own: pd.DataFrame, end: str, number: int) -> str:
         if (ways["bytes_per_s"] < SLOW_BANDWIDTH * typical).all():
             subject = f"All links inside node {number}" if inside else what.format(f"{end} {number}")
             carried = gigabytes(ways["bytes_per_s"].median())
-            return f"{subject}: {carried} (the median); of other links {where} it is {gigabytes(typical)}"
+            return f"{subject}: median {carried}; other links {where}: {gigabytes(typical)}"
     if (both["latency_s"] > SLOW_LATENCY * usual).all():
         subject = f"All links {'inside' if inside else 'of'} {end} {number}"
         took = microseconds(both["latency_s"].median())
-        return f"{subject}: a message takes {took} (the median); of other links {where} it is {microseconds(usual)}"
+        return f"{subject}: a message takes {took} (median); other links {where}: {microseconds(usual)}"
     return ""
 
 

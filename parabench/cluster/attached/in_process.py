@@ -42,9 +42,9 @@ from parabench.workloads.training import TrainingReport
 
 SHARED = Finding(
     SHARED_PROCESSES,
-    "All launches share the processes that somebody else started. Between launches memory is given back, peaks and "
-    "compiled code are forgotten, and each makes its own process group; allocators, caches and libraries stay warm. So "
-    "launches differ by less than fresh processes do, and intervals may be too narrow.",
+    "All launches share processes that somebody else started. Memory, peaks and compiled code are reset between "
+    "launches, and each makes its own process group; allocators, caches and libraries stay warm. Launches therefore "
+    "differ by less than fresh processes do, and intervals may be too narrow.",
     "Where you may start processes yourself, use `parabench run`: it gives every launch fresh ones.",
 )
 

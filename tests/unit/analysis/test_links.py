@@ -208,11 +208,11 @@ HOLES = [each._replace(bytes_per_s=None, reason="hung: no end after 60 s") for e
         (rows(2, 2, slow((2, 3))), "slow_link: From rank 2 to rank 3: 2.0 GB/s, and back 4.0 GB/s."),
         (
             rows(1, 4, of(3)),
-            "slow_rank_links: All links of rank 3: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.",
+            "slow_rank_links: All links of rank 3: median 2.0 GB/s; other links in a node: 4.0 GB/s.",
         ),
         (
             rows(2, 3, lambda a, b: 0.5 if min(a, b) > 2 else 1.0),
-            "slow_node_links: All links inside node 1: 2.0 GB/s (the median); of other links in a node it is 4.0 GB/s.",
+            "slow_node_links: All links inside node 1: median 2.0 GB/s; other links in a node: 4.0 GB/s.",
         ),
         (
             HOLES + rows(2, 2)[2:],
@@ -230,15 +230,15 @@ def test_the_smallest_thing_that_is_slow_is_named(links, said):
     [
         (
             {"slowed": of(2)},
-            "All links of node 2: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.",
+            "All links of node 2: median 0.25 GB/s; other links across nodes: 0.50 GB/s.",
         ),
         (
             {"slowed": lambda a, b: 0.5 if a == 2 else 1.0},
-            "All that node 2 sends: 0.25 GB/s (the median); of other links across nodes it is 0.50 GB/s.",
+            "All that node 2 sends: median 0.25 GB/s; other links across nodes: 0.50 GB/s.",
         ),
         (
             {"delayed": of(2, by=3)},
-            "All links of node 2: a message takes 180 µs (the median); of other links across nodes it is 60 µs.",
+            "All links of node 2: a message takes 180 µs (median); other links across nodes: 60 µs.",
         ),
     ],
 )

@@ -160,7 +160,7 @@ def test_what_few_ranks_of_a_busy_host_say_is_no_finding(
     said = list(findings(seen(tmp_path, *(known(**theirs) for theirs in launches))))
     assert len(said) == found
     for each in said:
-        assert "so in 2 of 3 pairs" in each.message
+        assert "(in 2 of 3 pairs)" in each.message
         assert "forward hook of your own" in each.advice
         assert "busy host" in each.advice
 

@@ -130,7 +130,7 @@ def test_a_finding_of_health_names_its_node(tmp_path):
     assert "node 1, device 1 throttled its clocks in 100 %" in known["throttled"].message
     assert "other processes used up to 30 % of node 1's CPU time" in known["host_busy"].message
     ecc = found(tmp_path, [gpu_launch(changed={(1, 0): {"ecc_corrected": lambda t: 3.0 + (t > 2)}})])["ecc_errors"]
-    assert "node 1, device 0 corrected 1 memory error while" in ecc.message
+    assert "node 1, device 0 had 1 corrected and 0 uncorrected memory errors during" in ecc.message
 
 
 def test_the_same_of_many_devices_is_one_finding(tmp_path):
@@ -369,7 +369,7 @@ def late(error_s):
 
 
 def test_who_comes_late_is_told_only_where_clocks_agree_that_well(tmp_path):
-    assert "rank 1 (node 1) came last" in found(tmp_path, [late(1e-4)])["straggler"].message
+    assert "rank 1 (node 1) was the last to enter the collectives" in found(tmp_path, [late(1e-4)])["straggler"].message
     for error_s in (1.5, None):
         known = seen(tmp_path, [late(error_s)])
         assert straggler_table(known)["who"].tolist() == ["rank 1 (node 1)"]

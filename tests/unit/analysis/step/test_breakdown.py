@@ -305,8 +305,8 @@ def test_who_comes_last_and_how_long_the_others_stand_still_for_it(seen_of):
     assert not found["by_schedule"]
     assert (found["steps"], found["launches"], found["agreeing"]) == (8, 2, 2)
     (finding,) = (each for each in session_warnings(seen) if each.code == "straggler")
-    assert "rank 1 came last" in finding.message
-    assert "1,500 ms per step (15 %)" in finding.message
+    assert "rank 1 was the last to enter the collectives" in finding.message
+    assert "1,500 ms per step for it (15 %)" in finding.message
 
 
 @pytest.mark.parametrize(

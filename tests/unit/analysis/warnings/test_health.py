@@ -52,8 +52,7 @@ def test_a_foreign_process_during_the_timed_steps(tmp_path):
         launch(1, foreign_processes=lambda t: float(t > 2), foreign_bytes=lambda t: 2.0 * GIB * (t > 2)),
     )
     assert finding.message.endswith(
-        "device 0 had up to 1 process on it that is none of this benchmark's, holding up to 2,048 MiB, "
-        "during the timed steps."
+        "device 0 had up to 1 foreign process during the timed steps, holding up to 2,048 MiB."
     )
     assert finding.case_id == gpu_case().id
 
@@ -65,7 +64,7 @@ def test_a_foreign_process_before_and_after_the_timed_steps_disturbs_nothing(tmp
 def test_a_foreign_process_of_unknown_size(tmp_path):
     unreadable, finding = found(tmp_path, launch(foreign_processes=2.0, foreign_bytes=lambda t: None))
     assert (unreadable.code, finding.code) == ("device_unreadable", "foreign_process")
-    assert "2 processes on it that are none of this benchmark's, holding an unknown amount" in finding.message
+    assert "2 foreign processes during the timed steps, holding an unknown amount of memory." in finding.message
 
 
 def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
@@ -106,8 +105,8 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
         launch(1, sm_clock_hz=clock, clock_event_reasons=lambda t: float(t == 2.0)),
     )
     assert finding.message.endswith(
-        "device 0 computed at 1,500 MHz in one third of the timed steps of a launch, and at 1,980 MHz in another, "
-        "means that differ by 24 %."
+        "device 0 ran at 1,500 MHz in one third of a launch's timed steps and at 1,980 MHz in another "
+        "(means, 24 % apart)."
     )
 
 
@@ -182,10 +181,11 @@ def test_a_sampler_that_had_nothing_to_read_says_why(tmp_path):
 def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
     finding = one(tmp_path, "ecc_errors", launch(ecc_corrected=lambda t: 3.0 + (t > 2)), launch(1))
     assert (
-        "device 0 corrected 1 memory error while it was launched, and could not correct 0; 0 in all" in finding.message
+        "device 0 had 1 corrected and 0 uncorrected memory errors during the launches; 0 uncorrected since"
+        in finding.message
     )
     finding = one(tmp_path, "ecc_errors", launch(2, ecc_uncorrected=2.0))
-    assert "corrected 0 memory errors while it was launched, and could not correct 0; 2 in all" in finding.message
+    assert "had 0 corrected and 0 uncorrected memory errors during the launches; 2 uncorrected since" in finding.message
 
 
 def test_a_busy_host_during_the_timed_steps(tmp_path):
