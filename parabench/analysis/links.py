@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.store.results import Results
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The tiers, from the farthest, and how each is said of links.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"

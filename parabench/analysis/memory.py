@@ -7,16 +7,26 @@ activations and communication buffers are not.
 from __future__ import annotations
 
 import json
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+import numpy as np
 
 from parabench.analysis.session import SessionData
+from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
+from parabench.store.columns import Columns, Rows, records
 from parabench.store.metrics import STATE_PARTS
 from parabench.store.record import Phase
 from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# A row of a state table.
+State = Mapping[str, Any]
 
 PARTS = STATE_PARTS
 # Farther than this from its formula a strategy holds something else: what is right agrees to a few tensors' padding.
@@ -34,126 +44,139 @@ COLUMNS = (
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
+    """`state_columns` as a DataFrame."""
+    return seen.once(state_columns).frame()
+
+
+def state_columns(seen: SessionData) -> Columns:
     """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
 
     The parts are those of the rank that holds most, in the launch in which it did; `theory` is NaN where there is no
     formula or the launch did not tell what it needs, `ratio` is measured / theory. `exact` is False where theory can
     only be an even split.
     """
-    good, rows = seen.valid, seen.rows("whole")
-    rows = rows[rows["metric"].isin(PARTS) & (rows["phase"] == Phase.MEASURE)]
-    held = pd.DataFrame({part: _by_rank(rows[rows["metric"] == part]) for part in PARTS}).dropna().sort_index()
-    case_of = good.set_index("launch_id")["case_id"]
-    held = held.assign(
-        _held=held.sum(axis="columns"), case_id=case_of.reindex(held.index.get_level_values(0)).to_numpy()
-    )
-    most_of = held.sort_values("_held", ascending=False, kind="stable").drop_duplicates("case_id").set_index("case_id")
+    good = valid_launches(seen.launch_columns)
+    case_of = dict(zip(good["launch_id"], good["case_id"], strict=True))
+    most_of: dict[str, tuple[float, ...]] = {}
+    for (launch_id, _), parts in _held(seen.results.whole_columns).items():
+        case = case_of.get(launch_id)
+        if case is not None and (case not in most_of or sum(parts) > sum(most_of[case])):
+            most_of[case] = parts
+    firsts = {row["case_id"]: row for row in reversed(records(good, _TOLD)) if row["case_id"] in most_of}
     table = []
-    firsts = good.drop_duplicates("case_id")
-    firsts = firsts[firsts["case_id"].isin(most_of.index)]
-    mosts = most_of.loc[firsts["case_id"], list(PARTS)].to_numpy(dtype=float)
-    for first, most in zip(firsts[list(_TOLD)].to_dict("records"), mosts, strict=True):
-        case_id = first["case_id"]
-        formula = entry_of(str(first["strategy"])).memory
+    for case, first in reversed(firsts.items()):
+        formula = entry_of(first["strategy"]).memory
         shape = shape_of(first)
         theory = formula.state(shape) if formula is not None and shape is not None else None
         expected = [theory.parameters, theory.gradients, theory.optimizer] if theory else [float("nan")] * 3
+        measured = sum(most_of[case])
+        told = [first[name] for name in ("case_id", "label", "model", "strategy", "world_size")]
+        about = (formula.text if formula else None, formula is not None and formula.exact)
         table.append(
-            {"case_id": case_id}
-            | {name: first[name] for name in ("label", "model", "strategy")}
-            | {"world_size": int(first["world_size"])}
-            | dict(zip(PARTS, most.tolist(), strict=True))
-            | {f"{part}_theory": value for part, value in zip(PARTS, expected, strict=True)}
-            | {"measured": float(most.sum()), "theory": sum(expected), "ratio": float(most.sum()) / sum(expected)}
-            | {"formula": formula.text if formula else None, "exact": formula is not None and formula.exact}
+            (*told, *most_of[case], measured, *expected, sum(expected), measured / sum(expected), *about),
         )
-    frame = pd.DataFrame(table, columns=list(COLUMNS))
-    return frame.sort_values(["world_size", "measured", "label"], kind="stable").reset_index(drop=True)
+    table.sort(key=lambda row: tuple(dict(zip(COLUMNS, row, strict=True))[name] for name in _ORDER))
+    return Columns.of(COLUMNS, table)
 
 
-def _by_rank(rows: pd.DataFrame) -> pd.Series[float]:
-    """One metric's values by launch and rank; the largest where a rank told several."""
-    keys = ["launch_id", "rank"]
-    values: pd.Series[float] = rows.set_index(keys)["value"]
-    return values if values.index.is_unique else values.groupby(level=keys).max()
+_ORDER = ("world_size", "measured", "label")
 
+
+def _held(whole: Rows) -> dict[tuple[int, int], tuple[float, ...]]:
+    """What each rank of each launch held, part by part, by launch and rank; the largest where a rank told several.
+    Without ranks that did not tell all."""
+    held: dict[tuple[int, int], list[float]] = {}
+    timed = np.asarray(whole["phase"]) == Phase.MEASURE
+    for at, part in enumerate(PARTS):
+        rows = whole[timed & (np.asarray(whole["metric"]) == part)]
+        for launch_id, rank, value in zip(*(np.asarray(rows[name]).tolist() for name in _NAMES), strict=True):
+            parts = held.setdefault((launch_id, rank), [math.nan] * len(PARTS))
+            parts[at] = value if not parts[at] > value else parts[at]
+    return {at: tuple(held[at]) for at in sorted(held) if not math.isnan(sum(held[at]))}
+
+
+_NAMES = ("launch_id", "rank", "value")
 
 # What of a launch says what its ranks should hold.
 _TOLD = ("case_id", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node", "facts")
 
 
-def sentences(states: pd.DataFrame) -> list[str]:
+def sentences(states: Rows) -> list[str]:
     """What a state table answers, a sentence or more for each model: which case holds least on the rank that holds
     most, against one device's, and how measured and theory compare."""
-    several = states["model"].nunique() > 1
+    models: dict[str, list[State]] = {}
+    for state in records(states, COLUMNS):
+        models.setdefault(state["model"], []).append(state)
     return [
-        (f"{model}: " if several else "") + " ".join([*_least(own), *_against_theory(own)])
-        for model, own in states.groupby("model", sort=False)
+        (f"{model}: " if len(models) > 1 else "") + " ".join([*_least(own), *_against_theory(own)])
+        for model, own in models.items()
     ]
 
 
-def compared(states: pd.DataFrame) -> list[str]:
+def compared(states: Rows) -> list[str]:
     """The same where there are strategies to compare, and nothing where there is one: for the head of a report, which
     most sessions fill with their times."""
-    return sentences(states) if states["strategy"].nunique() > 1 else []
+    return sentences(states) if len(set(states["strategy"])) > 1 else []
 
 
-def _least(states: pd.DataFrame) -> list[str]:
+def _least(states: list[State]) -> list[str]:
     """The first two sentences. What is no answer, such as training without exchange, holds neither least nor most."""
-    ordered = states[[entry_of(str(strategy)).ranked for strategy in states["strategy"]]]
-    if ordered.empty:
+    ordered = [state for state in states if entry_of(state["strategy"]).ranked]
+    if not ordered:
         return []
-    least, most = ordered["measured"].min(), ordered["measured"].max()
+    least, most = (pick(state["measured"] for state in ordered) for pick in (min, max))
     if least == most:
-        whom = "Every case holds" if len(ordered) > 1 else f"{ordered['label'].iloc[0]} holds"
+        whom = "Every case holds" if len(ordered) > 1 else f"{ordered[0]['label']} holds"
         return [f"{whom} {format.mebibytes(least)} of training state per rank (the largest rank)."]
-    holders = ordered[ordered["measured"] == least]
-    said = f"Lowest peak training state per rank: {format.listed(_names(holders), most=3)}: "
+    said = f"Lowest peak training state per rank: {format.listed(_names(ordered, least), most=3)}: "
     said += f"{format.mebibytes(least)}."
     for strategy, name in (("single", "One device"), ("ddp", "ddp")):
-        whole = ordered[(ordered["strategy"] == strategy) & (ordered["measured"] > least)]
-        if len(whole):
-            held = float(whole["measured"].iloc[0])
-            return [said, f"{name} holds {format.mebibytes(held)}, {format.digits(held / least, 2)} times as much."]
-    holders = ordered[ordered["measured"] == most]
+        whole = [state["measured"] for state in ordered if state["strategy"] == strategy and state["measured"] > least]
+        if whole:
+            times = format.digits(whole[0] / least, 2)
+            return [said, f"{name} holds {format.mebibytes(whole[0])}, {times} times as much."]
     times = f"{format.mebibytes(most)}, {format.digits(most / least, 2)} times as much"
-    return [said, f"Most: {format.listed(_names(holders), most=3)}: {times}."]
+    return [said, f"Most: {format.listed(_names(ordered, most), most=3)}: {times}."]
 
 
-def _names(holders: pd.DataFrame) -> list[str]:
-    """A case's label, or strategy and ranks of several cases alike in them."""
+def _names(states: list[State], measured: float) -> list[str]:
+    """Of the cases that hold so much: a case's label, or strategy and ranks of several cases alike in them."""
+    alike: dict[tuple[str, int], list[str]] = {}
+    for state in states:
+        if state["measured"] == measured:
+            alike.setdefault((state["strategy"], state["world_size"]), []).append(state["label"])
     return [
-        str(own["label"].iloc[0]) if len(own) == 1 else f"{strategy}, {format.count(int(str(world_size)), 'rank')}"
-        for (strategy, world_size), own in holders.groupby(["strategy", "world_size"], sort=False)
+        labels[0] if len(labels) == 1 else f"{strategy}, {format.count(world_size, 'rank')}"
+        for (strategy, world_size), labels in alike.items()
     ]
 
 
-def _against_theory(states: pd.DataFrame) -> list[str]:
-    known = states[states["ratio"].notna()]
-    exact, uneven = known[known["exact"].astype(bool)], known[~known["exact"].astype(bool)]
+def _against_theory(states: list[State]) -> list[str]:
+    known = [state for state in states if format.known(state["ratio"])]
+    exact, uneven = ([state for state in known if state["exact"] is is_exact] for is_exact in (True, False))
     said = []
-    if len(exact):
+    if exact:
         said.append(f"Measured memory is {_between(exact)} the formula in {format.count(len(exact), 'case')}.")
-    off = exact[(exact["ratio"] - 1).abs() > OFF]
-    if len(off):
-        names = format.joined(dict.fromkeys(off["strategy"]))
-        said.append(f"More than {100 * OFF:g} % off the formula: {names}.")
-    if len(uneven):
-        names = " and ".join(dict.fromkeys(uneven["strategy"]))
+    off = [state["strategy"] for state in exact if abs(state["ratio"] - 1) > OFF]
+    if off:
+        said.append(f"More than {100 * OFF:g} % off the formula: {format.joined(dict.fromkeys(off))}.")
+    if uneven:
+        names = " and ".join(dict.fromkeys(state["strategy"] for state in uneven))
         cases = format.count(len(uneven), "case")
         said.append(f"For {names}, the formula is an even split: measured is {_between(uneven)} it in {cases}.")
-    unknown = states[states["ratio"].isna()]
-    if len(unknown):
-        names = format.listed(dict.fromkeys(unknown["strategy"]), most=3)
+    unknown = [state["strategy"] for state in states if not format.known(state["ratio"])]
+    if unknown:
+        names = format.listed(dict.fromkeys(unknown), most=3)
         said.append(f"No formula for {format.count(len(unknown), 'case')}: {names}.")
     return said
 
 
-def _between(states: pd.DataFrame) -> str:
+def _between(states: list[State]) -> str:
     """'equal to', '1.01 times' or '1.00 to 1.01 times'."""
-    if (states["measured"] == states["theory"]).all():
+    if all(state["measured"] == state["theory"] for state in states):
         return "equal to"
-    low, high = (f"{ratio:.2f}" for ratio in (states["ratio"].min(), states["ratio"].max()))
+    ratios = [state["ratio"] for state in states]
+    low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
     return f"{low} times" if low == high else f"{low} to {high} times"
 
 
@@ -166,7 +189,7 @@ def shape_of(launch: Any) -> Shape | None:
     ranks = int(launch["world_size"])
 
     def option(name: str, instead: int) -> int:
-        return instead if pd.isna(launch[name]) else int(launch[name])
+        return int(launch[name]) if format.known(launch[name]) else instead
 
     units = facts.get("unit_bytes")
     return Shape(

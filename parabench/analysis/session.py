@@ -9,16 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pandas as pd
-
-from parabench.analysis.tables import case_table, launch_table, valid_launches
+from parabench.analysis.tables import case_columns, launch_columns, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import timing_of
+from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
+from parabench.store.schema import SessionRow
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -107,47 +110,37 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
     Raises UsageError when there is none, with those that are there.
     """
-    table = results.session
-    if table.empty:
+    table = records(results.session_columns, ("id", *SessionRow._fields))
+    if not table:
         raise UsageError(f"{results.path} holds no session; give the results.db of a run")
-    if session is None:
-        chosen = table
-    else:
-        chosen = table[table["id"].astype(str) == str(session)]
-        if chosen.empty:
-            chosen = table[table["label"] == str(session)]
-    if chosen.empty:
-        there = ", ".join(
-            f"{i} ({label})" if isinstance(label, str) else str(i)
-            for i, label in zip(table["id"], table["label"], strict=True)
-        )
+    chosen = [row for row in table if session is None or str(row["id"]) == str(session)]
+    chosen = chosen or [row for row in table if row["label"] == str(session)]
+    if not chosen:
+        labels = {row["id"]: "" if row["label"] is None else f" ({row['label']})" for row in table}
+        there = ", ".join(f"{at}{label}" for at, label in labels.items())
         raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
-    row: dict[Any, Any] = chosen.sort_values("id").iloc[-1].to_dict()
+    row = max(chosen, key=lambda row: int(row["id"]))
     return Session(
-        id=int(row["id"]),
-        label=_text(row["label"]),
-        suite=str(row["suite"]),
-        question=str(row["question"]),
+        id=row["id"],
+        label=row["label"],
+        suite=row["suite"],
+        question=row["question"],
         argv=[str(word) for word in json.loads(row["argv"])],
-        seed=int(row["seed"]),
-        started_utc=str(row["started_utc"]),
-        finished_utc=_text(row["finished_utc"]),
-        version=str(row["parabench_version"]),
-        environment=_with_loaded(json.loads(row["environment"]) or {}, _loaded_nccl(results, int(row["id"]))),
+        seed=row["seed"],
+        started_utc=row["started_utc"],
+        finished_utc=row["finished_utc"],
+        version=row["parabench_version"],
+        environment=_with_loaded(json.loads(row["environment"]) or {}, _loaded_nccl(results, row["id"])),
         plan=json.loads(row["plan"]) or {},
-        interleaved=json.loads(_text(row["interleaved"]) or "{}"),
+        interleaved=json.loads(row["interleaved"] or "{}"),
     )
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _loaded_nccl(results: Results, session: int) -> str | None:
     """The version of NCCL that ranks of the session had loaded, the last that any told; None where none did."""
-    told = results.launch.loc[results.launch["session_id"] == session, "facts"].dropna()
-    told = told[told.str.contains('"nccl_version"', regex=False)]
-    return json.loads(told.iloc[-1]).get("nccl_version") if len(told) else None
+    facts = results.launch_columns["facts"][results.launch_columns["session_id"] == session]
+    told = [text for text in facts if '"nccl_version"' in text]
+    return json.loads(told[-1]).get("nccl_version") if told else None
 
 
 def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
@@ -193,14 +186,24 @@ class SessionData:
     role: str = ""
 
     @cached_property
+    def launch_columns(self) -> Columns:
+        """One row a launch, as in `tables.launch_columns`."""
+        return launch_columns(self.results, self.session)
+
+    @cached_property
+    def case_columns(self) -> Columns:
+        """One row a case, as in `tables.case_columns`."""
+        return case_columns(self.launch_columns)
+
+    @cached_property
     def launches(self) -> pd.DataFrame:
-        """One row a launch, as in `tables.launch_table`."""
-        return launch_table(self.results, self.session)
+        """`launch_columns` as a DataFrame."""
+        return self.launch_columns.frame()
 
     @cached_property
     def cases(self) -> pd.DataFrame:
-        """One row a case, as in `tables.case_table`."""
-        return case_table(self.launches)
+        """`case_columns` as a DataFrame."""
+        return self.case_columns.frame()
 
     @cached_property
     def cases_by_id(self) -> pd.DataFrame:

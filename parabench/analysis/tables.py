@@ -10,20 +10,23 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.stats.block_model import fit
 from parabench.plan.case import Case
+from parabench.store.columns import Array, Columns, R, Rows, coded, places, records
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.results import Results
 from parabench.strategies import entry_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from parabench.analysis.session import Session
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
@@ -46,6 +49,11 @@ LAUNCH_NUMBERS = {
 
 
 def launch_table(results: Results, session: Session) -> pd.DataFrame:
+    """`launch_columns` as a DataFrame."""
+    return launch_columns(results, session).frame()
+
+
+def launch_columns(results: Results, session: Session) -> Columns:
     """One row per launch of the session, the reference launch included (`block` is -1).
 
     Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
@@ -57,58 +65,64 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
     Raises UsageError for a session that trained nothing.
     """
     session.require("training", results.path)
-    launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
-    ids = launches["launch_id"]
-    whole, medians, devices = (
-        table if len(ids) == len(results.launch) else table[table["launch_id"].isin(ids)]
-        for table in (results.whole, results.medians, results.device_sample)
+    launches = results.launch_columns[results.launch_columns["session_id"] == session.id]
+    launches = launches.assign(launch_id=launches["id"])
+    ids = launches["id"]
+    table = numbered(launches, results.steps_columns, {session.id: bool(session.environment.get("gpus"))})
+    warned = set(results.finding_columns[results.finding_columns["code"] == UNVERIFIED]["launch_id"].tolist())
+    seconds = table["launch_step_s"]
+    tokens = table["global_batch"] * table["seq_len"] / np.where(seconds > 0, seconds, np.nan)
+    table = table.assign(verified=np.array([at not in warned for at in ids.tolist()], dtype=bool), tokens_per_s=tokens)
+    used = results.columns("device_sample", "rank IS NULL AND metric = 'used_bytes'")
+    table = table.assign(
+        **_parts(results.medians_columns, ids),
+        **_peaks(results.whole_columns, ids),
+        used_bytes=_reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids)),
+        **_staleness(results.whole_columns, ids),
     )
-    warned = results.finding.loc[results.finding["code"] == UNVERIFIED, "launch_id"].dropna()
-    table = numbered(launches, results.steps, {session.id: bool(session.environment.get("gpus"))})
-    table = table.assign(verified=~ids.isin(warned).to_numpy())
-    tokens = table["global_batch"] * table["seq_len"]
-    table["tokens_per_s"] = (tokens / table["launch_step_s"].where(table["launch_step_s"] > 0)).astype(float)
-    for added in (_parts(medians), _peaks(whole, devices), _staleness(whole)):
-        table = table.join(added, on="launch_id")
     return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
-def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
+def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     """Launches with their case's fields, `label`, `statistic`, `launch_step_s`, `p90_s`, `drift` and `n_steps`.
 
-    `launches` are rows of the store of any sessions, with `launch_id`; `steps` is `Results.steps`; `gpus` tells of each
-    session whether its machine had some.
+    `launches` are rows of the store of any sessions, by rising `launch_id`; `steps` is `Results.steps`; `gpus` tells of
+    each session whether its machine had some.
     """
-    steps = steps[steps["launch_id"].isin(launches["launch_id"])]
-    fields = _case_fields(launches["case_json"], launches["session_id"].map(gpus))
-    table = pd.concat([launches[list(_KEPT)].infer_objects().reset_index(drop=True), fields], axis="columns")
-    table = table.join(step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
-    return table.assign(n_steps=table["n_steps"].fillna(0).astype(int))
+    ids = np.asarray(launches["launch_id"])
+    fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
+    table = Columns({name: np.asarray(launches[name]) for name in _KEPT}).assign(**fields)
+    return table.assign(**step_numbers(steps, ids, table["device"]))
 
 
-def _case_fields(stored: pd.Series[str], gpus: pd.Series[bool]) -> pd.DataFrame:
+def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array]:
     """For each launch its case's fields, with the device that `auto` meant, its `label`, and its `statistic`."""
-    codes, pairs = pd.factorize(pd.Series(list(zip(stored, gpus, strict=True)), dtype=object))
-    cases = [Case.from_dict(json.loads(text)) for text, _ in pairs]
+    # One by one in Python: numpy would make arrays of pairs.
+    of: dict[tuple[str, bool], int] = {}
+    codes = [of.setdefault(pair, len(of)) for pair in zip(stored, gpus, strict=True)]
+    cases = [Case.from_dict(json.loads(text)) for text, _ in of]
     ids = [case.id for case in cases]
     labels = unique_labels(dict(zip(ids, cases, strict=True)))
     rows = []
-    for at, case, (_, there) in zip(ids, cases, pairs, strict=True):
+    for at, case, (_, there) in zip(ids, cases, of, strict=True):
         device = device_of(case.device, there)
-        rows.append(case.to_dict() | {"device": device, "label": labels[at], "statistic": STATISTIC[device]})
-    fields = pd.DataFrame(rows, columns=[*Case().to_dict(), "label", "statistic"])
-    return fields.take(codes).reset_index(drop=True)
+        rows.append((*(case.to_dict() | {"device": device}).values(), labels[at], STATISTIC[device]))
+    names = (*Case().to_dict(), "label", "statistic")
+    fields = Columns.of(names, rows)[np.array(codes, dtype=np.int64)]
+    return {name: fields[name] for name in names}
 
 
-def step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
-    """By launch: launch_step_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them, `devices` by launch."""
+def step_numbers(steps: Rows, ids: Array, devices: Array) -> dict[str, Array]:
+    """Of each launch launch_step_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them."""
+    seconds, place = np.asarray(steps["step_s"], dtype=float), places(np.asarray(steps["launch_id"]), ids)
     # A step without end has no known length either.
-    known = steps[np.isfinite(steps["step_s"].to_numpy(dtype=float))]
-    launch, seconds = known["launch_id"].to_numpy(), known["step_s"].to_numpy(dtype=float)
-    first = np.flatnonzero(np.append(True, launch[1:] != launch[:-1])[: len(launch)])
-    counts = np.diff(np.append(first, len(launch)))
-    quantiles = devices.reindex(launch[first]).map(QUANTILE).to_numpy(dtype=float)
-    found = [pd.DataFrame({name: pd.Series(dtype=float) for name in ("launch_step_s", "p90_s", "drift", "n_steps")})]
+    known = np.isfinite(seconds) & (place >= 0)
+    seconds, place = seconds[known], place[known]
+    first = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
+    counts = np.diff(np.append(first, len(place)))
+    quantiles = np.array([QUANTILE[device] for device in devices], dtype=float)[place[first]]
+    found = {name: np.full(len(ids), np.nan) for name in ("launch_step_s", "p90_s", "drift")}
+    found["n_steps"] = np.bincount(place, minlength=len(ids))
     # Launches of as many steps are the rows of one matrix: a thousand quantiles at once.
     for n, q in sorted(set(zip(counts.tolist(), quantiles.tolist(), strict=True))):
         own = first[(counts == n) & (quantiles == q)]
@@ -119,15 +133,31 @@ def step_numbers(steps: pd.DataFrame, devices: pd.Series[str]) -> pd.DataFrame:
             late, early = np.quantile(matrix[:, -third:], q, axis=1), np.quantile(matrix[:, :third], q, axis=1)
             np.divide(late, early, out=drift, where=early > 0)
             drift -= 1
-        numbers = {"launch_step_s": np.quantile(matrix, q, axis=1), "p90_s": np.quantile(matrix, 0.9, axis=1)}
-        found.append(pd.DataFrame(numbers | {"drift": drift, "n_steps": float(n)}, index=launch[own]))
-    return pd.concat(found[1:] or found)
+        found["launch_step_s"][place[own]] = np.quantile(matrix, q, axis=1)
+        found["p90_s"][place[own]] = np.quantile(matrix, 0.9, axis=1)
+        found["drift"][place[own]] = drift
+    return found
 
 
-def _peak_memory(table: pd.DataFrame) -> pd.Series[float]:
+def _peak_memory(table: Columns) -> Array:
     """Bytes on the rank that holds most: of its process on the CPU, on CUDA what is allocated of its device."""
-    peak: pd.Series[float] = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
+    peak: Array = np.where(table["device"] == "cpu", table["peak_rss_bytes"], table["peak_allocated_bytes"])
     return peak
+
+
+def _reduced(ufunc: np.ufunc, values: Array, place: Array, n: int) -> Array:
+    """`ufunc` (fmax, say) over the values of each place 0 .. n - 1; NaN where there are none."""
+    found = np.full(n, np.nan)
+    inside = place >= 0
+    # The first of each place stands for itself: NaN is no start for maximum and add.
+    values, place = values[inside], place[inside]
+    places_there, first = np.unique(place, return_index=True)
+    found[places_there] = values[first]
+    rest = np.ones(len(place), dtype=bool)
+    rest[first] = False
+    with np.errstate(invalid="ignore"):  # some processors warn of NaN
+        ufunc.at(found, place[rest], values[rest])
+    return found
 
 
 _KEPT = (
@@ -136,13 +166,19 @@ _KEPT = (
 )  # fmt: skip
 
 
-def valid_launches(launches: pd.DataFrame) -> pd.DataFrame:
+def valid_launches(launches: R) -> R:
     """The launches that count: succeeded, with a number, and not the session's reference."""
-    known = launches["launch_step_s"].notna() & (launches["launch_step_s"] > 0)
-    return launches[(launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & known]
+    of = launches["status"] == Status.OK
+    good: R = launches[(launches["block"] >= FIRST_BLOCK) & of & (launches["launch_step_s"] > 0)]
+    return good
 
 
-def case_table(launches: pd.DataFrame) -> pd.DataFrame:
+def case_table(launches: Rows) -> pd.DataFrame:
+    """`case_columns` as a DataFrame."""
+    return case_columns(launches).frame()
+
+
+def case_columns(launches: Rows) -> Columns:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
     `step_time_s` is the case's step time, wherever one is shown (`step_times`): the mean on the log scale of the
@@ -151,47 +187,75 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     (NaN for fewer than two launches). `status` is 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
     are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
+    case, cases = coded(own["case_id"])
+    n = len(cases)
     valid = valid_launches(own)
-    seconds, late = _levels(valid, "launch_step_s"), _levels(valid, "p90_s")
-    cases = own.drop_duplicates("case_id").set_index("case_id")
-    every, good = own.groupby("case_id"), valid.groupby("case_id")
-    failed = own.dropna(subset=["error"]).drop_duplicates("case_id")
-    errors: dict[Any, Any] = dict(zip(failed["case_id"], failed["error"], strict=True))
-    number = good["launch_step_s"]
-    low, high = number.min(), number.max()
-    parts, peaks = good[list(STEP_PARTS)].median(), good[list(MEMORY)].max()
-    table = cases[["label", *Case().to_dict(), "statistic"]].assign(
-        status=every["status"].agg(status_counts),
-        error=pd.Series({case: errors.get(case) for case in cases.index}, dtype=object),
-        n_ok=number.size().reindex(cases.index, fill_value=0),
-        n_launches=every.size(),
-        step_time_s=cases.index.map(seconds).astype(float),
-        low_s=low,
-        high_s=high,
-        spread=(high / low - 1).where(number.size() > 1),
-        p90_s=cases.index.map(late).astype(float),
-        **{name: parts[name] for name in STEP_PARTS},
-        **{name: peaks[name] for name in MEMORY},
-        staleness_mean=good["staleness_mean"].mean(),
-        staleness_max=good["staleness_max"].max(),
+    place = dict(zip(cases, range(n), strict=True))
+    of_valid = np.array([place[each] for each in valid["case_id"]], dtype=np.int64)
+    statuses: list[list[str]] = [[] for _ in cases]
+    errors: list[str | None] = [None] * n
+    for at, status, error in zip(case.tolist(), own["status"], own["error"], strict=True):
+        statuses[at].append(status)
+        if errors[at] is None and isinstance(error, str):
+            errors[at] = error
+
+    def over_launches(ufunc: np.ufunc, name: str) -> Array:
+        return _reduced(ufunc, np.asarray(valid[name], dtype=float), of_valid, n)
+
+    def levels(name: str) -> Array:
+        found = _levels(valid, name)
+        return np.array([found.get(each, np.nan) for each in cases], dtype=float)
+
+    counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case, minlength=n)
+    low, high = over_launches(np.fmin, "launch_step_s"), over_launches(np.fmax, "launch_step_s")
+    first = np.unique(case, return_index=True)[1]
+    stale = np.asarray(valid["staleness_mean"], dtype=float)
+    told = np.bincount(of_valid, ~np.isnan(stale), n)
+    table = Columns(
+        {
+            "case_id": np.array(cases, dtype=object),
+            **{name: np.asarray(own[name])[first] for name in ("label", *Case().to_dict(), "statistic")},
+            "status": np.array([status_counts(each) for each in statuses], dtype=object),
+            "error": np.array(errors, dtype=object),
+            "n_ok": counted,
+            "n_launches": n_launches,
+            "step_time_s": levels("launch_step_s"),
+            "low_s": low,
+            "high_s": high,
+            "spread": np.where(counted > 1, high / low - 1, np.nan),
+            "p90_s": levels("p90_s"),
+            **{name: _medians(np.asarray(valid[name], dtype=float), of_valid, n) for name in STEP_PARTS},
+            **{name: over_launches(np.fmax, name) for name in MEMORY},
+            "staleness_mean": np.bincount(of_valid, np.nan_to_num(stale), n) / np.where(told > 0, told, np.nan),
+            "staleness_max": over_launches(np.fmax, "staleness_max"),
+        }
     )
-    columns = (
-        "case_id", "label", *Case().to_dict(), "statistic", "status", "error", "n_ok", "n_launches",
-        "step_time_s", "low_s", "high_s", "spread", "p90_s", *STEP_PARTS, *MEMORY, *STALENESS,
-    )  # fmt: skip
-    table = table.reset_index()[list(columns)]
-    table["tokens_per_s"] = table["global_batch"] * table["seq_len"] / table["step_time_s"]
-    table["peak_memory_bytes"] = _peak_memory(table)
-    return table.sort_values("step_time_s", na_position="last", kind="stable").reset_index(drop=True)
+    table = table.assign(tokens_per_s=table["global_batch"] * table["seq_len"] / table["step_time_s"])
+    table = table.assign(peak_memory_bytes=_peak_memory(table))
+    ordered: Columns = table[np.argsort(table["step_time_s"], kind="stable")]
+    return ordered
 
 
-def step_times(launches: pd.DataFrame) -> dict[str, float]:
+def _medians(values: Array, place: Array, n: int) -> Array:
+    """The median of the known values of each place 0 .. n - 1; NaN where there are none."""
+    known = ~np.isnan(values)
+    values, place = values[known], place[known]
+    ordered = values[np.lexsort((values, place))]
+    counts = np.bincount(place, minlength=n)
+    first = np.cumsum(counts) - counts
+    there = counts > 0
+    found = np.full(n, np.nan)
+    found[there] = (ordered[(first + (counts - 1) // 2)[there]] + ordered[(first + counts // 2)[there]]) / 2
+    return found
+
+
+def step_times(launches: Rows) -> dict[str, float]:
     """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
     no entry for a case of which no launch counts."""
     return _levels(valid_launches(launches), "launch_step_s")
 
 
-def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
+def mean_peaks(launches: Rows) -> dict[str, float]:
     """{case id: bytes}: each case's peak memory, mean over launches as `step_times` makes it of steps."""
     good = valid_launches(launches)
     return _levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
@@ -210,29 +274,35 @@ def block_medians(launches: pd.DataFrame, deviation: pd.Series[float]) -> pd.Ser
     return deviation.groupby(launches["block"]).median().dropna()
 
 
-def _levels(good: pd.DataFrame, number: str) -> dict[str, float]:
+def _levels(good: Rows, number: str) -> dict[str, float]:
     """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
     levels: dict[str, float] = {}
     for _, group in same_work(good):
-        if group["case_id"].nunique() * group["block"].nunique() == len(group):  # every case is in every block
-            logs = pd.Series(np.log(group[number].to_numpy(dtype=float)), group["case_id"].to_numpy())
-            levels |= {str(case): float(np.exp(mean)) for case, mean in logs.groupby(level=0).mean().items()}
+        case, cases = coded(group["case_id"])
+        if len(cases) * len(set(group["block"])) == len(group):  # every case is in every block
+            logs: list[list[float]] = [[] for _ in cases]
+            for at, log in zip(case.tolist(), np.log(np.asarray(group[number], dtype=float)).tolist(), strict=True):
+                logs[at].append(log)
+            levels |= {of: float(np.exp(fmean(own))) for of, own in zip(cases, logs, strict=True)}
             continue
-        ranked = group["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)
         # What is no answer shifts no answer: those are compared without it.
-        for some in (group, group[ranked]):
+        for some in (group, only_ranked(group)):
             if len(some):
                 levels |= {case: float(np.exp(mean)) for case, mean in fit(some, number).means.items()}
     return levels
 
 
-def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+def only_ranked(launches: R) -> R:
+    """Without what is no answer, such as training that exchanges nothing."""
+    ranked: R = launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
+    return ranked
+
+
+def same_work(table: R, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], R]]:
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
-    names = list(work)
-    groups = [group for _, group in table.groupby(names, sort=False, dropna=False)]
-    # Not out of the keys, which are numpy's numbers before pandas 3 and no JSON.
-    firsts = (next(group[names].itertuples(index=False, name=None)) for group in groups)
-    return [(dict(zip(names, first, strict=True)), group) for first, group in zip(firsts, groups, strict=True)]
+    at: dict[tuple[Any, ...], int] = {}
+    codes = np.array([at.setdefault(tuple(row.values()), len(at)) for row in records(table, work)], dtype=np.int64)
+    return [(dict(zip(work, values, strict=True)), table[codes == place]) for values, place in at.items()]
 
 
 def status_counts(statuses: Iterable[str]) -> str:
@@ -241,33 +311,42 @@ def status_counts(statuses: Iterable[str]) -> str:
     return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
 
 
-def _parts(medians: pd.DataFrame) -> pd.DataFrame:
-    """Per launch, each part on the rank whose median step is longest; `medians` as `Results.medians` has them."""
-    own = medians[(medians["metric"] == "step_s") & medians["value"].notna()]
-    own = own.sort_values(["launch_id", "value", "rank"], ascending=[True, False, True]).drop_duplicates("launch_id")
-    slowest = own.set_index("launch_id")["rank"]
-    rows = medians[medians["metric"].isin(STEP_PARTS) & (medians["rank"] == medians["launch_id"].map(slowest))]
-    parts = rows.set_index(["launch_id", "metric"])["value"].unstack("metric")
-    return parts.reindex(index=slowest.index, columns=list(STEP_PARTS))
+def _parts(medians: Columns, ids: Array) -> dict[str, Array]:
+    """Per launch, each part on the rank whose median step is longest."""
+    place = places(medians["launch_id"], ids)
+    rank, metric, value = (medians[name] for name in ("rank", "metric", "value"))
+    own = np.flatnonzero((metric == "step_s") & (place >= 0) & ~np.isnan(value))
+    own = own[np.lexsort((rank[own], -value[own], place[own]))]
+    there, first = np.unique(place[own], return_index=True)
+    slowest = np.full(len(ids), -1)
+    slowest[there] = rank[own][first]
+    found = {name: np.full(len(ids), np.nan) for name in STEP_PARTS}
+    of_slowest = (place >= 0) & (rank == slowest[place])
+    for name, values in found.items():
+        rows = of_slowest & (metric == name)
+        values[place[rows]] = value[rows]
+    return found
 
 
-def _peaks(whole: pd.DataFrame, device_samples: pd.DataFrame) -> pd.DataFrame:
-    """Each launch's peaks: the maximum over ranks (NaN when one is unknown), and over devices."""
-    rows = whole[whole["metric"].isin(PEAKS) & (whole["phase"] != Phase.INSTRUMENT)]
-    groups = rows.groupby(["launch_id", "metric"], observed=True)["value"]
-    peaks = groups.max().where(groups.count() == groups.size()).unstack("metric").reindex(columns=list(PEAKS))
-    used = device_samples[(device_samples["metric"] == "used_bytes") & device_samples["rank"].isna()]
-    in_use = pd.to_numeric(used["value"]).groupby(used["launch_id"]).max().rename("used_bytes")
-    return peaks.join(in_use, how="outer").astype(float)
+def _peaks(whole: Columns, ids: Array) -> dict[str, Array]:
+    """Each launch's peaks: the maximum over ranks, NaN when one is unknown."""
+    steady = whole["phase"] != Phase.INSTRUMENT
+    return {name: _of_ranks(np.maximum, whole[steady & (whole["metric"] == name)], ids) for name in PEAKS}
 
 
-def _staleness(whole: pd.DataFrame) -> pd.DataFrame:
+def _of_ranks(ufunc: np.ufunc, rows: Columns, ids: Array) -> Array:
+    return _reduced(ufunc, rows["value"], places(rows["launch_id"], ids), len(ids))
+
+
+def _staleness(whole: Columns, ids: Array) -> dict[str, Array]:
     """Each launch's mean over the ranks that tell it (each sends as many gradients), and the largest."""
-    rows = whole[whole["metric"].isin(STALENESS)]
-    groups = rows.groupby(["launch_id", "metric"], observed=True)["value"]
-    mean = groups.mean().unstack("metric").reindex(columns=["staleness_mean"])
-    largest = groups.max().unstack("metric").reindex(columns=["staleness_max"])
-    return mean.join(largest).astype(float)
+    known = ~np.isnan(whole["value"])
+    mean, largest = (whole[known & (whole["metric"] == name)] for name in STALENESS)
+    count = np.bincount(np.maximum(places(mean["launch_id"], ids), 0), minlength=max(1, len(ids)))[: len(ids)]
+    return {
+        "staleness_mean": _of_ranks(np.add, mean, ids) / np.maximum(count, 1),
+        "staleness_max": _of_ranks(np.fmax, largest, ids),
+    }
 
 
 def unique_labels(cases: dict[str, Case]) -> dict[str, str]:

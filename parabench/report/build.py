@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from parabench.analysis.memory import case_states, compared
+from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.tables import valid_launches
@@ -49,7 +49,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         template_folder,
         data=page_data(seen, answers),
         answers=answers,
-        held=compared(seen.once(case_states)),
+        held=compared(seen.once(state_columns)),
         next=next_command(seen, answers),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],

@@ -11,11 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parabench import __version__
+import numpy as np
+
 from parabench.errors import UsageError
+from parabench.store.columns import Columns
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
-from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES
+from parabench.store.schema import TABLES
+from parabench.store.store import open_to_read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,21 +29,30 @@ def _table(name: str) -> cached_property[pd.DataFrame]:
     return cached_property(lambda results: results._read(name))
 
 
+def _frame(columns: str) -> cached_property[pd.DataFrame]:
+    """The columns of `Results` of that name as a DataFrame."""
+    return cached_property(lambda results: getattr(results, columns).frame())
+
+
 @dataclass(frozen=True)
 class Results:
     """A store's tables as DataFrames named like them. `environment`, `plan` and `facts` stay JSON text.
 
     `session`, `launch` and `finding` are few rows. `sample` may be millions: analysis takes `steps`, `medians`, `whole`
-    and `instrumented`, which hold what it needs of them. `only` are SQL conditions, by table, for what is left out.
-    Any that is read later raises UsageError where the file cannot be read any more.
+    and `instrumented`, which hold what it needs of them. What a quick answer needs is there as `Columns` too. `only`
+    are SQL conditions, by table, for what is left out. Any that is read later raises UsageError where the file cannot
+    be read any more.
     """
 
     path: Path
-    session: pd.DataFrame
-    launch: pd.DataFrame
-    finding: pd.DataFrame
+    session_columns: Columns
+    launch_columns: Columns
+    finding_columns: Columns
     only: Mapping[str, str] = field(default_factory=dict)
 
+    session = _frame("session_columns")
+    launch = _frame("launch_columns")
+    finding = _frame("finding_columns")
     # All samples: of ten thousand cases more than fit into memory.
     sample = _table("sample")
     collective = _table("collective")
@@ -58,49 +70,67 @@ class Results:
         return self._read("sample", f"phase = '{Phase.INSTRUMENT}'", "launch_id, rowid")
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
+    def steps_columns(self) -> Columns:
         """`launch_id, step, step_s` of every timed step, by launch and step. It takes as long as its slowest rank, so
         `step_s` is the maximum over ranks; NaN when a rank's is unknown."""
-        table = self._digested(SLOWEST)
-        return table[["launch_id", "place", "value"]].rename(columns={"place": "step", "value": "step_s"})
+        found = self._digested(SLOWEST)
+        return Columns({"launch_id": found["launch_id"], "step": found["rank"], "step_s": found["value"]})
 
     @cached_property
-    def medians(self) -> pd.DataFrame:
+    def medians_columns(self) -> Columns:
         """`launch_id, rank, phase, metric, value`: the median of `step_s` and of each part of it over a rank's timed
         steps."""
-        return self._digested(MEDIAN).rename(columns={"place": "rank"})
+        return self._digested(MEDIAN)
 
     @cached_property
-    def whole(self) -> pd.DataFrame:
+    def whole_columns(self) -> Columns:
         """`launch_id, rank, phase, metric, value` of the samples that belong to no step, such as peaks of memory."""
-        return self._digested(WHOLE).rename(columns={"place": "rank"})
+        return self._digested(WHOLE)
+
+    # The same as DataFrames.
+    steps = _frame("steps_columns")
+    medians = cached_property(lambda results: _categorical(results.medians_columns))
+    whole = cached_property(lambda results: _categorical(results.whole_columns))
+
+    def columns(self, name: str, where: str = "") -> Columns:
+        """The rows of one of the store's tables that a condition of SQL holds of."""
+        return _columns(self.path, name, *self._conditions(name, where))
 
     def _read(self, name: str, where: str = "", order: str = "rowid") -> pd.DataFrame:
+        import pandas as pd
+
+        with _selected(self.path, name, *self._conditions(name, where), order=order) as (db, query):
+            return pd.read_sql_query(query, db)
+
+    def _conditions(self, name: str, where: str) -> tuple[str, ...]:
         known = f"+launch_id <= {self._newest}" if "launch_id" in TABLES[name].belongs_to else ""
-        return _read_table(self.path, name, where, self.only.get(name, ""), known, order=order)
+        return where, self.only.get(name, ""), known
 
     @cached_property
     def _newest(self) -> int:
         """The last launch that `launch` has: a run may go on while its store is read, and what it adds is not ours.
         (The plus in `+launch_id` keeps SQLite from an index that it would have to sort by.)"""
-        return int(self.launch["id"].max()) if len(self.launch) else 0
+        return int(self.launch_columns["id"].max()) if len(self.launch_columns) else 0
 
-    def _digested(self, kind: str) -> pd.DataFrame:
-        """One row a number: `launch_id, place, phase, metric, value`."""
-        import numpy as np
-        import pandas as pd
-
-        packed = self._read("digest", f"kind = '{kind}'")
+    def _digested(self, kind: str) -> Columns:
+        """One row a number: `launch_id, rank, phase, metric, value`; `rank` may be a step."""
+        packed = self.columns("digest", f"kind = '{kind}'")
         counts = np.array([len(value) // 8 for value in packed["value"]], dtype=np.int64)
-        names = {name: pd.Categorical(packed[name], packed[name].unique()) for name in ("phase", "metric")}
-        return pd.DataFrame(
+        return Columns(
             {
-                "launch_id": packed["launch_id"].to_numpy(np.int64).repeat(counts),
-                "place": np.frombuffer(b"".join(packed["place"]), "<i8"),
-                **{name: values.repeat(counts) for name, values in names.items()},
+                "launch_id": packed["launch_id"].astype(np.int64).repeat(counts),
+                "rank": np.frombuffer(b"".join(packed["place"]), "<i8"),
+                **{name: packed[name].repeat(counts) for name in ("phase", "metric")},
                 "value": np.frombuffer(b"".join(packed["value"]), "<f8"),
             }
         )
+
+
+def _categorical(digested: Columns) -> pd.DataFrame:
+    import pandas as pd
+
+    words = {name: digested[name] for name in ("phase", "metric")}
+    return digested.assign(**{name: pd.Categorical(each, pd.unique(each)) for name, each in words.items()}).frame()
 
 
 def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
@@ -109,48 +139,31 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
     Raises UsageError when `path` is missing, no store, or of another schema.
     """
     _check_file(path)
-    few = {name: _read_table(path, name) for name in ("session", "launch", "finding")}
-    return Results(path, **few, only=only or {})
+    session, launch, finding = (_columns(path, name) for name in ("session", "launch", "finding"))
+    return Results(path, session, launch, finding, only or {})
 
 
 @contextlib.contextmanager
-def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
-    """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        check_store(db, path)
-        yield db
-
-
-def _read_table(path: Path, name: str, *conditions: str, order: str = "rowid") -> pd.DataFrame:
-    import pandas as pd
-
+def _selected(
+    path: Path, name: str, *conditions: str, order: str = "rowid"
+) -> Iterator[tuple[sqlite3.Connection, str]]:
+    """The store and the query for the rows of a table that all conditions hold of; raises UsageError for one that
+    cannot be read."""
     where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
     try:
         with open_to_read(path) as db:
-            return pd.read_sql_query(f"SELECT * FROM {name} WHERE {where} ORDER BY {order}", db)
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
+            yield db, f"SELECT * FROM {name} WHERE {where} ORDER BY {order}"
+    except Exception as error:
+        # pandas has an error of its own for it.
+        if isinstance(error, sqlite3.Error) or type(error).__name__ == "DatabaseError":
+            raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
+        raise
 
 
-def check_store(db: sqlite3.Connection, path: Path) -> None:
-    """Raise UsageError when the file is no store, or one of another schema."""
-    try:
-        application_id = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.OperationalError as error:
-        # Not what it holds: another process has it locked, or the disk fails.
-        raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
-    except sqlite3.DatabaseError as error:
-        raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
-    if application_id != APPLICATION_ID:
-        raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
-    if version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
-            "use the version that wrote it, or another store"
-        )
-    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
+def _columns(path: Path, name: str, *conditions: str) -> Columns:
+    with _selected(path, name, *conditions) as (db, query):
+        found = db.execute(query)
+        return Columns.of([name for name, *_ in found.description], found)
 
 
 def _check_file(path: Path) -> None:

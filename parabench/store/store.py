@@ -15,7 +15,6 @@ from parabench import __version__
 from parabench.errors import UsageError
 from parabench.store.digest import digests
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
-from parabench.store.results import check_store, open_to_read
 from parabench.store.schema import (
     APPLICATION_ID,
     DONE,
@@ -243,6 +242,35 @@ class Store:
 
     def _insert_all(self, table: str, belongs_to: tuple[int, ...], rows: Iterable[tuple[Any, ...]]) -> None:
         self._db.executemany(insert_statement(table), ((*belongs_to, *row) for row in rows))
+
+
+@contextlib.contextmanager
+def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
+    """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
+    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        check_store(db, path)
+        yield db
+
+
+def check_store(db: sqlite3.Connection, path: Path) -> None:
+    """Raise UsageError when the file is no store, or one of another schema."""
+    try:
+        application_id = db.execute("PRAGMA application_id").fetchone()[0]
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        # Not what it holds: another process has it locked, or the disk fails.
+        raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
+    except sqlite3.DatabaseError as error:
+        raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
+    if application_id != APPLICATION_ID:
+        raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
+            "use the version that wrote it, or another store"
+        )
+    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
+        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
 
 
 def split(text: str) -> tuple[Path, str | None]:

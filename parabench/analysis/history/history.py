@@ -88,7 +88,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
         own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results is results}
         gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
         launches = results.launch[results.launch["session_id"].isin(own) & (results.launch["block"] >= FIRST_BLOCK)]
-        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps, gpus)
+        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps_columns, gpus).frame()
         tables.append(table.assign(visit=launches["session_id"].map(own).to_numpy()))
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case_id")

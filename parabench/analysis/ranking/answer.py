@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, Members
@@ -15,6 +13,9 @@ from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.stats.block_model import TOO_WIDE
 from parabench.analysis.text import format
 from parabench.strategies import Rule, entry_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)

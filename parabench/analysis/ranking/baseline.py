@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from parabench.analysis.stats.block_model import fit
+from parabench.analysis.text import format
 from parabench.plan.case import MEANS, fields_of
+from parabench.store.columns import Rows
 from parabench.strategies import Rule, entry_of
 
 # Of the cases without exchange, only one that computes in the same way says anything about the fastest.
@@ -34,28 +38,33 @@ class NoCommBaseline:
     bound: bool
 
 
-def no_comm_baseline(launches: pd.DataFrame, cases: pd.DataFrame, best: str) -> NoCommBaseline | None:
+def no_comm_baseline(launches: Rows, cases: Mapping[str, Mapping[str, Any]], best: str) -> NoCommBaseline | None:
     """Against the case `best`; None where none without exchange was measured at its world size and options.
 
-    `launches` are those that count, of one work; `cases` the same work's table, indexed by case id.
+    `launches` are those that count, of one work; `cases` the rows of the same work's case table by id.
     """
-    own = cases.loc[best]
-    silent = [entry_of(str(strategy)).rule is Rule.FIRST_LOSS for strategy in cases["strategy"]]
-    alike = (cases[list(SAME)] == own[list(SAME)]).all(axis="columns") & (cases["world_size"] > 1)
-    found = cases[pd.Series(silent, index=cases.index) & alike & cases["step_time_s"].notna()]
-    if found.empty:
+    own = cases[best]
+    found = [
+        (row["step_time_s"], case)
+        for case, row in cases.items()
+        if entry_of(row["strategy"]).rule is Rule.FIRST_LOSS
+        and row["world_size"] > 1
+        and all(row[name] == own[name] for name in SAME)
+        and format.known(row["step_time_s"])
+    ]
+    if not found:
         return None
-    case = str(found["step_time_s"].astype(float).idxmin())
-    effects = fit(launches[launches["case_id"].isin((case, best))])
+    step_time_s, case = min(found)
+    effects = fit(launches[np.isin(launches["case_id"], (case, best))])
     difference = effects.means[case] - effects.means[best]
     width = effects.half_width(case, best)
-    strategy = str(cases.loc[case, "strategy"])
-    entry = entry_of(str(own["strategy"]))
+    strategy = cases[case]["strategy"]
+    entry = entry_of(own["strategy"])
     return NoCommBaseline(
         case_id=case,
-        label=str(cases.loc[case, "label"]),
+        label=cases[case]["label"],
         strategy=strategy,
-        step_time_s=cases["step_time_s"].astype(float).to_dict()[case],
+        step_time_s=step_time_s,
         share=-math.expm1(difference),
         low=-math.expm1(difference + width) if math.isfinite(width) else None,
         high=-math.expm1(difference - width) if math.isfinite(width) else None,

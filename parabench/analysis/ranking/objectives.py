@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import pandas as pd
+import numpy as np
 
-from parabench.analysis.efficiency import COUNTER, launch_joules
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK, valid_launches
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
+from parabench.store.columns import Columns, R, Rows, records
 
 # Per token, works of other batch sizes compare: weak scaling, and other world sizes.
 PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
@@ -103,17 +103,19 @@ OBJECTIVES = {
 STEP = OBJECTIVES["step_time_s"]
 
 
-def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
+def with_costs(launches: R) -> R:
     """A launch table with the cost that needs nothing else: `token_s`, the time of one token."""
-    return launches.assign(token_s=launches["launch_step_s"] / (launches["global_batch"] * launches["seq_len"]))
+    token_s = launches["launch_step_s"] / (launches["global_batch"] * launches["seq_len"])
+    costed: R = launches.assign(token_s=token_s)
+    return costed
 
 
-def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
+def numbered(seen: SessionData, objective: Objective) -> Columns:
     """The session's launch table with the objective's cost, NaN where it is unknown.
 
     Raises UsageError, with the reason, when launches succeeded and none of them has one.
     """
-    table = with_costs(seen.launches)
+    table = with_costs(seen.launch_columns)
     why = "its launches recorded no peak memory"
     if objective.column == "token_j":
         table, why = _with_joules(table, seen)
@@ -126,24 +128,27 @@ def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
     return table
 
 
-def _with_joules(table: pd.DataFrame, seen: SessionData) -> tuple[pd.DataFrame, str]:
+def _with_joules(table: Columns, seen: SessionData) -> tuple[Columns, str]:
     """`token_j` of each launch, and why there is none. Numbers of two kinds are not mixed: where a counter was read,
     only counters count."""
+    from parabench.analysis.efficiency import COUNTER, launch_joules  # readings of devices are many: DataFrames
+
     energies = seen.once(launch_joules)
     known = {source for joules, source in energies.values() if words.known(joules)}
     kind = COUNTER if COUNTER in known else next(iter(known), None)
     joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
-    per_step = table["launch_id"].map(joules).astype(float)
+    per_step = np.array([joules.get(at, np.nan) for at in table["launch_id"]], dtype=float)
     why = next((said for value, said in energies.values() if not words.known(value)), "no launch succeeded")
-    return table.assign(token_j=per_step / (table["global_batch"] * table["seq_len"]), energy_from=kind), why
+    sources = np.full(len(table), kind, dtype=object)
+    return table.assign(token_j=per_step / (table["global_batch"] * table["seq_len"]), energy_from=sources), why
 
 
-def basis(objective: Objective, launches: pd.DataFrame) -> str:
+def basis(objective: Objective, launches: Rows) -> str:
     """What one launch's number is: '10th percentile of its steps, as on shared CPUs'."""
-    first: dict[str, object] = {str(name): value for name, value in launches.iloc[0].items()}
     if objective.column == "token_j":
-        source = first.get("energy_from") or words.UNKNOWN
+        source = next(iter(launches["energy_from"])) or words.UNKNOWN
         return f"energy of its devices over the measured steps ({source})"
+    first = records(launches[:1], ("device", "statistic"))[0]
     cpu = first["device"] == "cpu"
     if objective.column == "peak_memory_bytes":
         return f"peak {'resident' if cpu else 'allocated'} memory of the largest rank"

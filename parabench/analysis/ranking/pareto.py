@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.analysis.text import format
+from parabench.store.columns import Rows
 
 Truths = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -30,15 +31,15 @@ class ParetoPoint:
     launch_ids: tuple[int, ...]
 
 
-def front(good: pd.DataFrame, cases: pd.DataFrame) -> tuple[ParetoPoint, ...]:
-    """The front of launches that count, of one work, whose case table by id is `cases`; fastest first, empty where
+def front(good: Rows, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoint, ...]:
+    """The front of launches that count, of one work, with the rows of its case table by id; fastest first, empty where
     no difference is significant.
 
     One beats another when it is significantly better in one and not significantly worse in the other: what noise
     decides is no trade. Of those that are alike in both, the faster stands for all.
     """
     known = good[good["peak_memory_bytes"] > 0]
-    if known.empty:
+    if not len(known):
         return ()
     time, memory = fit(known), fit(known, "peak_memory_bytes")
     if time.df < 1:
@@ -55,21 +56,28 @@ def front(good: pd.DataFrame, cases: pd.DataFrame) -> tuple[ParetoPoint, ...]:
             chosen[at] = own
     kept = [time.cases[at] for at in chosen]
     first = kept[0]
-    rows = known.groupby("case_id")
-    seconds = cases["step_time_s"].astype(float).to_dict()
+    launches = launch_ids(known)
     return tuple(
         ParetoPoint(
             case_id=case,
-            label=str(cases.loc[case, "label"]),
-            strategy=str(rows.get_group(case)["strategy"].iloc[0]),
-            step_time_s=seconds[case],
+            label=cases[case]["label"],
+            strategy=cases[case]["strategy"],
+            step_time_s=cases[case]["step_time_s"],
             peak_memory_bytes=math.exp(memory.means[case]),
             slower=math.expm1(time.means[case] - time.means[first]),
             less_memory=-math.expm1(memory.means[case] - memory.means[first]) + 0.0,  # the first's is no -0.0
-            launch_ids=tuple(int(at) for at in rows.get_group(case)["launch_id"]),
+            launch_ids=launches[case],
         )
         for case in kept
     )
+
+
+def launch_ids(launches: Rows) -> dict[str, tuple[int, ...]]:
+    """{case id: the ids of its launches}."""
+    found: dict[str, list[int]] = {}
+    for case, at in zip(launches["case_id"], launches["launch_id"], strict=True):
+        found.setdefault(case, []).append(int(at))
+    return {case: tuple(ids) for case, ids in found.items()}
 
 
 @dataclass(frozen=True)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
-
-import pandas as pd
 
 from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.baseline import no_comm_baseline
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
-from parabench.analysis.ranking.pareto import front
+from parabench.analysis.ranking.pareto import front, launch_ids
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
-from parabench.analysis.tables import case_table, same_work, valid_launches
+from parabench.analysis.tables import case_columns, only_ranked, same_work, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
+from parabench.store.columns import Columns, Rows, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
+
+# Rows of a case table by id.
+Cases = Mapping[str, Mapping[str, Any]]
 
 # What links are a reason for.
 TIMED = ("step_time_s", "tokens_per_s")
@@ -36,25 +39,27 @@ def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = (
     Raises UsageError for no launch with a number for the objective, or no such axis.
     """
     axes = check_axes(by)
-    found = answers(numbered(seen, objective), objective, axes, seen.cases)
-    return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found
+    found = answers(numbered(seen, objective), objective, axes, seen.case_columns)
+    return with_links(found, seen.results, seen.session, seen.launch_columns) if objective.name in TIMED else found
 
 
 def spots(seen: SessionData) -> tuple[Answer, ...]:
     """The same by step time, from what is known of a session; for `SessionData.once`."""
-    return with_links(answers(seen.launches, cases=seen.cases), seen.results, seen.session, seen.launches)
+    found = answers(seen.launch_columns, cases=seen.case_columns)
+    return with_links(found, seen.results, seen.session, seen.launch_columns)
 
 
 def answers(
-    launches: pd.DataFrame, objective: Objective = STEP, by: tuple[str, ...] = (), cases: pd.DataFrame | None = None
+    launches: Rows, objective: Objective = STEP, by: tuple[str, ...] = (), cases: Columns | None = None
 ) -> tuple[Answer, ...]:
     """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
     launches = launches if objective.column in launches else with_costs(launches)
     own = launches[launches["block"] >= FIRST_BLOCK]
-    if own.empty:
+    if not len(own):
         return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own, objective.work)
-    table = (case_table(launches) if cases is None else cases).set_index("case_id")
+    rows = records(case_columns(launches) if cases is None else cases, ("case_id", *_SHOWN))
+    table = {row["case_id"]: row for row in rows}
     works = [work for work, _ in groups]
     shares = _shares(groups)
     return tuple(
@@ -67,21 +72,16 @@ def answers(
     )
 
 
-def _ranked(good: pd.DataFrame) -> pd.DataFrame:
-    """Without what is no answer, such as training that exchanges nothing."""
-    return good[good["strategy"].map(lambda strategy: entry_of(str(strategy)).ranked).astype(bool)]
-
-
 def _rankable(cases: dict[str, Case]) -> dict[str, Case]:
     return {at: case for at, case in cases.items() if entry_of(case.strategy).ranked}
 
 
-def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
-    good = _ranked(valid_launches(own))
-    return tuple(dict.fromkeys(good.loc[~good["verified"].astype(bool), "label"]))
+def _unverified(own: Rows) -> tuple[str, ...]:
+    good = only_ranked(valid_launches(own))
+    return tuple(dict.fromkeys(good[~good["verified"]]["label"]))
 
 
-def _shares(groups: list[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
+def _shares(groups: list[tuple[dict[str, Any], Rows]]) -> list[str]:
     """What to add to the headings of works that one world size did and another did not, as in weak scaling:
     '4 ranks, 8 each'."""
     sizes = [set(group["world_size"]) for _, group in groups]
@@ -105,29 +105,26 @@ def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> s
     return f"{said} ({share})" if said and share else said
 
 
-def _answer(
-    work: dict[str, Any], own: pd.DataFrame, table: pd.DataFrame, objective: Objective, by: tuple[str, ...]
-) -> Answer:
-    """Of one work: `own` are its launches, `table` the case table of all."""
+def _answer(work: dict[str, Any], own: Rows, table: Cases, objective: Objective, by: tuple[str, ...]) -> Answer:
+    """Of one work: `own` are its launches, `table` the rows of the case table of all by id."""
     every = valid_launches(own)
-    ranked = _ranked(every)
-    if ranked.empty and len(every):
+    ranked = only_ranked(every)
+    if not len(ranked) and len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
         why = f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
         return _nothing(work, own, objective, why)
     good = ranked[ranked[objective.column] > 0]
-    if good.empty:
+    if not len(good):
         return _nothing(work, own, objective, _no_number(own, ranked, objective))
     effects = fit(good, objective.column)
-    cases = table[table.index.isin(own["case_id"])]
     configured = _configured(own)
-    called = {str(case): str(label) for case, label in cases["label"].items()}
+    cases = {case: row for case, row in table.items() if case in configured}
+    called, statuses = ({case: row[name] for case, row in cases.items()} for name in ("label", "status"))
     order = sorted(effects.cases, key=lambda case: effects.means[case])
     first = order[0]
     candidates = _candidates(order, objective, effects, good, cases)
     candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     why_not = _why_not(effects)
-    fields = cases.loc[order, list(DEFAULTS)].astype(str)
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near)
@@ -135,7 +132,7 @@ def _answer(
         heading="",
         objective=objective.name,
         work=work,
-        statistic=str(own["statistic"].iloc[0]),
+        statistic=cases[first]["statistic"],
         basis=basis(objective, good),
         blocks=effects.n_blocks,
         launches=len(good),
@@ -149,10 +146,10 @@ def _answer(
         why_not=why_not,
         members=members(near, configured, called) if not why_not else (),
         curves=bucket_curves(configured, called, effects, decided=not why_not),
-        front=front(good, cases) if not why_not and good["global_batch"].nunique() == 1 else (),
-        by=places(by, _rankable(configured), dict(cases["status"]), effects, None if why_not else near) if by else (),
-        unknown=tuple(dict.fromkeys(ranked.loc[~ranked["case_id"].isin(order), "label"])),
-        differing=tuple(name for name in DEFAULTS if fields[name].nunique() > 1),
+        front=front(good, cases) if not why_not and len(set(good["global_batch"])) == 1 else (),
+        by=places(by, _rankable(configured), statuses, effects, None if why_not else near) if by else (),
+        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case_id"]) if case not in effects.means),
+        differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
         no_comm_baseline=no_comm_baseline(every, cases, first) if objective is STEP else None,
         same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
         if candidates[first].other_training
@@ -172,24 +169,20 @@ def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | N
     return half_width, max(1, effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - effects.n_blocks)
 
 
-def _configured(own: pd.DataFrame) -> dict[str, Case]:
+def _configured(own: Rows) -> dict[str, Case]:
     """All cases of a launch table by id, in its order."""
-    stored = own.drop_duplicates("case_id")
-    return {
-        str(case): Case.from_dict(json.loads(text))
-        for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
-    }
+    stored = dict(zip(own["case_id"], own["case_json"], strict=True))
+    return {case: Case.from_dict(json.loads(text)) for case, text in stored.items()}
 
 
-def _no_number(own: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
+def _no_number(own: Rows, ranked: Rows, objective: Objective) -> str:
     if len(ranked):
         return f"No successful launch has a value for {objective.name}, so there is no best configuration."
     ended_well = int((own["status"] == Status.OK).sum())
     if ended_well:
         which = format.count(ended_well, "launch")
         return f"{which} succeeded, none with a known step time, so there is no fastest configuration."
-    counts = own["status"].value_counts(sort=False)
-    how = ", ".join(f"{n} {status}" for status, n in counts.items())
+    how = ", ".join(f"{n} {status}" for status, n in Counter(own["status"]).items())
     return f"No launch succeeded with a step time, so there is no fastest configuration ({how})."
 
 
@@ -203,12 +196,12 @@ def _why_not(effects: Effects) -> str | None:
     return None
 
 
-def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why: str) -> Answer:
+def _nothing(work: dict[str, Any], own: Rows, objective: Objective, why: str) -> Answer:
     return Answer(
         heading="",
         objective=objective.name,
         work=work,
-        statistic=str(own["statistic"].iloc[0]) if len(own) else format.UNKNOWN,
+        statistic=next(iter(own["statistic"])) if len(own) else format.UNKNOWN,
         basis=basis(objective, own) if len(own) else format.UNKNOWN,
         blocks=0,
         launches=0,
@@ -223,27 +216,27 @@ def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why:
     )
 
 
-_SHOWN = ("label", "strategy", "global_batch", "seq_len", "staleness_mean", "staleness_max")
+# What of a case table an answer is made of.
+_SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "staleness_mean", "staleness_max")
 
 
 def _candidates(
     order: list[str],
     objective: Objective,
     effects: Effects,
-    good: pd.DataFrame,
-    cases: pd.DataFrame,
+    good: Rows,
+    cases: Cases,
 ) -> dict[str, Candidate]:
     """Each case's place by id, in that `order`, the best first.
 
-    `good` are the launches that `effects` was fitted to, `cases` the work's case table by id.
+    `good` are the launches that `effects` was fitted to, `cases` the rows of the work's case table by id.
     """
     times = effects if objective is STEP else fit(good)
-    seconds = cases["step_time_s"].astype(float).to_dict()
-    launches = {str(case): tuple(map(int, ids)) for case, ids in good.groupby("case_id")["launch_id"]}
-    rows = cases.loc[order, list(_SHOWN)].to_dict("records")
+    launches = launch_ids(good)
     found = {}
-    for case, row in zip(order, rows, strict=True):
-        tokens, step_time_s = float(row["global_batch"]) * float(row["seq_len"]), seconds[case]
+    for case in order:
+        row = cases[case]
+        tokens, step_time_s = float(row["global_batch"]) * float(row["seq_len"]), row["step_time_s"]
         # What a step takes is the case's one step time, whatever the launches are ranked by.
         cost = {"launch_step_s": step_time_s, "token_s": step_time_s / tokens}.get(
             objective.column, math.exp(effects.means[case])
@@ -252,18 +245,18 @@ def _candidates(
         value = objective.value(cost)
         found[case] = Candidate(
             case_id=case,
-            label=str(row["label"]),
-            strategy=str(row["strategy"]),
+            label=row["label"],
+            strategy=row["strategy"],
             value=value,
             plus_minus=None if margin is None else margin * value,
             step_time_s=step_time_s,
             plus_minus_s=None if margin_s is None else margin_s * step_time_s,
             tokens_per_s=tokens / step_time_s,
-            unit=format.unit_of(int(row["seq_len"])),
+            unit=format.unit_of(row["seq_len"]),
             slower=math.expm1(effects.means[case] - effects.means[order[0]]),
             launches=effects.n[case],
             launch_ids=launches[case],
-            other_training=entry_of(str(row["strategy"])).rule is Rule.APPLIED_ONCE,
+            other_training=entry_of(row["strategy"]).rule is Rule.APPLIED_ONCE,
             staleness_mean=format.number_or_none(row["staleness_mean"]),
             staleness_max=format.number_or_none(row["staleness_max"]),
         )
@@ -276,12 +269,15 @@ def _margin(effects: Effects, case: str) -> float | None:
     return format.number_or_none(math.expm1(margin)) if math.isfinite(margin) else None
 
 
-def _default(first: str, cases: pd.DataFrame, candidates: dict[str, Candidate]) -> Candidate | None:
+def _default(first: str, cases: Cases, candidates: dict[str, Candidate]) -> Candidate | None:
     """What PyTorch does when it is told nothing, at the world size and batch of the case `first`; None where it has no
     number."""
-    alike = ("world_size", "global_batch")
     usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELLED)}
-    is_usual = (cases[list(alike)] == cases.loc[first, list(alike)]).all(axis="columns")
-    for name, value in usual.items():
-        is_usual &= cases[name].isna() if value is None else cases[name] == value
-    return next((candidates[str(case)] for case in cases.index[is_usual] if case in candidates), None)
+    usual |= {name: cases[first][name] for name in ("world_size", "global_batch")}
+    same = (case for case, row in cases.items() if all(_value(row[name]) == usual[name] for name in usual))
+    return next((candidates[case] for case in same if case in candidates), None)
+
+
+def _value(cell: Any) -> Any:
+    """None where nothing is set: a column of numbers has NaN there."""
+    return None if cell != cell else cell

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import answers
@@ -16,7 +15,11 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.tukey import Numbers
 from parabench.analysis.tables import valid_launches
+from parabench.store.columns import Rows
 from parabench.store.record import FIRST_BLOCK
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Of fewer blocks nobody can say that any number of them is too few.
 FEWEST_BLOCKS = 5
@@ -42,21 +45,21 @@ class Undecided(NamedTuple):
     too_noisy: tuple[str, ...]
 
 
-def candidates(launches: pd.DataFrame, patient: bool = False) -> Undecided:
+def candidates(launches: Rows, patient: bool = False) -> Undecided:
     """The rule by which `run --until-decided` goes on, from a launch table: the best and all that cannot be told
     apart from it, while their set is wider than SHARP_ENOUGH. It is asked again after every block. When `patient`, only
     MOST_BLOCKS blocks are enough to give a work up, however noisy it looks."""
     return candidates_of_spots(answers(launches), launches, patient)
 
 
-def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient: bool = False) -> Undecided:
+def candidates_of_spots(spots: Sequence[Answer], launches: Rows, patient: bool = False) -> Undecided:
     """The same where the sweet spots of the launches' step times are known already."""
     # Blocks of launches that all failed count too: they must not go on for ever.
-    begun = launches.loc[launches["block"] >= FIRST_BLOCK, "block"].nunique()
+    begun = blocks_begun(launches)
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
-    good = valid_launches(launches)[["case_id", "block", "launch_step_s"]]
+    good = valid_launches(launches)
     for answer in spots:
         if not _is_undecided(answer):
             continue
@@ -70,29 +73,35 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
     return Undecided(tuple(cases), max(known) if len(known) == len(more) > 0 else None, tuple(too_noisy))
 
 
+def blocks_begun(launches: Rows) -> int:
+    """How many blocks have a launch."""
+    return len(set(launches[launches["block"] >= FIRST_BLOCK]["block"]))
+
+
 def _is_undecided(answer: Answer) -> bool:
     """Whether more blocks could say more. Of a single configuration, or of none, they could not."""
     return bool(answer.tied) and (answer.more_blocks is not None or not answer.decided)
 
 
-def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
+def _hopeless(good: Rows, answer: Answer) -> bool:
     """Whether MOST_BLOCKS blocks would hardly be enough, not with the least noise either that the launches so far
     allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
     before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
     assert answer.best is not None
-    ranked = [candidate.case_id for candidate in (answer.best, *answer.tied, *answer.slower)]
-    good = good[good["case_id"].isin(ranked)]
-    if good["block"].nunique() < FEWEST_BLOCKS:
+    good = good[np.isin(good["case_id"], [candidate.case_id for candidate in answer.candidates])]
+    if blocks_begun(good) < FEWEST_BLOCKS:
         return False
     effects = fit(good)
     least = replace(effects, residual=_least_noise(_residuals(good), effects.df))
     return least.blocks_for(math.log1p(SHARP_ENOUGH)) > MOST_BLOCKS
 
 
-def _residuals(good: pd.DataFrame) -> Numbers:
+def _residuals(good: Rows) -> Numbers:
     """What is left of log(number) when cases and blocks have given up their medians in turn, where there is another
     case in the block: the median polish of Tukey, "Exploratory Data Analysis", 1977, chapter 11."""
-    logs = good.assign(log=np.log(good["launch_step_s"]))
+    import pandas as pd  # as late as scipy is below
+
+    logs = pd.DataFrame({name: good[name] for name in ("block", "case_id")} | {"log": np.log(good["launch_step_s"])})
     left = logs.pivot(index="block", columns="case_id", values="log")
     left = left[left.count(axis=1) > 1]
     for _ in range(POLISHINGS):

@@ -15,10 +15,10 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.tukey import Numbers, range_cdf, studentized_range, t_quantile
+from parabench.store.columns import Rows, coded
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
 ROUNDING = 1e-9
@@ -217,11 +217,11 @@ class _Layout:
         return scales
 
 
-def fit(launches: pd.DataFrame, number: str = "launch_step_s") -> Effects:
+def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0)."""
-    case, cases = pd.factorize(launches["case_id"])
-    block, blocks = pd.factorize(launches["block"])
-    y = np.log(launches[number].to_numpy(dtype=float))
+    case, cases = coded(launches["case_id"])
+    block, blocks = coded(launches["block"])
+    y = np.log(np.asarray(launches[number], dtype=float))
     layout = _Layout.of(case, block)
     means, levels = layout.solve(y, case, block)
     df = len(y) - layout.rank

@@ -6,17 +6,16 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
-from parabench.analysis.environment.nodes import cluster_options
-from parabench.analysis.memory import case_states, compared
+from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
 from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.ranking.stopping import candidates_of_spots
+from parabench.analysis.ranking.stopping import blocks_begun, candidates_of_spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.text import format, ranking
-from parabench.store.record import FIRST_BLOCK, SHARED_PROCESSES
+from parabench.store.record import SHARED_PROCESSES
 from parabench.store.store import STORE_NAME
 
 # What is proposed where deciding looks hopeless and fewer candidates would help.
@@ -53,20 +52,21 @@ def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str
 
     Only the newest session of a store can be resumed.
     """
-    results, session, launches = seen.results, seen.session, seen.launches
-    newest = session.id == int(results.session["id"].max())
+    results, session, launches = seen.results, seen.session, seen.launch_columns
+    newest = session.id == results.session_columns["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []
-    told = results.finding[results.finding["session_id"] == session.id]
-    if SHARED_PROCESSES in set(told["code"]):  # it ran inside a group of processes that somebody else starts
+    told = results.finding_columns[results.finding_columns["session_id"] == session.id]
+    if SHARED_PROCESSES in told["code"].tolist():  # it ran inside a group of processes that somebody else starts
         return []
     left = candidates_of_spots(answers, launches)
     if not left.cases:
         return []
-    begun = launches.loc[launches["block"] >= FIRST_BLOCK, "block"].nunique()
-    far = left.more_blocks is not None and begun + left.more_blocks > MOST_BLOCKS
+    far = left.more_blocks is not None and blocks_begun(launches) + left.more_blocks > MOST_BLOCKS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
     command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", str(results.path.parent)]
+    from parabench.analysis.environment.nodes import cluster_options
+
     command += cluster_options(session.environment)
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
 
@@ -81,7 +81,7 @@ def _decided(answers: Sequence[Answer]) -> bool:
 
 def _held(seen: SessionData) -> list[str]:
     """Which strategy holds least on a rank, and whether theory says so."""
-    return compared(seen.once(case_states))
+    return compared(seen.once(state_columns))
 
 
 def _parts(answer: Answer) -> list[list[str]]:

@@ -6,26 +6,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import pandas as pd
-
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
 from parabench.plan.case import Case
+from parabench.store.columns import Rows
 from parabench.store.results import Results
 
 TWO_LEVEL = "two_level"
 
 
-def with_links(
-    answers: Iterable[Answer], results: Results, session: Session, launches: pd.DataFrame
-) -> tuple[Answer, ...]:
+def with_links(answers: Iterable[Answer], results: Results, session: Session, launches: Rows) -> tuple[Answer, ...]:
     """The answers with what the session's links say of them, where they were measured."""
-    tiers = tiers_of(link_table(results, session))
-    if not tiers:
+    if not len(results.columns("link", f"session_id = {session.id}")):
         return tuple(answers)
-    stored = launches.drop_duplicates("case_id")
-    texts = dict(zip(stored["case_id"], stored["case_json"], strict=True))
+    tiers = tiers_of(link_table(results, session))
+    texts = dict(zip(launches["case_id"], launches["case_json"], strict=True))
 
     def cases(candidates: Iterable[str]) -> list[Case]:
         return [Case.from_dict(json.loads(texts[each])) for each in candidates]

@@ -67,3 +67,15 @@ def test_a_run_whose_standard_output_is_closed_measures(tmp_path):
     done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "report.html").is_file()
+
+
+def test_best_imports_no_pandas(tmp_path):
+    """Each of these would take longer than all that it does."""
+    fake.family(tmp_path / "r.db")
+    code = (
+        "import sys\nfrom parabench.cli import main\n"
+        f"main(['best', {str(tmp_path / 'r.db')!r}], standalone_mode=False)\n"
+        "assert not {'torch', 'pandas', 'scipy', 'jinja2', 'rich'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

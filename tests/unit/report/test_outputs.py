@@ -96,7 +96,7 @@ def test_what_is_left_out_of_a_store_changes_no_number(store):
 
 def test_a_reversed_label_turns_nothing_else_around(store):
     results = load(store)
-    results.session["label"] = ["one\u202eeno", "two"]
+    results.session_columns["label"][:] = ["one\u202eeno", "two"]
     gate = compare(side_of(results, 1), side_of(results, 2, "candidate"))
     page = compare_report.render(replace(gate, candidate="two\u202eowt"))
     assert "<bdi>two\u202eowt</bdi> get slower than <bdi>one\u202eeno</bdi>?" in page

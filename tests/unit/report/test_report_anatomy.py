@@ -281,9 +281,8 @@ def test_what_is_missing_is_said_once(tmp_path, monkeypatch, world_size, protoco
     if protocol is None:
         fake.instrumented(launch, 25)
     results = fake.write(tmp_path / "r.db", [launch])
-    results.session["plan"] = [
-        plan.replace('"warmup"', _json(protocol) + '"warmup"') for plan in results.session["plan"]
-    ]
+    plans = results.session_columns["plan"]
+    plans[:] = [plan.replace('"warmup"', _json(protocol) + '"warmup"') for plan in plans]
     found = Shown(results)
     assert list(found.sections) == ["anatomy"]
     assert said in found.text("anatomy")

@@ -13,9 +13,9 @@ from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.progress import standing
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
-from parabench.store.results import check_store, load
+from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
-from parabench.store.store import Store
+from parabench.store.store import Store, check_store
 from paths import DOCS
 
 
