@@ -84,14 +84,16 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
         good = launches[launches["launch_id"].isin(seen.valid["launch_id"])]
         launch = _median(good if len(good) else launches, "launch_step_s", "launch_id")
     elif launch not in there:
-        raise UsageError(f"launch {launch} shows no step of {label}; it has {', '.join(map(str, there))}")
+        raise UsageError(
+            f"launch {launch} has no instrumented step of {label}; use one of {', '.join(map(str, there))}"
+        )
     of_step = spans[spans["launch_id"] == launch].groupby(["step", "rank"]).agg({"start_s": "min", "end_s": "max"})
     steps = (of_step["end_s"] - of_step["start_s"]).groupby("step").max().rename("step_s").reset_index()
     if step is None:
         step = _median(steps, "step_s", "step")
     elif step not in set(steps["step"]):
         raise UsageError(
-            f"step {step} of launch {launch} carried no instruments; {', '.join(map(str, steps['step']))} did"
+            f"step {step} of launch {launch} is not instrumented; use one of {', '.join(map(str, steps['step']))}"
         )
     facts = launches.loc[launches["launch_id"] == launch, "facts"].iloc[0]
     return Choice(case_id, label, launch, step, json.loads(facts))

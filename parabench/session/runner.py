@@ -136,7 +136,7 @@ class Runner(Generic[C, P]):
         if self.replan is None or not is_nccls(case.algorithm) or launch.status is not Status.FAILED:
             return
         why = launch.failure.message if launch.failure else "it failed"
-        said = f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so the case was launched no more."
+        said = f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so it was not launched again."
         advice = (
             "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice."
         )

@@ -43,7 +43,7 @@ CODES: dict[str, str] = {
     "other_arithmetic": "ranks multiplied float32 in another arithmetic than the case's precision says",
     "other_algorithm": "another algorithm ran than was asked for, which has no such operation",
     "oversubscribed": "more computing threads than cores",
-    "pin_refused": "NCCL refused an algorithm that it was pinned to, so that case was launched no more",
+    "pin_refused": "NCCL refused an algorithm that it was pinned to, so that case was not launched again",
     "poor_fit": "the cost model is far from what was measured",
     "power_capped": "a device was at its power limit during timed steps",
     "shared_cpu": "`doctor`: ranks run on CPU cores, which other processes share",

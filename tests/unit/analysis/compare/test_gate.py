@@ -200,7 +200,7 @@ def test_nothing_is_dropped(tmp_path):
     }
     text = "\n".join(lines(found))
     assert "skipped in new: no such <device>" in text
-    assert "2 good launches a side are needed; there are 1 and 1" in text
+    assert "2 good launches per side are needed; there are 1 and 1" in text
     assert "1 case newly failing" in text
     assert "1 case failing more often (ddp native 1 MiB, 2 ranks)" in text
 
