@@ -1,0 +1,126 @@
+"""How the nodes of a session come together, and who is refused: by name, with the remedy, before anything is stored.
+
+All are on this host: one of them is this process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from guard import GUARD_S
+from parabench.cli import main
+from process_helpers import signals_as_usual
+
+SUITE = '''\
+"""Which bucket size?"""
+
+from parabench import Protocol, sweep
+
+CASES = sweep(strategy="ddp", bucket_mib=(0.5, 1, 25), world_size=4, data="synthetic", seq_len=8)
+PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
+'''
+
+Words = Callable[..., list[str]]
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Words:
+    """`words(node, *options)`: the command line of a node, to be run in its folder, `node0` or `node1`. This process is
+    in that of node 0."""
+    for name in ("node0", "node1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.py").write_text(SUITE)
+    monkeypatch.chdir(tmp_path / "node0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def of(node: int, *options: str) -> list[str]:
+        nodes = ["--nnodes", "2", "--nproc-per-node", "2", "--rdzv-endpoint", endpoint, "--node-rank", str(node)]
+        return ["run", "mine.py", *nodes, "--out", "results", *options]
+
+    return of
+
+
+def here(words: list[str]) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def elsewhere(folder: Path, words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "parabench", *words],
+        cwd=folder,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=signals_as_usual,
+        text=True,
+    )
+
+
+def assert_nothing_stored(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "results" / "results.db")) as db:
+        assert not db.execute("SELECT * FROM session").fetchall()
+
+
+def test_a_node_that_never_comes_ends_the_wait_with_the_remedy(words: Words) -> None:
+    zero = here(words(0, "--rdzv-timeout", "1"))
+    assert zero.exit_code == 2
+    assert zero.stderr.startswith("parabench: node 1 did not come within 1 s; start it with the same --rdzv-endpoint ")
+    assert_nothing_stored(Path())
+
+
+def test_a_node_without_node_0_says_so(words: Words) -> None:
+    one = here(words(1, "--rdzv-timeout", "1"))
+    assert one.exit_code == 2
+    assert re.search(
+        r"^parabench: node 0 at 127\.0\.0\.1:\d+ was not reached within 1 s .*Connection refused", one.stderr
+    )
+
+
+def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> None:
+    (tmp_path / "node1" / "mine.py").write_text(SUITE + "\n# another version\n")
+    one = elsewhere(tmp_path / "node1", words(1, "--steps", "3"))
+    zero = here(words(0))
+    said, _ = one.communicate(timeout=GUARD_S)
+    assert (zero.exit_code, one.returncode) == (2, 2)
+    refusal = r"node 1 \(.+\) has suite file mine.py [0-9a-f]+, and node 0 has [0-9a-f]+; options --steps 3"
+    assert re.search(refusal, zero.stderr)
+    assert re.search(refusal, said)
+    assert_nothing_stored(Path())
+
+
+def test_another_session_at_the_endpoint_is_told_apart(words: Words, tmp_path: Path) -> None:
+    zero = elsewhere(tmp_path / "node0", words(0, "--rdzv-id", "mine"))
+    one = here(words(1, "--rdzv-id", "yours"))
+    assert one.exit_code == 2
+    assert "has --rdzv-id mine, and this node yours; give all nodes the same" in one.stderr
+    zero.send_signal(signal.SIGINT)
+    zero.communicate(timeout=GUARD_S)
+    assert zero.returncode == 130
+
+
+def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
+    for words, said in (
+        (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: a session has as many nodes"),
+        (["--nnodes", "2"], "--nnodes 2 needs --rdzv-endpoint HOST:PORT"),
+        (["--rdzv-endpoint", "h:1"], "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is not HOST:PORT"),
+        (["--nnodes", "2", "--rdzv-endpoint", "h:1", "--node-rank", "2"], "--node-rank is 2; with --nnodes 2"),
+    ):
+        done = CliRunner().invoke(main, ["run", "quick", "--out", str(tmp_path / "out"), *words])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert said in done.stderr
+    assert not (tmp_path / "out").exists()
