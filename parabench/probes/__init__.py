@@ -31,7 +31,7 @@ PROBES: dict[str, Entry] = {
     "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="what DDP logs of itself"),
     "communication": Entry(
         target="parabench.probes.communication:CommunicationProbe",
-        summary="calls of collectives, and when training stood still for them",
+        summary="calls of collectives, and when training was blocked on them",
     ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
     "nccl": Entry(target="parabench.probes.nccl:NcclProbe", summary="NCCL's log, and its Inspector"),

@@ -1,4 +1,4 @@
-"""Every call of a collective in the instrumented steps: when it was made, began and ended, and who stood still for it.
+"""Every call of a collective in the instrumented steps: when it was made, began and ended, and who was blocked on it.
 
 An own algorithm's job notes its begin and end where it runs. What the backend does is timed from the call to the
 completion of its future. gloo's sends and receives have none: their end is known only where somebody had to wait for
@@ -97,7 +97,7 @@ class Call:
 
 
 class Recorder:
-    """Keeps the calls of one process, in order, and every time that its training stood still for one.
+    """Keeps the calls of one process, in order, and every time that its training was blocked on one.
 
     `native` is what the backend's own algorithm is called; `device` is where the training computes, `stream` its stream
     there. `together` are the calls that NCCL is making as one, None where it makes each for itself.

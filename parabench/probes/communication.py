@@ -1,4 +1,4 @@
-"""Communication in the instrumented steps: calls of collectives, what they were for, and when training stood still."""
+"""Communication in the instrumented steps: calls of collectives, what they were for, and when training was blocked."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class CommunicationProbe(Probe):
         return begin, end
 
     def _unseen_waits(self, taken: Sequence[Call], begins: Sequence[float]) -> list[tuple[float, float]]:
-        """When training stood still for futures: DDP, in C++, waits for all buckets of a backward pass as soon as the
+        """When training was blocked on futures: DDP, in C++, waits for all buckets of a backward pass as soon as the
         last is handed over. Where the buckets are not known, a step counts as one pass."""
         if self._buckets and self._buckets.bytes:
             passes = [i // len(self._buckets.bytes) for i in range(len(taken))]

@@ -189,7 +189,7 @@ PEAKS = ("peak_reserved_bytes", "used_bytes")
 # By table: its columns, and what they are called beside those of the others.
 ANATOMY = {
     "step_s": "instrumented_s", "data_s": "instrumented_data_s", "compute_s": "compute_s", "exposed_s": "exposed_s",
-    "overlapped_s": "hidden_s", "idle_s": "idle_s", "exposed_share": "exposed_share",
+    "overlapped_s": "overlapped_s", "idle_s": "idle_s", "exposed_share": "exposed_share",
     "unknown_calls": "unknown_calls", "instruments_ratio": "instruments_ratio",
 } | {column: column for column in EXPOSED_IN.values()}  # fmt: skip
 STATE = {
@@ -203,9 +203,9 @@ def case_columns(seen: SessionData) -> dict[str, pd.Series]:
     """Columns beside `seen.cases`, row by row; NaN or None where something is unknown. Seconds, bytes and shares.
 
     Of the median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`,
-    `hidden_s` of communication inside compute (a lower bound where there are `unknown_calls`), `exposed_forward_s` and
-    so on within each part, `exposed_share` of the step. Of memory: PEAKS, the training state as measured and by
-    theory. FLOP/s, MFU and joules. The rank that others wait for most, and how long a step.
+    `overlapped_s` of communication inside compute (a lower bound where there are `unknown_calls`), `exposed_forward_s`
+    and so on within each part, `exposed_share` of the step. Of memory: PEAKS, the training state as measured and by
+    theory. FLOP/s, MFU and joules. The rank that others wait for most, and how long per step.
     """
     tables = (
         (seen.once(taken_apart), ANATOMY),

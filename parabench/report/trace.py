@@ -1,7 +1,7 @@
 """One instrumented step as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open, all ranks on one page.
 
 The format is the Trace Event Format's JSON: events with `ph`, `ts` in microseconds, `pid`, `tid` and `name`. A process
-is a rank; its threads are the step's parts, where training stood still, and a lane for each group and algorithm, more
+is a rank; its threads are the step's parts, where training was blocked, and a lane for each group and algorithm, more
 where calls overlap, because slices of one thread must nest.
 """
 
@@ -153,7 +153,7 @@ def _of(table: pd.DataFrame, chosen: Choice) -> pd.DataFrame:
 
 
 def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
-    """The step with its parts inside, and where training stood still."""
+    """The step with its parts inside, and where training was blocked."""
     parts, waits = spans[spans["name"] != WAIT], spans[spans["name"] == WAIT]
     yield from _named("thread", rank + 1, STEP, "step")
     yield _slice(rank, STEP, f"step {step}", parts["start_s"].min(), parts["end_s"].max(), "step")

@@ -116,7 +116,7 @@ class CollectiveSample(NamedTuple):
 class Span(NamedTuple):
     """What one rank did from when to when, on the clock that all processes of a host share.
 
-    `name` is a part of the step, as in metrics.STEP_PARTS without its unit, or `wait`: its training stood still for
+    `name` is a part of the step, as in metrics.STEP_PARTS without its unit, or `wait`: its training was blocked on
     communication.
     """
 
@@ -290,7 +290,7 @@ NOT_SUPPORTED = "not supported by this device or driver"
 # Why a rate is null though its counter was read: no failure, and no warning either.
 MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than once between two readings"
 
-# The spans that a training stood still for communication in; the others are named like a step's parts.
+# The spans in which a training was blocked on communication; the others are named like a step's parts.
 WAIT = "wait"
 
 # Operations between two ranks.

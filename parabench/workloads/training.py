@@ -236,7 +236,7 @@ def samples(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> It
 
 
 def spans(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Span]:
-    """One rank's instrumented steps on the clock: their parts, and when training stood still for communication."""
+    """One rank's instrumented steps on the clock: their parts, and when training was blocked on communication."""
     for step, row in enumerate(marks):
         if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
             for part, begin, end in parts_of(row):

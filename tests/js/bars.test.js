@@ -10,7 +10,7 @@ const state = (parameters, theory) => ({
   state_bytes: 4 * parameters * MIB, state_theory_bytes: theory * MIB, parameter_bytes: parameters * MIB, gradient_bytes: parameters * MIB,
   optimizer_bytes: 2 * parameters * MIB,
 });
-const instrumented = { instrumented_s: 10, instrumented_data_s: 1, compute_s: 7, exposed_s: 1.5, idle_s: 0.5, hidden_s: 3, exposed_share: 0.15 };  // seconds
+const instrumented = { instrumented_s: 10, instrumented_data_s: 1, compute_s: 7, exposed_s: 1.5, idle_s: 0.5, overlapped_s: 3, exposed_share: 0.15 };  // seconds
 const CASES = [
   aCase({ case_id: "fsdp", label: "fsdp", strategy: "fsdp", world_size: 4, ...instrumented, ...state(3, 12), peak_memory_bytes: 100 * MIB, used_bytes: null, mfu: null }),
   aCase({

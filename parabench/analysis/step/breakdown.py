@@ -1,9 +1,9 @@
-"""Where the time of an instrumented step goes: data, compute, communication that is hidden, that is seen, idle.
+"""Where the time of an instrumented step goes: data, compute, exposed and overlapped communication, idle.
 
 Per rank and step, with unions of intervals on the shared clock, never sums of durations: communication is the union of
 its collectives, from when each began to run to its end, and of its sends and receives only what was waited for: a
-posted receive is no traffic. Exposed is where the training stood still meanwhile; overlapped is the rest of it; compute
-is forward, backward and optimizer without standing still; idle is standing still while no collective ran. So
+posted receive is no traffic. Exposed is where training was blocked meanwhile; overlapped is the rest of it; compute
+is forward, backward and optimizer while not blocked; idle is being blocked while no collective ran. So
 step = data + compute + exposed + idle.
 """
 

@@ -38,7 +38,7 @@ SINCE = ("forward_backward", "backward")
 def rank_calls(seen: SessionData) -> pd.DataFrame:
     """The collectives as each rank saw them, for `SessionData.once`: their rows, with `n`, which call of its group in
     the step it is on this rank; `key`, its step's in `instrumented_steps`; `part`, the part of the step in which it was
-    called; `queued_s`, how long it waited to run; `exposed_s`, how long the training stood still within its step while
+    called; `queued_s`, how long it waited to run; `exposed_s`, how long the training was blocked within its step while
     it ran."""
     steps = seen.once(instrumented_steps)
     rows = seen.once(collectives).sort_values(["launch_id", "rank", "seq"], kind="stable")
@@ -72,7 +72,7 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     `seen` how many ranks told of it. `duration_s` is that of the `slowest_rank`, with its waiting for others;
     `wire_s` from when the last rank began to the last one's end, NaN unless all told. `late_s` is how long after the
     first rank the last one called, `queued_s` the longest that it waited on a rank before it ran, and `exposed_s` the
-    longest that a rank's training stood still during it (calls that run at once share that time). `algbw` and `busbw`
+    longest that a rank's training was blocked during it (calls that run at once share that time). `algbw` and `busbw`
     are in GB/s, by `wire_s`; by `duration_s` where there is a root, which need not wait for the others.
     """
     rows = seen.once(rank_calls)

@@ -1,7 +1,7 @@
 """Who comes late: the n-th collective of a group in a step is one call of all its ranks, and they wait for the last.
 
 Only ranks that stand still lose anything by it, so what counts is the time from a rank's own call to the last one's in
-which its training stood still, as a union over the calls of a step.
+which its training was blocked, as a union over the calls of a step.
 
 In a pipeline the first stage ends backward last whatever it runs on: who comes last there says nothing of a rank.
 """
@@ -39,7 +39,7 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     """One row per instrumented step with calls that all ranks of a group made.
 
     `straggler` is the rank that cost the others most and `waited_s` what it cost: of the rank that waited longest for
-    it, the time in which its training stood still between its own call and the straggler's. NaN and 0 where nobody
+    it, the time in which its training was blocked between its own call and the straggler's. NaN and 0 where nobody
     waited. `step_s` is the step's length on its slowest rank.
     """
     steps = seen.once(instrumented_steps)

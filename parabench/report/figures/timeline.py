@@ -45,7 +45,7 @@ _GAP = 0.55
 
 
 def timeline_panel(timeline: Timeline, label: str) -> Panel:
-    """Two rows or more a rank: parts of the step, with hatching where training stood still for communication, and below
+    """Two rows or more a rank: parts of the step, with hatching where training was blocked on communication, and below
     them its calls, with a mark where a bucket's last gradient was there."""
     ranks = spread_over_nodes(timeline.ranks, timeline.node_of, MOST_RANKS)
     calls, spans = (_of_ranks(table, ranks) for table in (timeline.calls, timeline.spans))

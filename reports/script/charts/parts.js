@@ -40,10 +40,10 @@ export const sharesPanels = (rows) => barPanels("shares", rows, (row) => known(c
   ));
   const { color } = shares[EXPOSED];
   const overlapped = barOf(
-    group, { color, name: "overlapped (inside compute)" }, (row) => ms(cases.hidden_s[row]),
-    (row) => said("overlapped", cases.hidden_s[row], row, cases.unknown_calls[row] ? "≥ " : ""),
+    group, { color, name: "overlapped (inside compute)" }, (row) => ms(cases.overlapped_s[row]),
+    (row) => said("overlapped", cases.overlapped_s[row], row, cases.unknown_calls[row] ? "≥ " : ""),
     {
-      base: group.map((row) => ms(Math.max(0, before(row, EXPOSED) - (cases.hidden_s[row] ?? 0)))),
+      base: group.map((row) => ms(Math.max(0, before(row, EXPOSED) - (cases.overlapped_s[row] ?? 0)))),
       y: group.map((_, place) => place + 0.3), width: 0.2,
       marker: {
         color, line: { width: 0 }, pattern: { shape: "/", size: 5, solidity: 0.45, fgcolor: color, bgcolor: "rgba(0,0,0,0)" },

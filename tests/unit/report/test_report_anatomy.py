@@ -73,7 +73,8 @@ def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(dd
     # medians over a step of 10 and one of 11 s: compute has half a second more.
     for name, *seconds in (
         ("instrumented_s", 10, 10.5), ("instrumented_data_s", 1, 1), ("compute_s", 7, 7.5), ("exposed_s", 1.5, 1.5),
-        ("idle_s", 0.5, 0.5), ("hidden_s", 3, 3), ("exposed_share", 0.15, 1.5 / 10.5), ("exposed_backward_s", 1.5, 1.5),
+        ("idle_s", 0.5, 0.5), ("overlapped_s", 3, 3), ("exposed_share", 0.15, 1.5 / 10.5),
+        ("exposed_backward_s", 1.5, 1.5),
     ):  # fmt: skip
         assert ddp.columns[name].tolist() == pytest.approx(seconds), name
     assert ddp.columns["instruments_ratio"].tolist() == pytest.approx([2.0, 1.26], abs=0.01)
