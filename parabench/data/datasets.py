@@ -95,7 +95,7 @@ def user_dataset(case: Case) -> Dataset[Any]:
     """What the user's function gives; one that takes an argument is given the case. Raises UsageError for what is no
     map-style Dataset."""
     factory = load_factory(DATASETS, "data", case.data, "Dataset")
-    with users_code(f"data {case.data!r} cannot be made", "mend that function"):
+    with users_code(f"data {case.data!r} cannot be made", "fix that function"):
         dataset = call_factory(factory, case)
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise UsageError(
@@ -113,7 +113,7 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
     dataset: Any = user_dataset(case)
 
     def giving(failing: str, where: str) -> contextlib.AbstractContextManager[None]:
-        return users_code(f"data {case.data!r} gives {failing}", f"mend its {where}")
+        return users_code(f"data {case.data!r} gives {failing}", f"fix its {where}")
 
     with giving("no length", "__len__"):
         count = len(dataset)

@@ -110,7 +110,7 @@ def probe(run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
 def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
     """Whether torch computes on each device, and was built for it."""
     if "error" in seen:
-        yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can begin; mend this first")
+        yield Row("host", "torch on CUDA", seen["error"], FAULT, "no launch on CUDA can begin; fix this first")
         return
     for at, error in enumerate(seen["devices"]):
         advice = "nothing can be launched on it; see nvidia-smi -q, and what else holds it"

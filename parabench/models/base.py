@@ -125,7 +125,7 @@ def make_samples(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
     """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
     was asked for."""
     rows = SYNTHETIC_BATCHES * case.global_batch
-    with users_code(f"model {case.model!r} cannot make {rows} samples", "mend its batch"):
+    with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
         made: Any = batch(rows, torch.Generator().manual_seed(case.seed))
     asked = f"asked for {rows} samples; give a pair (inputs, targets) of tensors on the CPU with {rows} rows each"
     if not isinstance(made, (tuple, list)) or not all(isinstance(each, Tensor) for each in made):

@@ -96,7 +96,7 @@ def _built(case: Case) -> Model:
 
 
 def _built_on_cpu(case: Case) -> Model:
-    remedy = "mend that function, or call it in Python to see where"
+    remedy = "fix that function, or call it in Python to see where"
     with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
         return build_model(case)
 

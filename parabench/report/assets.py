@@ -68,10 +68,10 @@ class Look:
                 raise
             why = f"there is no {error}" if isinstance(error, jinja2.TemplateNotFound) else error
             raise UsageError(
-                f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; mend it"
+                f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; fix it"
             ) from error
         if not page.strip():
-            raise UsageError(f"a template of {self._folder} gives an empty page: {template}; mend it")
+            raise UsageError(f"a template of {self._folder} gives an empty page: {template}; fix it")
         # Halves of characters, which a store's JSON can hold, can be written to no file.
         return page.encode("utf-8", "replace").decode("utf-8")
 

@@ -173,4 +173,4 @@ def _check_file(path: Path) -> None:
         return
     if os.path.isdir(path):
         raise UsageError(f"{path} is a folder; {remedy}")
-    raise UsageError(f"{path} {'is no file' if os.path.exists(path) else 'does not exist'}; {remedy}")
+    raise UsageError(f"{path} {'is not a file' if os.path.exists(path) else 'does not exist'}; {remedy}")

@@ -34,7 +34,7 @@ test("a ratio has two decimals where it is near 1, and ends that would read the 
   assert.equal(intervalOf(0.8312, 0.8338), "0.831 to 0.834");
   assert.equal(intervalOf(0.83121, 0.83138), "0.8312 to 0.8314");
   assert.equal(intervalOf(1, 1), "1.00 to 1.00");
-  assert.equal(ratioHover(0.9, null, null), "0.90 times (no interval: it needs two launches a side)");
+  assert.equal(ratioHover(0.9, null, null), "0.90 times (no interval: it needs two launches per side)");
   assert.equal(ratioHover(0.9, 0.8, 1), "0.90 times (95 %: 0.80 to 1.00)");
 });
 

@@ -201,7 +201,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
     ("name", "said"),
     [
         ("nothing", "cannot be loaded: AttributeError"),
-        ("broken", "cannot be built: OSError: no weights at all; mend that function"),
+        ("broken", "cannot be built: OSError: no weights at all; fix that function"),
         ("no_model", "gives Linear; return a parabench.Model"),
         ("no_factory", "is int; it must be a function that returns a Model"),
         ("greedy", "cannot be built: TypeError"),
@@ -211,7 +211,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("paired_first", "first is '0', which tensor_parallel splits by columns"),
         ("wrong_plan", r"a plan names 'blocks\.\*\.up', which is not part of module"),
         ("nothing_at_all", "gives NoneType; return a parabench.Model"),
-        ("quitter", "cannot be built: SystemExit: 3; mend that function"),
+        ("quitter", "cannot be built: SystemExit: 3; fix that function"),
         ("module_class", "module is the class Linear; it must be an nn.Module"),
         ("lazy", "module has a parameter without a shape; give lazy layers their sizes"),
         ("loss_class", "loss is the class CrossEntropyLoss; it must be a function"),
@@ -235,7 +235,7 @@ def test_a_users_plan_trains_what_one_device_trains(machine: Any) -> None:
         ("three_batch", "batch gives 3 tensors"),
         ("scalar_batch", r"batch gives 2 tensors, \(64, 12\) on cpu, \(\) on cpu"),
         ("meta_batch", r"batch gives 2 tensors, \(64, 12\) on meta"),
-        ("quitting_batch", "cannot make 64 samples: SystemExit: no samples today; mend its batch"),
+        ("quitting_batch", "cannot make 64 samples: SystemExit: no samples today; fix its batch"),
     ],
 )
 def test_what_is_wrong_with_a_model_is_one_line(machine: Any, name: str, said: str) -> None:

@@ -216,7 +216,7 @@ def test_too_few_launches_are_inconclusive(lab, gate):
     assert (done.code, done.counts) == (0, {"inconclusive": 3})
     note = "cannot be judged: ddp ring, 2 ranks: 20.2 ms -> 20.2 ms, "
     assert note in done.out
-    assert "2 good launches per side are needed; there are 3 and 1" in done.out
+    assert "2 successful launches per side are needed; there are 3 and 1" in done.out
 
 
 def test_what_was_fixed_alone_judges_nothing(lab, gate):

@@ -41,6 +41,14 @@ READING = {
     "sweet_spots": "ranked", "told_apart": "distinguishable",
 }  # fmt: skip
 
+# In what users read: sentences of the package, pages, goldens.
+PHRASES = {
+    "doubts?": "warning", "ended well": "succeeded", "held down": "throttled", "is no (file|folder)": "is not a",
+    "launches a (side|case)": "per side", "mend": "fix", "nobody can say": "cannot be tested", "not believed": "",
+    "speaks? against": "", "st(oo|an)ds? still": "waits, is blocked", "t(old|ell) apart": "distinguishable",
+    "would have been found": "minimum detectable slowdown",
+}  # fmt: skip
+
 
 def used(text: str) -> Iterator[str]:
     """The retired words and names in the text of a module."""
@@ -70,3 +78,35 @@ def test_no_retired_name_comes_back_in_analysis() -> None:
     paths = (Path(parabench.__file__).parent / "analysis").rglob("*.py")
     found = {(path.name, word) for path in paths for word in re.findall(r"\w+", path.read_text()) if word in READING}
     assert sorted(f"{name}: {word} (say {READING[word]})" for name, word in found) == []
+
+
+def said(text: str) -> Iterator[str]:
+    """The retired phrases in what users read."""
+    yield from (phrase for phrase in PHRASES if re.search(rf"\b({phrase})\b", text, re.IGNORECASE))
+
+
+def sentences(module: str) -> Iterator[str]:
+    """The texts of a module that are no docstrings."""
+    tree = ast.parse(module)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_retired_phrases_are_found() -> None:
+    module = '"""Stands still."""\nx = f"the others stood still for {3} ms"\n'
+    assert [*map(list, map(said, sentences(module)))] == [["st(oo|an)ds? still"], []]
+    assert not [*said("mended, amends, dismounted, doubtless")]
+
+
+def test_no_retired_phrase_is_said() -> None:
+    package, root = Path(parabench.__file__).parent, Path(__file__).parents[2]
+    texts = {path: "\n".join(sentences(path.read_text(encoding="utf-8"))) for path in package.rglob("*.py")}
+    read = [*root.glob("tests/golden/*.txt"), *root.glob("reports/*.html"), *root.glob("reports/script/**/*.js")]
+    for path in read:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        texts[path] = "\n".join(line for line in lines if not line.lstrip().startswith(("//", "{#")))
+    assert len(texts) > 300
+    found = {(path.relative_to(path.parents[1]), phrase) for path, text in texts.items() for phrase in said(text)}
+    assert sorted(f"{path}: {phrase} (say {PHRASES[phrase] or 'otherwise'})" for path, phrase in found) == []

@@ -190,7 +190,7 @@ def _ratio(
     if ratio is not None:
         reason = ""
     if ratio is not None and test is None:
-        reason = f"an interval needs {FEWEST_LAUNCHES} launches a side; there are {len(logs[0])} and {len(logs[1])}"
+        reason = f"an interval needs {FEWEST_LAUNCHES} launches per side; there are {len(logs[0])} and {len(logs[1])}"
     return Ratio(
         base=numbers[0] or means[0],
         candidate=numbers[1] or means[1],

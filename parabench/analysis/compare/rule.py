@@ -251,7 +251,7 @@ def _by_numbers(end: End, launches: Launches, test: TTest | None, tolerance: flo
             note += "; more launches would tell"
     else:
         outcome = Outcome.NOT_JUDGED
-        what = "blocks with a good launch on both sides" if paired else "good launches per side"
+        what = "blocks that succeeded on both sides" if paired else "successful launches per side"
         counts = str(len(launches[0])) if paired else f"{len(launches[0])} and {len(launches[1])}"
         note = f"{FEWEST_LAUNCHES} {what} are needed; there are {counts}"
     if end.fails_more and outcome in (Outcome.SAME, Outcome.FASTER):

@@ -60,7 +60,7 @@ def _left_out(columns: Matrix, launches: list[list[int]]) -> tuple[str | None, M
         rest = columns.copy()
         rest[rows] = 0.0
         if np.linalg.matrix_rank(rest, tol=SAME) < columns.shape[1]:
-            return "too few launches: without one of them the constants cannot be told apart", nothing
+            return "too few launches: without one of them the constants cannot be estimated", nothing
         moves.append(np.linalg.pinv(rest) - of_all)
     return None, np.array(moves)
 

@@ -101,7 +101,7 @@ def _many(of: Overall) -> str:
         return f"{takes[0].upper()}{takes[1:]}; {_CHANCE}."
     unjudged = [of.names[at] for at in of.others if at not in of.judged]
     if unjudged:
-        takes += f". Of {format.joined(unjudged)} nobody can say whether that is chance: a case has one launch there"
+        takes += f". {format.joined(unjudged)} cannot be tested: one launch per case"
     return f"{_head(of)}: {takes}."
 
 

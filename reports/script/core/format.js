@@ -53,7 +53,7 @@ export const intervalOf = (low, high) => {
   return (said.find(([from, to]) => from !== to) || said[0]).join(" to ");
 };
 export const ratioHover = (ratio, low, high) => (
-  `${times(ratio)} times (${known(low) ? `95 %: ${intervalOf(low, high)}` : "no interval: it needs two launches a side"})`
+  `${times(ratio)} times (${known(low) ? `95 %: ${intervalOf(low, high)}` : "no interval: it needs two launches per side"})`
 );
 
 const PREFIXES = ["", "k", "M", "G", "T", "P"];

@@ -101,7 +101,7 @@ def own(folder, files):
         ({"report.html": "\n\n{{ what_is_this }}"}, ["report.html, line 3", "'what_is_this' is undefined"]),
         ({"report.html": b"\xff\xfe"}, ["report.html cannot be read", "make it a file of UTF-8 text"]),
         ({"style/page.css": b"\xff"}, ["page.css cannot be read", "make it a file of UTF-8 text"]),
-        ({"report.html": ""}, ["mine gives an empty page: report.html; mend it"]),
+        ({"report.html": ""}, ["mine gives an empty page: report.html; fix it"]),
         ({"report.html/x": "", "style/page.css": ""}, ["report.html is a directory; make it a file of UTF-8 text"]),
     ],
 )

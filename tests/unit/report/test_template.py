@@ -91,11 +91,11 @@ def test_what_is_wrong_with_a_template_is_said_with_its_line(tmp_path, text, lin
         own(tmp_path, text).render("own.html")
     assert f"{tmp_path / 'own.html'}, line {line}: " in str(refusal.value)
     assert said in str(refusal.value)
-    assert str(refusal.value).endswith("; mend it")
+    assert str(refusal.value).endswith("; fix it")
 
 
 def test_an_error_that_comes_up_in_one_of_ours_is_said_there(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot be used: reports/page\.html, line \d+: 'csp' is undefined; mend it"):
+    with pytest.raises(UsageError, match=r"cannot be used: reports/page\.html, line \d+: 'csp' is undefined; fix it"):
         own(tmp_path, "{% extends 'page.html' %}").render("own.html")
 
 

@@ -130,7 +130,7 @@ def test_what_is_unknown_has_its_reason(mixed):
     assert failed.step_time.reason == "on candidate, its launches ended oom"
     assert once.step_time.ratio == pytest.approx(10)
     assert (once.step_time.low, once.step_time.reason) == (
-        None, "an interval needs 2 launches a side; there are 1 and 1"
+        None, "an interval needs 2 launches per side; there are 1 and 1"
     )  # fmt: skip
     assert mixed.step_time.cases == 3
     assert mixed.per_joule.ratio is None

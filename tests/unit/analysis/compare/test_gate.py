@@ -170,7 +170,7 @@ def test_only_blocks_that_both_sides_have_are_paired(tmp_path):
     for name, blocks in (("one", base[:1]), ("other", new[1:])):
         fake.write(tmp_path / "none.db", blocks, label=name, interleaved={"run": "r", "side": name})
     none = compare(*(read_side(f"{tmp_path / 'none.db'}@{name}", name) for name in ("one", "other")))
-    assert "2 blocks with a good launch on both sides are needed; there are 0" in none.rows[0].note
+    assert "2 blocks that succeeded on both sides are needed; there are 0" in none.rows[0].note
     assert none.verdict is Verdict.INCONCLUSIVE
 
 
@@ -200,7 +200,7 @@ def test_nothing_is_dropped(tmp_path):
     }
     text = "\n".join(lines(found))
     assert "skipped in new: no such <device>" in text
-    assert "2 good launches per side are needed; there are 1 and 1" in text
+    assert "2 successful launches per side are needed; there are 1 and 1" in text
     assert "1 case newly failing" in text
     assert "1 case failing more often (ddp native 1 MiB, 2 ranks)" in text
 
