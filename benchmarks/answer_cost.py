@@ -4,8 +4,9 @@
 
 Each pair runs the three as a user does, one after the other, so that what else the machine does meets all alike; told
 are the medians over pairs of the time on the wall and of processor time (of all processes) by torchrun's. On a machine
-with other work trust the ratio of processor time: a wait is as long as whoever is before it. Without STORE it is one of
-simulated results, as many as suite `quick` has.
+with other work trust the ratio of processor time: a wait is as long as whoever is before it. A first pair that nobody
+counts writes the bytecode that an installation has. Without STORE it is one of simulated results, as many as suite
+`quick` has.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def ratios(store: Path, pairs: int = PAIRS) -> dict[str, Cost]:
             "report": ["parabench", "report", str(store), "-o", str(page)],
             "best": ["parabench", "best", str(store)],
         }
-        seen = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(pairs)]
-    return {name: _median([(own[name], bare) for bare, own in seen]) for name in answers}
+        seen = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(1 + pairs)]
+    return {name: _median([(own[name], bare) for bare, own in seen[1:]]) for name in answers}
 
 
 def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
@@ -59,7 +60,10 @@ def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
 
 def _cost(words: Sequence[str]) -> Cost:
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

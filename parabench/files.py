@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing.util import Finalize
 from pathlib import Path
 
 from parabench.errors import UsageError
@@ -141,6 +140,8 @@ def own_folder(where: str | None = None) -> Path:
     key = os.getpid(), where
     if key not in _held:
         _held[key] = _hold(where)
+        from multiprocessing.util import Finalize  # a fiftieth of a second, which most commands need not spend
+
         Finalize(None, _release, args=key, exitpriority=AFTER_MULTIPROCESSING)
     return _held[key][0]
 

@@ -6,7 +6,6 @@ Nothing is imported before `load` is called, so names can be listed and checked 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import inspect
@@ -42,6 +41,8 @@ def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
         return table[name]
     if ":" in name or _entry_point(kind, name) is not None:
         return None
+    import difflib
+
     near = difflib.get_close_matches(name, table, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(table)}, or package.module:name")

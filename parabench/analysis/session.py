@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from parabench.analysis.tables import case_columns, launch_columns, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
-from parabench.plan.collective_protocol import timing_of
 from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
@@ -90,6 +89,8 @@ class Session:
     @property
     def timing(self) -> str:
         """How a session of collectives timed its calls, as `collective_protocol.timing_of` has it."""
+        from parabench.plan.collective_protocol import timing_of
+
         return timing_of(self.plan.get("protocol") or {})
 
     @property

@@ -7,18 +7,18 @@ compared.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
+from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
 from parabench.plan.case import Case
-from parabench.store.columns import Array, Columns, R, Rows, coded, places, records
+from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.results import Results
@@ -77,7 +77,7 @@ def launch_columns(results: Results, session: Session) -> Columns:
     table = table.assign(
         **_parts(results.medians_columns, ids),
         **_peaks(results.whole_columns, ids),
-        used_bytes=_reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids)),
+        used_bytes=reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids)),
         **_staleness(results.whole_columns, ids),
     )
     return table.assign(peak_memory_bytes=_peak_memory(table))
@@ -123,18 +123,19 @@ def step_numbers(steps: Rows, ids: Array, devices: Array) -> dict[str, Array]:
     quantiles = np.array([QUANTILE[device] for device in devices], dtype=float)[place[first]]
     found = {name: np.full(len(ids), np.nan) for name in ("launch_step_s", "p90_s", "drift")}
     found["n_steps"] = np.bincount(place, minlength=len(ids))
-    # Launches of as many steps are the rows of one matrix: a thousand quantiles at once.
+    # Launches of as many steps are the columns of one matrix: a thousand quantiles at once.
     for n, q in sorted(set(zip(counts.tolist(), quantiles.tolist(), strict=True))):
         own = first[(counts == n) & (quantiles == q)]
-        matrix = seconds[own[:, None] + np.arange(n)]
+        matrix = seconds[own + np.arange(n)[:, None]]  # a column a launch
         third = n // 3
-        drift = np.full(len(matrix), np.nan)
+        drift = np.full(len(own), np.nan)
         if third >= 3:  # the quantile of one or two steps says nothing
-            late, early = np.quantile(matrix[:, -third:], q, axis=1), np.quantile(matrix[:, :third], q, axis=1)
+            late, early = (quantile(np.sort(part, axis=0), q) for part in (matrix[-third:], matrix[:third]))
             np.divide(late, early, out=drift, where=early > 0)
             drift -= 1
-        found["launch_step_s"][place[own]] = np.quantile(matrix, q, axis=1)
-        found["p90_s"][place[own]] = np.quantile(matrix, 0.9, axis=1)
+        ordered = np.sort(matrix, axis=0)
+        found["launch_step_s"][place[own]] = quantile(ordered, q)
+        found["p90_s"][place[own]] = quantile(ordered, 0.9)
         found["drift"][place[own]] = drift
     return found
 
@@ -143,21 +144,6 @@ def _peak_memory(table: Columns) -> Array:
     """Bytes on the rank that holds most: of its process on the CPU, on CUDA what is allocated of its device."""
     peak: Array = np.where(table["device"] == "cpu", table["peak_rss_bytes"], table["peak_allocated_bytes"])
     return peak
-
-
-def _reduced(ufunc: np.ufunc, values: Array, place: Array, n: int) -> Array:
-    """`ufunc` (fmax, say) over the values of each place 0 .. n - 1; NaN where there are none."""
-    found = np.full(n, np.nan)
-    inside = place >= 0
-    # The first of each place stands for itself: NaN is no start for maximum and add.
-    values, place = values[inside], place[inside]
-    places_there, first = np.unique(place, return_index=True)
-    found[places_there] = values[first]
-    rest = np.ones(len(place), dtype=bool)
-    rest[first] = False
-    with np.errstate(invalid="ignore"):  # some processors warn of NaN
-        ufunc.at(found, place[rest], values[rest])
-    return found
 
 
 _KEPT = (
@@ -200,7 +186,7 @@ def case_columns(launches: Rows) -> Columns:
             errors[at] = error
 
     def over_launches(ufunc: np.ufunc, name: str) -> Array:
-        return _reduced(ufunc, np.asarray(valid[name], dtype=float), of_valid, n)
+        return reduced(ufunc, np.asarray(valid[name], dtype=float), of_valid, n)
 
     def levels(name: str) -> Array:
         found = _levels(valid, name)
@@ -224,7 +210,7 @@ def case_columns(launches: Rows) -> Columns:
             "high_s": high,
             "spread": np.where(counted > 1, high / low - 1, np.nan),
             "p90_s": levels("p90_s"),
-            **{name: _medians(np.asarray(valid[name], dtype=float), of_valid, n) for name in STEP_PARTS},
+            **{name: medians(np.asarray(valid[name], dtype=float), of_valid, n) for name in STEP_PARTS},
             **{name: over_launches(np.fmax, name) for name in MEMORY},
             "staleness_mean": np.bincount(of_valid, np.nan_to_num(stale), n) / np.where(told > 0, told, np.nan),
             "staleness_max": over_launches(np.fmax, "staleness_max"),
@@ -234,19 +220,6 @@ def case_columns(launches: Rows) -> Columns:
     table = table.assign(peak_memory_bytes=_peak_memory(table))
     ordered: Columns = table[np.argsort(table["step_time_s"], kind="stable")]
     return ordered
-
-
-def _medians(values: Array, place: Array, n: int) -> Array:
-    """The median of the known values of each place 0 .. n - 1; NaN where there are none."""
-    known = ~np.isnan(values)
-    values, place = values[known], place[known]
-    ordered = values[np.lexsort((values, place))]
-    counts = np.bincount(place, minlength=n)
-    first = np.cumsum(counts) - counts
-    there = counts > 0
-    found = np.full(n, np.nan)
-    found[there] = (ordered[(first + (counts - 1) // 2)[there]] + ordered[(first + counts // 2)[there]]) / 2
-    return found
 
 
 def step_times(launches: Rows) -> dict[str, float]:
@@ -283,7 +256,7 @@ def _levels(good: Rows, number: str) -> dict[str, float]:
             logs: list[list[float]] = [[] for _ in cases]
             for at, log in zip(case.tolist(), np.log(np.asarray(group[number], dtype=float)).tolist(), strict=True):
                 logs[at].append(log)
-            levels |= {of: float(np.exp(fmean(own))) for of, own in zip(cases, logs, strict=True)}
+            levels |= {of: float(np.exp(math.fsum(own) / len(own))) for of, own in zip(cases, logs, strict=True)}
             continue
         # What is no answer shifts no answer: those are compared without it.
         for some in (group, only_ranked(group)):
@@ -311,10 +284,10 @@ def status_counts(statuses: Iterable[str]) -> str:
     return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
 
 
-def _parts(medians: Columns, ids: Array) -> dict[str, Array]:
+def _parts(by_rank: Columns, ids: Array) -> dict[str, Array]:
     """Per launch, each part on the rank whose median step is longest."""
-    place = places(medians["launch_id"], ids)
-    rank, metric, value = (medians[name] for name in ("rank", "metric", "value"))
+    place = places(by_rank["launch_id"], ids)
+    rank, metric, value = (by_rank[name] for name in ("rank", "metric", "value"))
     own = np.flatnonzero((metric == "step_s") & (place >= 0) & ~np.isnan(value))
     own = own[np.lexsort((rank[own], -value[own], place[own]))]
     there, first = np.unique(place[own], return_index=True)
@@ -335,7 +308,7 @@ def _peaks(whole: Columns, ids: Array) -> dict[str, Array]:
 
 
 def _of_ranks(ufunc: np.ufunc, rows: Columns, ids: Array) -> Array:
-    return _reduced(ufunc, rows["value"], places(rows["launch_id"], ids), len(ids))
+    return reduced(ufunc, rows["value"], places(rows["launch_id"], ids), len(ids))
 
 
 def _staleness(whole: Columns, ids: Array) -> dict[str, Array]:

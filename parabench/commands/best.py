@@ -49,7 +49,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         answers = bus_answers(results, chosen.id)
         why = "succeeded" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
         nothing = f"No launch {why}, so there is no fastest algorithm."
-        told = [text.to_dict(each) for each in answers]
+        told = map(text.to_dict, answers)
         lines = [text.sentence(each) for each in answers] or [nothing]
     else:
         from parabench.analysis.ranking.objectives import OBJECTIVES
@@ -59,8 +59,8 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
 
         seen = SessionData(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
-        told, lines = [to_dict(each) for each in spots], best_lines.lines(seen, spots)
-    give(files, {"--json": lambda: json_text(told)}, lines, "answer")
+        told, lines = map(to_dict, spots), best_lines.lines(seen, spots)
+    give(files, {"--json": lambda: json_text(list(told))}, lines, "answer")
 
 
 def _axes(by: tuple[str, ...]) -> tuple[str, ...]:

@@ -91,3 +91,31 @@ def places(values: Array, among: Array) -> Array:
     inside = at < len(among)
     inside[inside] = among[at[inside]] == values[inside]
     return np.where(inside, at, -1)
+
+
+def reduced(ufunc: np.ufunc, values: Array, place: Array, n: int) -> Array:
+    """`ufunc` (fmax, say) over the values of each place 0 .. n - 1; NaN where there are none."""
+    found = np.full(n, np.nan)
+    inside = place >= 0
+    # The first of each place stands for itself: NaN is no start for maximum and add.
+    values, place = values[inside], place[inside]
+    places_there, first = np.unique(place, return_index=True)
+    found[places_there] = values[first]
+    rest = np.ones(len(place), dtype=bool)
+    rest[first] = False
+    with np.errstate(invalid="ignore"):  # some processors warn of NaN
+        ufunc.at(found, place[rest], values[rest])
+    return found
+
+
+def medians(values: Array, place: Array, n: int) -> Array:
+    """The median of the known values of each place 0 .. n - 1; NaN where there are none."""
+    known = ~np.isnan(values)
+    values, place = values[known], place[known]
+    ordered = values[np.lexsort((values, place))]
+    counts = np.bincount(place, minlength=n)
+    first = np.cumsum(counts) - counts
+    there = counts > 0
+    found = np.full(n, np.nan)
+    found[there] = (ordered[(first + (counts - 1) // 2)[there]] + ordered[(first + counts // 2)[there]]) / 2
+    return found

@@ -7,7 +7,6 @@ Numbers that are unknown are NaN.
 
 from __future__ import annotations
 
-import statistics
 import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -64,5 +63,7 @@ def _packed(kind: str, phase: str, metric: str, numbers: Sequence[tuple[int, flo
 
 def _median(values: list[float]) -> float:
     """Of those that are known."""
+    import statistics  # a hundredth of a second: not to read what is told already
+
     known = [value for value in values if value == value]
     return statistics.median(known) if known else _UNKNOWN

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,8 @@ def check_axes(names: Iterable[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(names))
     for name in names:
         if name not in DEFAULTS:
+            import difflib
+
             near = difflib.get_close_matches(name, DEFAULTS, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(DEFAULTS)}"
             raise UsageError(f"--by {name!r} is not an axis; {hint}")
