@@ -28,7 +28,9 @@ from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSwe
 @links_option
 @seed_option
 @label_option
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write nccl-tests' JSON to this file too.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write nccl-tests' JSON too."
+)
 @out_option
 @resume_option
 @shared(*launcher_options)
