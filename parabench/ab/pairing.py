@@ -10,10 +10,10 @@ from typing import Any
 
 from parabench.errors import UsageError
 from parabench.plan.fields import option_fields
-from parabench.plan.protocol import BY_STEPS_OR_TIME, TRACE, Protocol
+from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
 
 # How a user makes a part of the plan the same on both sides.
-OPTIONS = {name: each.field.option for name, each in option_fields(Protocol).items() if each.field.role != TRACE}
+OPTIONS = {name: each.field.option for name, each in option_fields(Protocol).items() if not each.field.role}
 OPTIONS |= {"seed": "--seed"}
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from parabench.analysis.tables import case_columns, launch_columns, valid_launches
+from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.store.columns import Columns, records
@@ -222,9 +222,14 @@ class SessionData:
         return valid_launches(self.launches)
 
     @cached_property
+    def timed(self) -> pd.DataFrame:
+        """Those of them whose step times are compared."""
+        return timed_launches(self.launches)
+
+    @cached_property
     def by_case(self) -> dict[str, pd.DataFrame]:
-        """The launches that count of each case that has some, by block."""
-        ordered = self.valid.sort_values("block", kind="stable")
+        """The launches of each case that has some whose step times are compared, by block."""
+        ordered = self.timed.sort_values("block", kind="stable")
         return {str(case): group for case, group in ordered.groupby("case_id")}
 
     @cached_property

@@ -17,6 +17,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
+from parabench.analysis.turns import IN_TURNS, paired_numbers, shared_launches
 from parabench.plan.case import Case
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
@@ -84,7 +85,8 @@ def launch_columns(results: Results, session: Session) -> Columns:
 
 
 def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
-    """Launches with their case's fields, `label`, `statistic`, `launch_step_s`, `p90_s`, `drift` and `n_steps`.
+    """Launches with their case's fields, `label`, `statistic`, `in_turns` (it shared its ranks with other cases),
+    `shared_launch` (the first of those that did), `launch_step_s`, `p90_s`, `drift` and `n_steps`.
 
     `launches` are rows of the store of any sessions, by rising `launch_id`; `steps` is `Results.steps`; `gpus` tells of
     each session whether its machine had some.
@@ -92,7 +94,13 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     ids = np.asarray(launches["launch_id"])
     fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
     table = Columns({name: np.asarray(launches[name]) for name in _KEPT}).assign(**fields)
-    return table.assign(**step_numbers(steps, ids, table["device"]))
+    table = table.assign(**step_numbers(steps, ids, table["device"]))
+    in_turns = np.array([IN_TURNS in (facts or "") for facts in table["facts"].tolist()], dtype=bool)
+    first, numbers = ids, table["launch_step_s"]
+    if in_turns.any():
+        first = shared_launches(ids, in_turns, launches["session_id"], table["block"], table["facts"])
+        numbers = paired_numbers(ids, in_turns, first, numbers, table["facts"], steps)
+    return table.assign(in_turns=in_turns, shared_launch=first, launch_step_s=numbers)
 
 
 def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array]:
@@ -159,6 +167,16 @@ def valid_launches(launches: R) -> R:
     return good
 
 
+def timed_launches(launches: R) -> R:
+    """The launches that count whose step times are compared: of a case that took turns those in which it did, where
+    what else differs between launches cancels, and not the one that it had to itself."""
+    valid = valid_launches(launches)
+    in_turns = np.asarray(valid["in_turns"], dtype=bool)
+    shared = set(np.asarray(valid["case_id"])[in_turns].tolist())
+    timed: R = valid[in_turns | np.array([case not in shared for case in valid["case_id"]], dtype=bool)]
+    return timed
+
+
 def case_table(launches: Rows) -> pd.DataFrame:
     """`case_columns` as a DataFrame."""
     return case_columns(launches).frame()
@@ -175,9 +193,11 @@ def case_columns(launches: Rows) -> Columns:
     own = launches[launches["block"] >= FIRST_BLOCK]
     case, cases = coded(own["case_id"])
     n = len(cases)
-    valid = valid_launches(own)
+    valid, timed = valid_launches(own), timed_launches(own)
     place = dict(zip(cases, range(n), strict=True))
-    of_valid = np.array([place[each] for each in valid["case_id"]], dtype=np.int64)
+    of_valid, of_timed = (
+        np.array([place[each] for each in some["case_id"]], dtype=np.int64) for some in (valid, timed)
+    )
     statuses: list[list[str]] = [[] for _ in cases]
     errors: list[str | None] = [None] * n
     for at, status, error in zip(case.tolist(), own["status"], own["error"], strict=True):
@@ -189,11 +209,12 @@ def case_columns(launches: Rows) -> Columns:
         return reduced(ufunc, np.asarray(valid[name], dtype=float), of_valid, n)
 
     def levels(name: str) -> Array:
-        found = _levels(valid, name)
+        found = _levels(timed, name)
         return np.array([found.get(each, np.nan) for each in cases], dtype=float)
 
     counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case, minlength=n)
-    low, high = over_launches(np.fmin, "launch_step_s"), over_launches(np.fmax, "launch_step_s")
+    seconds = np.asarray(timed["launch_step_s"], dtype=float)
+    low, high = (_reduced(ufunc, seconds, of_timed, n) for ufunc in (np.fmin, np.fmax))
     first = np.unique(case, return_index=True)[1]
     stale = np.asarray(valid["staleness_mean"], dtype=float)
     told = np.bincount(of_valid, ~np.isnan(stale), n)
@@ -208,7 +229,7 @@ def case_columns(launches: Rows) -> Columns:
             "step_time_s": levels("launch_step_s"),
             "low_s": low,
             "high_s": high,
-            "spread": np.where(counted > 1, high / low - 1, np.nan),
+            "spread": np.where(np.bincount(of_timed, minlength=n) > 1, high / low - 1, np.nan),
             "p90_s": levels("p90_s"),
             **{name: medians(np.asarray(valid[name], dtype=float), of_valid, n) for name in STEP_PARTS},
             **{name: over_launches(np.fmax, name) for name in MEMORY},
@@ -225,7 +246,7 @@ def case_columns(launches: Rows) -> Columns:
 def step_times(launches: Rows) -> dict[str, float]:
     """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
     no entry for a case of which no launch counts."""
-    return _levels(valid_launches(launches), "launch_step_s")
+    return _levels(timed_launches(launches), "launch_step_s")
 
 
 def mean_peaks(launches: Rows) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
@@ -79,14 +80,49 @@ def nccl_options(asked: Any) -> Any:
     return options
 
 
-def check_groups(device: torch.device, backend: str, algorithm: str) -> None:
+class WorldGroups:
+    """The group of all ranks once for each algorithm, over the default group's `backend`: cases that take turns in a
+    process each find theirs as the default one."""
+
+    def __init__(self, backend: str, timeout_s: float) -> None:
+        self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
+        self._first = dist.distributed_c10d._get_default_group()
+        self._made: dict[tuple[str, int | None], ProcessGroup] = {}
+
+    def use(self, algorithm: str, ranks_per_node: int | None) -> None:
+        """Make the group of `algorithm` the default one, and it that of every further group. When it is first asked
+        for, all ranks must ask for it. Raises UsageError for an algorithm that is not there."""
+        if is_backends(algorithm):
+            self._set(self._first)
+            return
+        use(algorithm, self._backend, ranks_per_node)
+        if (algorithm, ranks_per_node) not in self._made:
+            self._set(self._first)
+            self._made[algorithm, ranks_per_node] = dist.new_group(backend=BACKEND, timeout=self._timeout)
+        self._set(self._made[algorithm, ranks_per_node])
+
+    def close(self) -> None:
+        """Make the group that was joined the default one again, as `leave` needs it."""
+        self._made.clear()
+        self._set(self._first)
+
+    def _set(self, group: ProcessGroup) -> None:
+        dist.distributed_c10d._update_default_pg(group)
+
+
+def known_groups() -> set[ProcessGroup]:
+    """Every group that this process is in."""
+    return set(dist.distributed_c10d._world.pg_map)
+
+
+def check_groups(device: torch.device, backend: str, algorithm: str, others: Collection[ProcessGroup] = ()) -> None:
     """Raise RuntimeError where a process group would not do on `device` what the case says: by `algorithm` over
     `backend`.
 
     A library may make groups of its own. Beside NCCL, gloo is let pass: it carries what lies in host memory, when a
-    strategy asks for it by name, and torch makes no such group by itself.
+    strategy asks for it by name, and torch makes no such group by itself. `others` are of other cases.
     """
-    for group in dist.distributed_c10d._world.pg_map:
+    for group in known_groups().difference(others):
         try:
             found = group._get_backend(device).name()
         except RuntimeError:  # it serves no tensor of that device

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from parabench.plan.fields import option_fields
-from parabench.plan.protocol import TRACE, Protocol
+from parabench.plan.protocol import TRACE, TURNS, Protocol
 
 if TYPE_CHECKING:
     from parabench.cluster.topology import LauncherFlags
@@ -187,8 +187,8 @@ training_options = (
         "--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=..."
     ),
 )
-# Only `run` writes traces.
-trace_options = options_of(Protocol, TRACE)
+# Only `run` writes traces, and has cases take turns.
+run_options = (*options_of(Protocol, TURNS), *options_of(Protocol, TRACE))
 session_options = (seed_option, label_option, out_option, resume_option)
 
 

@@ -13,9 +13,9 @@ from parabench.commands.options import (
     flags_of,
     launcher_options,
     links_option,
+    run_options,
     session_options,
     shared,
-    trace_options,
     training_options,
 )
 from parabench.commands.output import console
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("suite", required=False)
 @shared(*training_options)
-@shared(*trace_options)
+@shared(*run_options)
 @click.option(
     "--until-decided",
     is_flag=True,

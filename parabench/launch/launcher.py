@@ -40,7 +40,7 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
     results = align(results, layout)
     facts = next((report.facts for result in results for report in result.reports if report.facts), {})
     seen = Launch(
-        case=spec.case,
+        case=spec.cases[0],
         status=status,
         started_utc=started,
         wall_s=time.perf_counter() - begin,

@@ -53,8 +53,8 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
             timeout_s=spec.deadline_s + GROUP_GRACE_S,
             environment={
                 **context.environment,
-                **nccl_environment(spec.case.algorithm),
-                **launch_order(spec.case),
+                **nccl_environment(spec.cases[0].algorithm),
+                **launch_order(spec.cases[0]),
                 **workload.prepare(spec, folder),
             },
             rendezvous=context.rendezvous,

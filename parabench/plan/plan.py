@@ -85,18 +85,27 @@ class Plan(Generic[C, P]):
     @property
     def blocks(self) -> int:
         """How many there are, the extra ones included."""
-        return self.protocol.launches + len(self.extra)
+        return self._planned_blocks + len(self.extra)
+
+    @property
+    def _planned_blocks(self) -> int:
+        return self.protocol.launches + self.takes_turns
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether cases share launches, in all blocks but the first, in which each has one of its own."""
+        return isinstance(self.protocol, Protocol) and self.protocol.rounds > 0
 
     def launches(self) -> list[PlannedLaunch[C]]:
         """Every case once per block, each block in its own seeded random order, so that drift hits all cases alike."""
         shuffle = random.Random(self.seed)
         launches = []
-        for block in range(self.protocol.launches):
+        for block in range(self._planned_blocks):
             cases = list(self.cases)
             shuffle.shuffle(cases)
             launches += [PlannedLaunch(block, position, case) for position, case in enumerate(cases)]
         known = {case.id: case for case in self.cases}
-        for block, chosen in enumerate(self.extra, self.protocol.launches):
+        for block, chosen in enumerate(self.extra, self._planned_blocks):
             some = [known[each] for each in chosen if each in known]
             # An order that needs no other block's: these come one at a time, perhaps from several commands.
             random.Random(f"{self.seed}, block {block}").shuffle(some)

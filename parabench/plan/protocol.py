@@ -27,9 +27,12 @@ LEAST_WARMUP, LEAST_MEASURED = 5, 10
 # Of warm-up or measurement by time.
 LONGEST_S = 86400.0
 
+# Of turns in a launch.
+MOST_ROUNDS = 10_000
 
-# The role of what adds a step to a launch of which a trace is written.
-TRACE = "trace"
+
+# The roles of what only `parabench run` can ask for: a step of which a trace is written, and turns.
+TRACE, TURNS = "trace", "turns"
 
 # Of every kind of launch.
 LAUNCHES = Field(least=1, most=1_000_000, option="--launches", help="Launches per case, one per block.")
@@ -62,7 +65,8 @@ class Protocol(Checked):
     Warm-up takes `warmup` steps, or as many as fill `warmup_s` seconds; measurement `steps`, or as many as fill
     `measure_s`. What is None on both sides is chosen by the device (`resolved`).
     `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
-    NCCL logs what it chooses: no launch that counts is measured so.
+    NCCL logs what it chooses: no launch that counts is measured so. With `rounds` each case has one launch of its own,
+    and `launches` more that it shares with all that can share (`plan.turns`), in which they take turns.
 
     DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
     `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
@@ -123,6 +127,17 @@ class Protocol(Checked):
             role=TRACE, option="--memory-snapshot", help="Add a step that records CUDA allocations in the same folder."
         ),
     ] = False
+    rounds: Annotated[
+        int,
+        Field(
+            least=0,
+            most=MOST_ROUNDS,
+            role=TURNS,
+            option="--rounds",
+            help="Let cases share launches and take turns of a few steps, in so many rounds; 0: each has launches of "
+            "its own. [default: 0]",
+        ),
+    ] = 0
     explain: bool = False
     deadline_s: Annotated[float | None, DEADLINE] = None
 

@@ -7,12 +7,15 @@ was left out, of one layer or in one late step, sets them apart at once, however
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from parabench.probes import Probe, ProbeReport
+
+if TYPE_CHECKING:
+    from parabench.strategies.base import ParallelModel
 
 # Elements that are weighted at once: on a device whole models fill, a parameter has no room for copies of 64 bits.
 PIECE = 2**20
@@ -26,10 +29,15 @@ class ReplicasProbe(Probe):
     """Checksums of a rank's parameters, where all ranks must end with the same."""
 
     def report(self, report: ProbeReport) -> None:
-        parallel = self.rank.parallel
-        # Only pure data parallel promises equal replicas to the last bit.
-        if parallel.data_ranks == self.rank.info.world_size > 1 and parallel.parameters is not None:
-            report.checksums |= fingerprints(parallel.parameters, parallel.full_tensor)
+        report.checksums |= checksums(self.rank.parallel, self.rank.info.world_size)
+
+
+def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:
+    """{parameter: checksum}, a collective call; nothing of a strategy other than pure data parallel, which alone
+    promises equal replicas to the last bit."""
+    if not parallel.data_ranks == world_size > 1 or parallel.parameters is None:
+        return {}
+    return fingerprints(parallel.parameters, parallel.full_tensor)
 
 
 def fingerprints(

@@ -69,11 +69,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _of_launches() -> dict[str, Declared]:
-    """What says how a case is launched, except for traces: a baseline has none."""
+    """What says how a case is launched, except for what only `parabench run` has: traces, and turns."""
     from parabench.plan.fields import option_fields
-    from parabench.plan.protocol import TRACE, Protocol
+    from parabench.plan.protocol import Protocol
 
-    return {name: each for name, each in option_fields(Protocol).items() if each.field.role != TRACE}
+    return {name: each for name, each in option_fields(Protocol).items() if not each.field.role}
 
 
 def _option(each: Declared) -> str:

@@ -69,9 +69,11 @@ def rerun_of(session: Session) -> Rerun:
     every = [*planned, *(skipped["case"] for skipped in session.plan.get("skipped") or [])]
     names = [name for name in DEFAULTS if name in ALWAYS or name in named or _differ(name, every)]
     strategies = dict.fromkeys(str(case.get("strategy", DEFAULTS["strategy"])) for case in planned)
+    # One case has no other to take turns with.
+    protocol = (session.plan.get("protocol") or {}) | {"rounds": None}
     return Rerun(
         head=shlex.join(["parabench", "run", suite]),
-        tail=shlex.join([*typed(Protocol, session.plan.get("protocol") or {}), *cluster_options(session.environment)]),
+        tail=shlex.join([*typed(Protocol, protocol), *cluster_options(session.environment)]),
         axes={strategy: tuple(name for name in names if _has(strategy, name)) for strategy in strategies},
         unset={name: said for name, said in UNSET.items() if name in names},
     )

@@ -26,6 +26,7 @@ from parabench.plan.fields import split_values
 from parabench.plan.plan import Plan, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
+from parabench.plan.turns import TurnsProtocol, cohorts, turns_protocol, why_alone
 from parabench.plan.validate import entry_of_model
 from parabench.serve.text import duration
 from parabench.session.links import expected_links
@@ -128,6 +129,8 @@ def plan_lines(
     yield f"cases:     {len(plan.cases):,}, each once per block, in {format.count(plan.blocks, 'block')}" + (
         "; --until-decided may add blocks for the candidates for fastest" if until else ""
     )
+    if plan.takes_turns:
+        yield from _turns(plan)
     yield f"sizes:     {format.listed(sizes(plan.cases), 8)}"
     if of_trainings:
         yield f"each step: {format.listed(_work(plan.cases), 8)}"
@@ -135,7 +138,9 @@ def plan_lines(
         ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
         yield f"buffers:   {format.listed(ranges)}"
     counts = Counter(min(block, FIRST_BLOCK) for _, block, _ in launches)
-    left, total = counts[FIRST_BLOCK], len(plan.launches())
+    runner = RUNNERS[plan.kind](plan=plan)
+    left = count_launches([each for each in launches if each[1] >= FIRST_BLOCK])
+    total = sum(1 for _ in runner.launches_of(plan.launches()))
     done = f" ({total - left:,} of {total:,} are done)" if state.done else ""
     yield f"launches:  {left:,}{done}{_apart(counts)}"
     yield from (f"links:     {line}" for line in links)
@@ -145,6 +150,20 @@ def plan_lines(
         yield f"timed:     {in_words(plan.protocol.timing)}; {_calls(plan)}"
     ranks, nodes = max((case.world_size, case.nodes) for case in plan.cases)
     yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
+
+
+def _turns(plan: Plan[Case, Protocol]) -> Iterator[str]:
+    """Which cases share launches, and which do not, with the reason."""
+    protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK)
+    every = cohorts(plan.cases)
+    together = [cohort for cohort in every if why_alone(cohort[0]) is None]
+    yield (
+        f"turns:     after the first block, {format.count(len(together), 'launch')} per block shared by "
+        f"{format.joined(f'{len(cohort):,}' for cohort in together)} cases, which take turns in "
+        f"{format.count(protocol.rounds, 'round')} of {protocol.settle} settling and {protocol.timed} timed steps"
+    )
+    alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
+    yield from (f"           never shared: {why}" for why in alone)
 
 
 def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:
@@ -257,18 +276,34 @@ def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[object, ...]:
 
 def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known, store: Path) -> list[str]:
     """How long it takes, in words, and how that is known; `store` is where what is `known` was found."""
-    seconds = [known.get((case.id, block == EXPLAIN_BLOCK)) for case, block, _ in launches]
+    seconds = [_as_measured(known, *each) for each in launches]
     seen = [value for value in seconds if value is not None]
     guessed = [each for each, value in zip(launches, seconds, strict=True) if value is None]
     lines = []
     if seen:
         lines.append(f"{duration(sum(seen))} for {format.count(len(seen), 'launch')}, as measured in {store}")
     if guessed:
-        more = f"the start of {format.count(len(guessed), 'launch')}: {duration(len(guessed) * LAUNCH_S, 1)} or more"
+        starts = count_launches(guessed)
+        more = f"the start of {format.count(starts, 'launch')}: {duration(starts * LAUNCH_S, 1)} or more"
         guess = _guess_calls if isinstance(guessed[0][0], CollectiveCase) else _guess_steps
         lines += [*guess(guessed, machine), more]
         lines[-2:] = [f"plus {lines[-2]}, and {lines[-1]}"]
     return lines
+
+
+def count_launches(measured: Sequence[ExpectedLaunch]) -> int:
+    """How many launches they are: cases that take turns share one."""
+    shared: dict[int, list[Case]] = defaultdict(list)
+    for case, block, protocol in measured:
+        if isinstance(protocol, TurnsProtocol):
+            shared[block].append(case)
+    alone = len(measured) - sum(map(len, shared.values()))
+    return alone + sum(len(cohorts(cases)) for cases in shared.values())
+
+
+def _as_measured(known: Known, case: Any, block: int, protocol: Any) -> float | None:
+    """How long a launch of the case took; of one that it shares no more is known than how many steps it takes there."""
+    return None if isinstance(protocol, TurnsProtocol) else known.get((case.id, block == EXPLAIN_BLOCK))
 
 
 def _guess_calls(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:

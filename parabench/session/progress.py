@@ -84,6 +84,9 @@ class Progress:
     def launching(self, case: AnyCase, block: int) -> None:
         """A launch of `case` begins."""
 
+    def taking_turns(self, cases: Sequence[AnyCase], block: int) -> None:
+        """A launch that these cases share begins."""
+
     def launched(self, launch: Launch) -> None:
         """It ended."""
 
@@ -96,6 +99,9 @@ class PlainProgress(Progress):
 
     def launching(self, case: AnyCase, block: int) -> None:
         self.starting(case.label, block)
+
+    def taking_turns(self, cases: Sequence[AnyCase], block: int) -> None:
+        self.starting(f"{format.count(len(cases), 'case')} in turns", block)
 
     def launched(self, launch: Launch) -> None:
         self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)

@@ -127,7 +127,7 @@ class TrainingRequest(Request):
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         if self.suite is not None:
-            return plan_training(self, load_suite(self.suite), machine)
+            return plan_training(self, load_suite(self.suite), machine, turns=True)
         self.check_bare_resume()
         return None
 
@@ -158,8 +158,10 @@ class CollectivesRequest(Request):
         return Planned(plan=plan, suite=self.kind, question=QUESTION)
 
 
-def plan_training(request: TrainingRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
-    """The plan that the request makes of the suite. Raises UsageError."""
+def plan_training(
+    request: TrainingRequest, suite: Suite, machine: Machine, turns: bool = False
+) -> Planned[Any, Protocol]:
+    """The plan that the request makes of the suite; with `turns` its cases may share launches. Raises UsageError."""
     overrides: dict[str, tuple[Any, ...]] = {}
     for text in request.axes:
         name, equals, values = text.partition("=")
@@ -169,7 +171,7 @@ def plan_training(request: TrainingRequest, suite: Suite, machine: Machine) -> P
             raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
         overrides[name] = parse_axis(name, values)
     suite = suite.on(kind_of(machine, overrides))
-    protocol = protocol_of(request, suite.protocol)
+    protocol = protocol_of(request, suite.protocol if turns else replace(suite.protocol, rounds=0))
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
     # Without a CUDA device there is nothing to remember, and no step is taken for it.

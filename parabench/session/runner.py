@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
@@ -15,10 +16,12 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
+from parabench.plan.turns import cohorts, turns_protocol, why_alone
 from parabench.plan.validate import entry_of_model
 from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_BLOCK,
+    FIRST_BLOCK,
     PIN_REFUSED,
     REFERENCE_BLOCK,
     UNVERIFIED,
@@ -26,6 +29,7 @@ from parabench.store.record import (
     Launch,
     Status,
 )
+from parabench.workloads import kind_of
 from parabench.workloads.verify import Reference, reference_of, verify
 
 REFERENCE_TRIES = 2
@@ -81,18 +85,31 @@ class Runner(Generic[C, P]):
         left = launches_left(self.plan, self.done)
         for case in dict.fromkeys(each.case for each in left):
             self.run_nccl_probe(case)
-        planned, runs = self.plan, set(self.plan.cases)
-        for each in left:
-            if self.plan is not planned:
-                planned, runs = self.plan, set(self.plan.cases)
-            if each.case in runs:
+        for group in self.launches_of(left):
+            runs = [each for each in group if each.case in self.plan.cases]
+            for each in runs:
                 self.run_reference(each.case)
-                self.run_launch(each)
+            if len(group) > 1:
+                self.run_turns(runs)
+            elif runs:
+                self.run_launch(runs[0])
 
-    def expected(self) -> Iterator[tuple[C, int, P]]:
-        """(case, block, protocol) of every launch that `run` makes where all succeed."""
+    def launches_of(self, planned: Sequence[PlannedLaunch[C]]) -> Iterator[tuple[PlannedLaunch[C], ...]]:
+        """`planned` by the launches that it takes: one each, where cases do not share them."""
+        yield from ((each,) for each in planned)
+
+    def run_turns(self, planned: Sequence[PlannedLaunch[C]]) -> None:
+        """Launch cases that share a launch, whose references were run."""
+        raise NotImplementedError
+
+    def expected(self) -> Iterator[tuple[C, int, Any]]:
+        """(case, block, protocol) of what `run` measures where all succeed; of cases that share a launch each."""
         left = launches_left(self.plan, self.done)
-        yield from ((each.case, each.block, self.plan.protocol) for each in left)
+        yield from ((each.case, each.block, self.protocol_in(each)) for each in left)
+
+    def protocol_in(self, planned: PlannedLaunch[C]) -> Any:
+        """How a case is measured in a launch to come."""
+        return self.plan.protocol
 
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
         """Launch a case whose reference was run."""
@@ -174,6 +191,7 @@ class TrainingRunner(Runner[Case, Protocol]):
     """Verifies each training against that of one device."""
 
     _failed_references: dict[str, int] = field(default_factory=dict)
+    _failed: set[Case] = field(default_factory=set)
 
     def _judge(self, launch: Launch, case: Case) -> None:
         reference = self.references.get(case.reference().id)
@@ -189,6 +207,51 @@ class TrainingRunner(Runner[Case, Protocol]):
                 )
             )
 
+    def launches_of(self, planned: Sequence[PlannedLaunch[Case]]) -> Iterator[tuple[PlannedLaunch[Case], ...]]:
+        """With rounds, in all blocks but the first, those that can share."""
+        for block, of_block in groupby(planned, lambda each: each.block):
+            launches = list(of_block)
+            if block == FIRST_BLOCK or not self.plan.takes_turns:
+                yield from ((each,) for each in launches)
+                continue
+            by_case = {each.case: each for each in launches}
+            # What has failed once has launches of its own from then on.
+            alone = [each for each in launches if each.case in self._failed]
+            together = cohorts([case for case in by_case if case not in self._failed])
+            yield from (tuple(by_case[case] for case in cohort) for cohort in together)
+            yield from ((each,) for each in alone)
+
+    def _finish(self, launch: Launch) -> None:
+        if launch.status is not Status.OK and launch.block >= FIRST_BLOCK:
+            self._failed.add(cast(Case, launch.case))
+        super()._finish(launch)
+
+    def run_turns(self, planned: Sequence[PlannedLaunch[Case]]) -> None:
+        """One launch of all. Of one that failed it is the case whose turn it was, and the others are launched again;
+        where it is not known whose, each has a launch of its own."""
+        left = {each.case: each for each in planned}
+        while left:
+            block = planned[0].block
+            self.progress.taking_turns(list(left), block)
+            launch = self.launch(self._shared(tuple(left), block))
+            for arm in launch.arms:
+                each = left.pop(cast(Case, arm.case))
+                arm.block, arm.position = block, each.position
+                self._judge(arm, each.case)
+                self._finish(arm)
+            if not launch.arms:
+                self._failed |= left.keys()
+                for each in left.values():
+                    self.run_launch(each)
+                left = {}
+
+    def _shared(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
+        plan = self.plan
+        protocol = turns_protocol(plan.protocol, plan.seed, block)
+        more = max(1.0, protocol.steps / plan.protocol.all_steps)
+        deadline_s = more * sum(self.deadline_s(case) for case in cases)
+        return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
+
     def run_nccl_probe(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether
         it can do what it is pinned to."""
@@ -201,7 +264,12 @@ class TrainingRunner(Runner[Case, Protocol]):
         on_nccl = case.backend == "nccl" and case.world_size > 1
         return self.probes and on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
 
-    def expected(self) -> Iterator[tuple[Case, int, Protocol]]:
+    def protocol_in(self, planned: PlannedLaunch[Case]) -> Any:
+        plan = self.plan
+        shared = plan.takes_turns and planned.block > FIRST_BLOCK and why_alone(planned.case) is None
+        return turns_protocol(plan.protocol, plan.seed, planned.block) if shared else plan.protocol
+
+    def expected(self) -> Iterator[tuple[Case, int, Any]]:
         counted = list(super().expected())
         cases = list(dict.fromkeys(case for case, _, _ in counted))
         singles = {single.id: single for single in (case.reference() for case in cases)}

@@ -53,6 +53,7 @@ class Phase(StrEnum):
     """Which part of a launch a sample belongs to; never pooled."""
 
     WARMUP = "warmup"
+    SETTLE = "settle"
     MEASURE = "measure"
     INSTRUMENT = "instrument"
     PROFILE = "profile"
@@ -237,7 +238,8 @@ class Failure:
 class Launch:
     """One fresh group of processes that ran one case once. Those that count have a `block` of 0 or more.
 
-    `facts` holds what ranks report about how the case really ran (bucket sizes, the algorithm per operation).
+    `facts` holds what ranks report about how the case really ran (bucket sizes, the algorithm per operation). Of a
+    launch that several cases share `arms` are what each of them measured; the launch itself is then of the first.
     """
 
     case: AnyCase
@@ -256,6 +258,7 @@ class Launch:
     messages: list[LinkMessage] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    arms: list[Launch] = field(default_factory=list)
 
     def step_times(self, phase: Phase | None = None) -> list[float]:
         """Seconds that each step took on its slowest rank, in order; of one phase, or of all. NaN where a rank's is

@@ -10,6 +10,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import LinkProtocol, Protocol
+from parabench.plan.turns import TurnsProtocol
 from parabench.registry import Entry
 
 
@@ -29,6 +30,13 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         summary="steps of a training, verified against one device's",
         case_type=Case,
         protocol_type=Protocol,
+    ),
+    "turns": WorkloadEntry(
+        target="parabench.workloads.turns:TurnsWorkload",
+        summary="trainings that take turns in one launch, each verified",
+        case_type=Case,
+        protocol_type=TurnsProtocol,
+        planned=False,
     ),
     "collectives": WorkloadEntry(
         target="parabench.workloads.collectives:CollectivesWorkload",

@@ -32,9 +32,9 @@ from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.metrics import METRICS
 from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, SeenCall, Span
 from parabench.strategies import entry_of
-from parabench.strategies.base import RankInfo
+from parabench.strategies.base import ParallelModel, RankInfo
 from parabench.workloads.pace import Agreement, warm_up
-from parabench.workloads.trainer import Material, build, prepare, train
+from parabench.workloads.trainer import Material, Training, build, prepare, train
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,26 +166,31 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     for probe in probes:
         probe.after_instrumented()
     clock.finish()
+    report = report_of(case, rank_info.rank, training, parallel, known)
+    report.facts["collectives"] = join.calls()
+    for probe in probes:
+        probe.report(report)
+    report.numbers |= clock.moments.numbers()
+    report.readings += clock.lags()
+    return report
+
+
+def report_of(
+    case: Case, rank: int, training: Training, parallel: ParallelModel, known: Mapping[str, Any]
+) -> TrainingReport:
+    """What a rank says of a training that is over, its probes apart; a collective call. Raises UsageError for a number
+    of a strategy's that is none."""
     facts = parallel.facts()
     numbers = parallel.numbers()
     check_numbers(case, numbers)
-    report = TrainingReport(
-        rank=rank_info.rank,
+    arithmetic = arithmetic_of(getattr(training.optimizer, "left_out", None))
+    return TrainingReport(
+        rank=rank,
         losses=training.losses.read(),
         grad_norm=training.grad_norm,
-        facts={
-            **known,
-            **facts,
-            **arithmetic_of(getattr(training.optimizer, "left_out", None)),
-            **loaded_nccl(case),
-            "collectives": join.calls(),
-        },
+        facts={**known, **facts, **arithmetic, **loaded_nccl(case)},
+        numbers=dict(numbers),
     )
-    for probe in probes:
-        probe.report(report)
-    report.numbers |= {**numbers, **clock.moments.numbers()}
-    report.readings += clock.lags()
-    return report
 
 
 def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:

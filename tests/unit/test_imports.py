@@ -43,7 +43,15 @@ ORDER = (
 )
 TABLES = {"collectives", "collectives.nccl", "data", "models", "strategies", "strategies.memory"}
 # What a measurement is, which everything speaks of; the rest of `plan` makes lists of it.
-CASES = {"plan.case", "plan.collective_case", "plan.collective_protocol", "plan.fields", "plan.protocol", "workloads"}
+CASES = {
+    "plan.case",
+    "plan.collective_case",
+    "plan.collective_protocol",
+    "plan.fields",
+    "plan.protocol",
+    "plan.turns",
+    "workloads",
+}
 APART = {word for layer in ORDER for word in layer.split() if "." in word}
 
 # Measuring and reading are two wings: neither imports the other, and only the rooms from `session` on see both.

@@ -29,7 +29,7 @@ class Known:
 
 def step_times(side: SessionData) -> Known:
     """Step time, s."""
-    good = side.valid[["launch_id", "case_id", "block"]].assign(value=side.valid["launch_step_s"])
+    good = side.timed[["launch_id", "case_id", "block"]].assign(value=side.timed["launch_step_s"])
     status = side.cases_by_id.loc[~side.cases_by_id.index.isin(good["case_id"]), "status"]
     why = {str(case): f"its launches ended {said}" for case, said in status.items()}
     return Known(good, why, side.step_times)

@@ -169,7 +169,7 @@ def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[s
 
 def _effects(side: SessionData, tests: Mapping[str, TTest]) -> Effects | None:
     """Case + block of the cases that were judged; None where the spread within blocks is unknown."""
-    good = side.valid[side.valid["case_id"].isin(tests)]
+    good = side.timed[side.timed["case_id"].isin(tests)]
     effects = fit(good) if len(good) else None
     return effects if effects is not None and effects.df >= 1 else None
 
@@ -180,7 +180,7 @@ def _moved(side: SessionData, tests: Mapping[str, TTest], effects: Effects | Non
     0 where that is one case, which moves alone, and where the noise of launches explains it: Tukey's range of as many
     means of blocks, each of as many launches as the block that has fewest.
     """
-    good = side.valid[side.valid["case_id"].isin(tests)]
+    good = side.timed[side.timed["case_id"].isin(tests)]
     if effects is None or good["case_id"].nunique() < 2 or good["block"].nunique() < 2:
         return 0.0
     logs = pd.Series(logs_of(good["launch_step_s"]), index=good.index)

@@ -21,7 +21,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
-from parabench.analysis.tables import numbered, status_counts, step_times, unique_labels, valid_launches
+from parabench.analysis.tables import numbered, status_counts, step_times, timed_launches, unique_labels
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -80,7 +80,7 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
 
 def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
-    among cases), `device`, `launch_id`, `block`, `status`, and `launch_step_s` as in `tables.launch_table`;
+    among cases), `device`, `launch_id`, `block`, `status`, `in_turns` and `launch_step_s` as in `tables.launch_table`;
     `step_time_s` is the step time that the launch's case has in its session, NaN where it has none. The samples of each
     store are gone through once."""
     tables = []
@@ -112,7 +112,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
 
 _COLUMNS = (
     "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "launch_step_s",
-    "step_time_s",
+    "step_time_s", "in_turns",
 )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
 
 def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     """One case of one suite; `table` is its part of `numbers_of`."""
-    good: list[tuple[Any, pd.DataFrame]] = list(valid_launches(table).groupby("visit"))
+    good: list[tuple[Any, pd.DataFrame]] = list(timed_launches(table).groupby("visit"))
     every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
     ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
     logs = {int(visit): _around_step_time(group) for visit, group in good}

@@ -17,7 +17,7 @@ from parabench.analysis.ranking.objectives import STEP, Objective, basis, number
 from parabench.analysis.ranking.pareto import front, launch_ids
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
-from parabench.analysis.tables import case_columns, only_ranked, same_work, valid_launches
+from parabench.analysis.tables import case_columns, only_ranked, same_work, timed_launches, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
@@ -107,7 +107,7 @@ def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> s
 
 def _answer(work: dict[str, Any], own: Rows, table: Cases, objective: Objective, by: tuple[str, ...]) -> Answer:
     """Of one work: `own` are its launches, `table` the rows of the case table of all by id."""
-    every = valid_launches(own)
+    every = timed_launches(own) if objective.name in TIMED else valid_launches(own)
     ranked = only_ranked(every)
     if not len(ranked) and len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
@@ -231,7 +231,7 @@ def _candidates(
 
     `good` are the launches that `effects` was fitted to, `cases` the rows of the work's case table by id.
     """
-    times = effects if objective is STEP else fit(good)
+    times = effects if objective is STEP else fit(timed_launches(good))
     launches = launch_ids(good)
     found = {}
     for case in order:

@@ -14,7 +14,7 @@ from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.tukey import Numbers
-from parabench.analysis.tables import valid_launches
+from parabench.analysis.tables import timed_launches
 from parabench.store.columns import Rows
 from parabench.store.record import FIRST_BLOCK
 
@@ -59,7 +59,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: Rows, patient: bool =
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
-    good = valid_launches(launches)
+    good = timed_launches(launches)
     for answer in spots:
         if not _is_undecided(answer):
             continue

@@ -8,10 +8,12 @@ missing (Tukey-Kramer). A case's own noise counts too: four ranks on two cores a
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -217,11 +219,86 @@ class _Layout:
         return scales
 
 
+@dataclass(frozen=True)
+class StratifiedEffects(Effects):
+    """A fitted model of cases of which some shared launches, in two strata, as in a split-plot experiment.
+
+    Cases of one cohort are compared inside launches, where what the launches differ by cancels: that is the fit that
+    this one extends, with a launch in the place of a block. Cohorts are compared by the levels of their launches:
+    `between` is the model of these, log(level) = cohort + block, where a level is that of an average case of the
+    cohort. `cohort` says which each case is of. (W. G. Cochran and G. M. Cox, "Experimental Designs", 2nd ed., 1957,
+    section 7.1.)
+    """
+
+    between: Effects
+    cohort: dict[str, str]
+
+    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
+        """Against cases of other cohorts from the variances of both strata, with the degrees of freedom of the levels,
+        of which there are few and whose variance is the larger."""
+        widths = Effects.half_widths(self, case, confidence)
+        between = self.between
+        if between.df < 1:
+            return widths
+        own = between._place[self.cohort[case]]
+        levels = between._layout.scales(own, *between._noise)
+        q = studentized_range(len(self.cases), between.df, confidence)
+        for at, other in enumerate(self.cases):
+            if self.cohort[other] != self.cohort[case]:
+                apart = levels[between._place[self.cohort[other]]]
+                within = (self._within(case) + self._within(other)) / 2
+                widths[at] = q * math.sqrt(apart**2 + within)
+        return widths
+
+    def own_half_width(self, case: str) -> float:
+        between, of = self.between, self.cohort[case]
+        if between.df < 1:
+            return math.inf
+        level = between.variances[of] / between.n[of]
+        return t_quantile((1 + CONFIDENCE) / 2, between.df) * math.sqrt(level + self._within(case))
+
+    def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
+        """By the noise inside launches where all of `among` are of one cohort, else by that of the levels too."""
+        needed = Effects.blocks_for(self, half_width, among)
+        if len({self.cohort[case] for case in among or self.cases}) == 1:
+            return needed
+        return max(needed, self.between.blocks_for(half_width))
+
+    def _within(self, case: str) -> float:
+        """The variance of a case's mean around that of its cohort; 0 where the case is all of it."""
+        size = sum(of == self.cohort[case] for of in self.cohort.values())
+        return self.variances[case] / self.n[case] * (1 - 1 / size) if size > 1 else 0.0
+
+
 def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
-    """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0)."""
-    case, cases = coded(launches["case_id"])
-    block, blocks = coded(launches["block"])
+    """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0). Where some have the
+    same `shared_launch`, those are compared inside it."""
+    case, block = np.asarray(launches["case_id"]), np.asarray(launches["block"])
     y = np.log(np.asarray(launches[number], dtype=float))
+    shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
+    if len(np.unique(shared)) == len(y):
+        return _fit(case, block, y)
+    inner = _fit(case, shared, y)
+    component = inner._layout.component[: len(inner.cases)].tolist()
+    cohort = {each: f"cohort {at}" for each, at in zip(inner.cases, component, strict=True)}
+    # What a case has over an average case of its cohort, and the level of each launch for such a case.
+    average = {of: fmean(inner.means[each] for each in cohort if cohort[each] == of) for of in set(cohort.values())}
+    over = {each: inner.means[each] - average[cohort[each]] for each in inner.cases}
+    at, _ = coded(shared)
+    left = y - np.array([over[each] for each in case.tolist()])
+    levels = np.bincount(at, left) / np.bincount(at)
+    first = np.unique(at, return_index=True)[1]
+    between = _fit(np.array([cohort[each] for each in case[first].tolist()], dtype=object), block[first], levels)
+    means = {each: over[each] + between.means[cohort[each]] for each in inner.cases}
+    fields = {each.name: getattr(inner, each.name) for each in dataclasses.fields(Effects)}
+    fields |= {"means": means, "n_blocks": len(np.unique(block))}
+    return StratifiedEffects(**fields, between=between, cohort=cohort)
+
+
+def _fit(of_case: Any, of_block: Any, y: Numbers) -> Effects:
+    """Least squares of log(number) = case + block."""
+    case, cases = coded(of_case)
+    block, blocks = coded(of_block)
     layout = _Layout.of(case, block)
     means, levels = layout.solve(y, case, block)
     df = len(y) - layout.rank

@@ -1,0 +1,64 @@
+"""The number of a launch in which cases took turns: how its steps compare with those of the others, round by round.
+
+What changes while a launch runs (another process comes, a clock falls) hits the turns of one round alike, so each turn
+is compared with its round, and the rounds are averaged.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from parabench.store.columns import Array, Rows
+
+# What the facts hold, as JSON, of a launch that several cases shared.
+IN_TURNS = '"turns": {'
+# The share of rounds that count for nothing at each end: a turn into which another process came is no measure of its
+# case.
+TRIMMED = 0.2
+
+
+def shared_launches(ids: Array, in_turns: Array, session: Any, block: Any, facts: Array) -> Array:
+    """Of each launch the id of the first of those that took their turns in the same processes, its own where it had
+    them to itself. Launches are given by their rising `ids`, whether they were `in_turns`, and columns of the store."""
+    first: dict[tuple[Any, ...], int] = {}
+    found = ids.copy()
+    for at in np.flatnonzero(in_turns).tolist():
+        key = int(np.asarray(session)[at]), int(block[at]), _turns(facts[at])["cases"][0]
+        found[at] = first.setdefault(key, int(ids[at]))
+    return found
+
+
+def paired_numbers(
+    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, facts: Array, steps: Rows
+) -> Array:
+    """Each launch's number in seconds, made of its rounds where it took turns to its end with others, else that of
+    `seconds`, which it has by itself; `steps` is as `Results.steps` has it.
+
+    The mean of the numbers of a shared launch, on the log scale, stays what it is: its level is that of the launch.
+    """
+    values, of = np.asarray(steps["step_s"], dtype=float), np.asarray(steps["launch_id"])
+    begin, end = np.searchsorted(of, ids), np.searchsorted(of, ids, side="right")
+    found = np.array(seconds, dtype=float)
+    for first in np.unique(shared_launch[in_turns]).tolist():
+        group = np.flatnonzero(in_turns & (shared_launch == first))
+        protocol = _turns(facts[group[0]])["protocol"]
+        shape = protocol["rounds"], protocol["timed"]
+        own = {at: values[begin[at] : end[at]] for at in group.tolist()}
+        whole = [at for at, each in own.items() if each.size == shape[0] * shape[1] and np.isfinite(each).all()]
+        if len(whole) < 2:
+            continue
+        turns = np.log([np.median(own[at].reshape(shape), axis=1) for at in whole])
+        apart = np.sort(turns - turns.mean(axis=0), axis=1)
+        cut = int(TRIMMED * shape[0])
+        numbers = apart[:, cut : shape[0] - cut].mean(axis=1)
+        found[whole] = np.exp(numbers - numbers.mean() + np.log(found[whole]).mean())
+    return found
+
+
+def _turns(facts: str) -> dict[str, Any]:
+    """What the facts tell of a launch's turns."""
+    turns: dict[str, Any] = json.loads(facts)["turns"]
+    return turns

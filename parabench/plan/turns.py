@@ -1,0 +1,132 @@
+"""Cases that share a launch: its ranks hold a training of each, and these take turns of a few steps.
+
+Most of the error of a launch's step time belongs to the launch (where its processes landed, what memory they were
+given, who else ran), so cases are compared most sharply inside one. A *round* gives each case of a *cohort* one *turn*:
+a few steps that settle what the case before left behind and do not count, then the timed ones. The order of a round
+changes, and is balanced so that each case follows each other one equally often. Free of torch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from parabench.machine import accelerator
+from parabench.plan.case import Case
+from parabench.plan.fields import Checked, Field
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Phase
+from parabench.strategies import Rule, entry_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnsProtocol(Checked):
+    """How cases take turns: `warmup` steps of each, then `rounds` of a turn each: `settle` steps that do not count and
+    `timed` ones. `seed` decides the orders."""
+
+    rounds: Annotated[int, Field(least=1)] = 20
+    settle: Annotated[int, Field(least=0)] = 2
+    timed: Annotated[int, Field(least=1)] = 6
+    warmup: Annotated[int, Field(least=2)] = 5
+    seed: Annotated[int, Field(least=0)] = 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps each case takes."""
+        return self.warmup + self.rounds * (self.settle + self.timed)
+
+    # What whoever estimates the time of a launch asks of every protocol.
+    by_time = False
+
+    @property
+    def all_steps(self) -> int:
+        return self.steps
+
+
+def turns_protocol(protocol: Protocol, seed: int, block: int) -> TurnsProtocol:
+    """How the cases of a shared launch in `block` take turns, in a session of that `seed`."""
+    return TurnsProtocol(
+        rounds=protocol.rounds, warmup=protocol.least.warmup, seed=random.Random(f"{seed}, {block}").getrandbits(32)
+    )
+
+
+# The rounds before the first: each case's training is built, which has a row of marks of its own, then warmed up.
+BUILD, WARM_UP = -2, -1
+
+
+class Turn(NamedTuple):
+    """Steps of the case at place `arm` of its cohort, in `round`, or in BUILD or WARM_UP."""
+
+    arm: int
+    round: int
+    settle: int
+    timed: int
+
+    @property
+    def steps(self) -> int:
+        return self.settle + self.timed
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phase of each of its steps."""
+        return [Phase.WARMUP if self.round == WARM_UP else Phase.SETTLE] * self.settle + [Phase.MEASURE] * self.timed
+
+
+def turns(protocol: TurnsProtocol, arms: int) -> Iterator[Turn]:
+    """Every turn of a launch that `arms` cases share, in their order; the same on every rank and in the driver."""
+    yield from (Turn(arm, BUILD, 1, 0) for arm in range(arms))
+    yield from (Turn(arm, WARM_UP, protocol.warmup, 0) for arm in range(arms))
+    for number, order in enumerate(orders(arms, protocol.rounds, protocol.seed)):
+        for arm in order:
+            yield Turn(arm, number, protocol.settle, protocol.timed)
+
+
+def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:
+    """The order of each round: the rows of Williams' designs, names and rows by lot, a new design when one is used up.
+
+    In a whole design every case stands at every place, and follows every other one, equally often (E. J. Williams,
+    "Experimental designs balanced for the estimation of residual effects of treatments", Australian Journal of
+    Scientific Research 2, 1949).
+    """
+    lot = random.Random(seed)
+    found: list[tuple[int, ...]] = []
+    while len(found) < rounds:
+        names = lot.sample(range(arms), arms)
+        rows = [tuple(names[place] for place in row) for row in _williams(arms)]
+        found += lot.sample(rows, len(rows))
+    return found[:rounds]
+
+
+def _williams(n: int) -> list[tuple[int, ...]]:
+    """A design of n rows for an even number, of 2n for an odd one: first up and down in turn (0, 1, n-1, 2, ...), then
+    the same shifted by each number; for an odd one all of it reversed too."""
+    first = [0, *((step + 1) // 2 if step % 2 else n - step // 2 for step in range(1, n))]
+    rows = [tuple((place + shift) % n for place in first) for shift in range(n)]
+    return rows if n % 2 == 0 or n == 1 else rows + [row[::-1] for row in rows]
+
+
+def why_alone(case: Case) -> str | None:
+    """Why a case can share its ranks with no other; None where it can."""
+    entry = entry_of(case.strategy)
+    if entry.one_process or entry.one_rank_only:
+        return f"{case.strategy} runs in one process"
+    if entry.rule is Rule.APPLIED_ONCE:
+        return f"ranks of {case.strategy} do not take their steps together"
+    if entry.package is not None:
+        return f"{entry.package} sets up the whole process"
+    if case.algorithm.startswith("nccl:"):
+        return f"{case.algorithm} is set for a whole process, in NCCL's environment"
+    if case.device == accelerator.TYPE:
+        return "cases on CUDA devices do not share a launch yet"
+    return None
+
+
+def cohorts(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
+    """`cases` by those that share a launch, in their order; what can share with none is by itself."""
+    found: dict[object, list[Case]] = {}
+    for case in cases:
+        alike = (case.world_size, case.nodes, case.device, case.backend, case.threads)
+        found.setdefault(case if why_alone(case) else alike, []).append(case)
+    return [tuple(each) for each in found.values()]

@@ -1,0 +1,222 @@
+"""A launch that several trainings share: each is built whole in the same ranks, and they take turns (`plan.turns`)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self, cast
+
+import torch
+
+from parabench.collectives import join
+from parabench.launch import hang
+from parabench.launch.outcome import reached
+from parabench.launch.rank import device_of, join_group
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import RankEnv, Workload, handed_over
+from parabench.plan.case import Case
+from parabench.plan.protocol import Counts
+from parabench.plan.turns import BUILD, WARM_UP, Turn, TurnsProtocol, turns
+from parabench.probes.replicas import checksums, replicas_apart
+from parabench.probes.step_clock import MARKS, StepClock
+from parabench.store.record import Launch, Phase, Status
+from parabench.strategies.base import ParallelModel, RankInfo
+from parabench.workloads.trainer import Material, Training, build, prepare, train
+from parabench.workloads.training import TrainingReport, report_of, samples
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnsReport(RankReport):
+    """What a rank tells of each of its trainings, in the order of the launch's cases."""
+
+    arms: list[TrainingReport] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # JSON has dicts of them.
+        self.arms = [each if isinstance(each, TrainingReport) else TrainingReport.from_dict(each) for each in self.arms]
+
+    def later(self, by_s: float) -> Self:
+        return replace(self, arms=[each.later(by_s) for each in self.arms])
+
+    def to_dict(self) -> dict[str, Any]:
+        return RankReport.to_dict(self) | {"arms": [each.to_dict() for each in self.arms]}
+
+
+class TurnsWorkload(Workload):
+    """Trainings that take turns; a rank marks each step of whichever has its turn, as `TrainingWorkload` does."""
+
+    report_type = TurnsReport
+
+    def marks(self, spec: LaunchSpec) -> MarkLayout:
+        all_turns = list(turns(spec.protocol, len(spec.cases)))
+
+        def position(moments: int) -> str:
+            turn, step = turn_at(all_turns, moments // MARKS)
+            if turn is None:
+                return "to the end of its turns"
+            label = spec.cases[turn.arm].label
+            if turn.round == BUILD:
+                return f"to the building of {label}"
+            where = "the warm-up" if turn.round == WARM_UP else f"round {turn.round + 1} of {spec.protocol.rounds}"
+            return f"to step {step}, part {moments % MARKS}, of {label} in {where}"
+
+        return MarkLayout(columns=MARKS, moments=MARKS, rows=sum(each.steps for each in all_turns), position=position)
+
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> TurnsReport:
+        cases = cases_of(spec)
+        first = cases[0]
+        torch.set_num_threads(first.threads)
+        info = RankInfo(rank, spec.world_size, device_of(first))
+        # Workers of data loaders are forked before the group has threads and memory that a fork would break.
+        materials = [prepare(case, info) for case in cases]
+        clock = join_group(replace(first, algorithm="native"), env, rank)
+        report = take_turns(spec, env, info, materials)
+        # As after a training: what uses a group goes before the group.
+        gc.collect()
+        join.leave()
+        report.clock = clock
+        return report
+
+    def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
+        """A launch of each case; of one that failed only the case whose turn it was, where that is known.
+
+        Each counts an equal part of the launch's time. Readings of hosts and devices, which no case has to itself, stay
+        with the first.
+        """
+        reports, marks = zip(*handed_over(nodes, TurnsReport), strict=True)
+        protocol: TurnsProtocol = spec.protocol
+        all_turns = list(turns(protocol, len(spec.cases)))
+        counts = asdict(Counts(warmup=protocol.warmup, measured=protocol.steps - protocol.warmup))
+        shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
+        ended = range(len(spec.cases))
+        if launch.status is not Status.OK:
+            culprit = culprit_of(launch, marks, all_turns)
+            ended = range(0) if culprit is None else range(culprit, culprit + 1)
+        for place in ended:
+            told = [report.arms[place] for report in reports if report.arms]
+            arm = replace(
+                launch,
+                case=spec.cases[place],
+                wall_s=launch.wall_s / len(spec.cases),
+                facts={
+                    **launch.facts,
+                    **(told[0].facts if told else {}),
+                    **replicas_apart([each.checksums for each in told]),
+                    "turns": {**shared, "place": place},
+                    "counts": counts,
+                },
+                samples=[],
+                arms=[],
+                device_samples=[] if launch.arms else launch.device_samples,
+                host_samples=[] if launch.arms else launch.host_samples,
+            )
+            for report, steps in zip(reports, marks, strict=True):
+                rows, phases = steps_of(steps, all_turns, place)
+                own = report.arms[place] if report.arms else TrainingReport(rank=report.rank)
+                arm.samples += samples(rows, own, phases)
+            launch.arms.append(arm)
+
+
+@dataclass(slots=True)
+class Arm:
+    """A case of the launch in one rank: its training as it was built, and how many steps it has taken."""
+
+    case: Case
+    training: Training
+    parallel: ParallelModel
+    known: dict[str, Any]
+    taken: int = 0
+
+
+def cases_of(spec: LaunchSpec) -> tuple[Case, ...]:
+    """The cases of a launch of this kind."""
+    return tuple(cast(Case, each) for each in spec.cases)
+
+
+def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Sequence[Material]) -> TurnsReport:
+    """Build every case's training, let them take their turns, and read what was seen."""
+    groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s)
+    all_turns = list(turns(spec.protocol, len(spec.cases)))
+    clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
+    hang.watch(clock, info.device)
+    cases = cases_of(spec)
+    arms: list[Arm] = []
+    at = BUILD
+    for turn in all_turns:
+        if turn.round != at:
+            between_rounds(first=turn.round == WARM_UP)
+            at = turn.round
+        case = cases[turn.arm]
+        if turn.round == BUILD:
+            clock.mark()
+            groups.use(case.algorithm, case.ranks_per_node)
+            arms.append(built(case, info, materials[turn.arm]))
+            for _ in range(MARKS - 2):
+                clock.skip()
+            clock.mark()
+            continue
+        arm = arms[turn.arm]
+        groups.use(case.algorithm, case.ranks_per_node)
+        train(arm.training, clock, range(arm.taken, arm.taken + turn.steps))
+        arm.taken += turn.steps
+    gc.enable()
+    clock.finish()
+    report = TurnsReport(rank=info.rank)
+    for arm in arms:
+        groups.use(arm.case.algorithm, arm.case.ranks_per_node)
+        told = report_of(arm.case, info.rank, arm.training, arm.parallel, arm.known)
+        told.checksums |= checksums(arm.parallel, info.world_size)
+        report.arms.append(told)
+    groups.close()
+    return report
+
+
+def built(case: Case, info: RankInfo, material: Material) -> Arm:
+    """A case's training, over the default group. Raises RuntimeError where groups of its own run by another algorithm
+    than the case says."""
+    others = join.known_groups() - {torch.distributed.group.WORLD}
+    training, parallel, known = build(case, info, material)
+    join.check_groups(info.device, case.backend, case.algorithm, others)
+    return Arm(case, training, parallel, known)
+
+
+def between_rounds(first: bool) -> None:
+    """Collect what the round left, where nothing is timed: inside turns the collector is off. What was built before the
+    `first` round is there to stay, and never looked at again."""
+    gc.collect()
+    if first:
+        gc.disable()
+        gc.freeze()
+
+
+def turn_at(all_turns: Sequence[Turn], row: int) -> tuple[Turn | None, int]:
+    """The turn that a row of marks belongs to, and which of its steps that is; None after the last."""
+    for turn in all_turns:
+        if row < turn.steps:
+            return turn, row
+        row -= turn.steps
+    return None, 0
+
+
+def culprit_of(launch: Launch, marks: Sequence[Marks], all_turns: Sequence[Turn]) -> int | None:
+    """The place of the case whose turn it was when a launch failed: on the rank that failed first, or else on the one
+    that came least far. None before the first and after the last turn."""
+    rank = launch.failure.rank if launch.failure else None
+    came = reached(marks[rank]) if rank is not None else min(map(reached, marks))
+    turn, _ = turn_at(all_turns, came // MARKS)
+    return turn.arm if came and turn is not None else None
+
+
+def steps_of(marks: Marks, all_turns: Sequence[Turn], place: int) -> tuple[Marks, list[Phase]]:
+    """The rows of a rank's marks that are steps of the case at `place`, and the phase of each."""
+    at = 0
+    rows: list[int] = []
+    phases: list[Phase] = []
+    for turn in all_turns:
+        if turn.arm == place and turn.round != BUILD:
+            rows += range(at, at + turn.steps)
+            phases += turn.phases
+        at += turn.steps
+    return marks[rows], phases

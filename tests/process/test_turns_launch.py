@@ -1,0 +1,104 @@
+"""Real launches that several trainings share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.turns import TurnsProtocol, cohorts
+from parabench.store.record import Launch, Phase, Status
+from parabench.workloads.verify import Reference, reference_of, verify
+from trained_helpers import cpu_case
+
+TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
+# As many steps as each of them takes.
+REFERENCE = Protocol(warmup=2, steps=6, instrumented=0)
+
+MIXED = (
+    cpu_case(strategy="ddp", bucket_mib=0.5),
+    cpu_case(strategy="ddp", algorithm="ring", bucket_mib=2),
+    cpu_case(strategy="ddp", algorithm="two_level", ranks_per_node=1, grad_accumulation=2),
+    cpu_case(strategy="ddp", algorithm="tree", static_graph=True),
+    cpu_case(strategy="fsdp"),
+    cpu_case(strategy="fsdp", algorithm="ring"),
+    cpu_case(strategy="hsdp", algorithm="halving_doubling", ranks_per_node=1),
+    cpu_case(strategy="zero1", algorithm="ring"),
+    cpu_case(strategy="zero2"),
+    cpu_case(strategy="tp", algorithm="ring"),
+    cpu_case(strategy="tp", sequence_parallel=True),
+    cpu_case(strategy="pp", microbatches=2),
+    cpu_case(strategy="parameter_server"),
+    cpu_case(strategy="local_only"),
+)
+
+
+@cache
+def reference() -> Reference:
+    """What one device computes in as many steps."""
+    return reference_of(launch(LaunchSpec.of(MIXED[0].reference(), REFERENCE, deadline_s=GUARD_S)))
+
+
+def share(cases: Sequence[Case], protocol: TurnsProtocol = TURNS, deadline_s: float = GUARD_S) -> Launch:
+    return launch(LaunchSpec(kind="turns", cases=tuple(cases), protocol=protocol, deadline_s=deadline_s))
+
+
+def test_all_that_share_a_launch_train_as_one_device_does():
+    assert cohorts(MIXED) == [MIXED]
+    seen = share(MIXED)
+    assert seen.status is Status.OK, seen.failure
+    assert [arm.case for arm in seen.arms] == list(MIXED)
+    for arm in seen.arms:
+        verify(arm, reference())
+        assert arm.status is Status.OK, (arm.case.label, arm.failure)
+        # Of ranks that train apart only the first loss is one device's.
+        assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else REFERENCE.all_steps)
+        measured = arm.step_latencies(Phase.MEASURE)
+        assert len(measured) == TURNS.rounds * TURNS.timed
+        assert np.isfinite(measured).all()
+        assert len(arm.step_latencies(Phase.SETTLE)) == TURNS.rounds * TURNS.settle
+
+
+@pytest.mark.parametrize("wrong", ["FORGETFUL", "DOUBLING"])
+def test_a_wrong_one_is_caught_and_the_others_are_not_blamed(wrong):
+    cases = (MIXED[0], cpu_case(algorithm=f"wrong_helpers:{wrong}"), MIXED[4])
+    seen = share(cases)
+    assert seen.status is Status.OK, seen.failure
+    for arm in seen.arms:
+        verify(arm, reference())
+    assert [arm.status for arm in seen.arms] == [Status.OK, Status.WRONG, Status.OK]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "message"),
+    [
+        ("raising", Status.FAILED, "the dog ate it"),
+        ("raising_in_build", Status.FAILED, "no such layer"),
+        ("out_of_memory", Status.OOM, "MemoryError"),
+        ("killed_in_backward", Status.CRASHED, "SIGKILL"),
+    ],
+)
+def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(fault, status, message):
+    cases = (MIXED[0], cpu_case(strategy=f"faulty_helpers:{fault}"), MIXED[1])
+    seen = share(cases)
+    assert seen.status is status
+    (arm,) = seen.arms
+    assert arm.case == cases[1]
+    assert arm.status is status
+    assert message in arm.failure.message
+
+
+def test_a_hang_names_the_case_and_the_round():
+    cases = (MIXED[0], cpu_case(strategy="faulty_helpers:waiting"))
+    seen = share(cases, deadline_s=8.0)
+    assert seen.status is Status.HUNG
+    (arm,) = seen.arms
+    assert arm.case == cases[1]
+    assert "faulty_helpers:waiting native, 2 ranks in round 1 of 2" in arm.failure.message

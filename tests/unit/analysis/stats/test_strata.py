@@ -1,0 +1,85 @@
+"""The model of sessions in which some cases shared launches: two strata, each pair of cases with its own variance."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parabench.analysis.stats.block_model import StratifiedEffects, fit
+
+# Three cases take turns, two others too, and one has launches of its own.
+COHORTS = (("a", "b", "c"), ("d", "e"), ("f",))
+CASES = [case for cohort in COHORTS for case in cohort]
+TRUTH = dict(zip(CASES, np.log([1.0, 1.02, 1.03, 1.2, 1.25, 1.1]), strict=True))
+LAUNCH_SD, TURN_SD = 0.10, 0.01
+
+
+def session(rng, blocks=6, launch_sd=LAUNCH_SD, turn_sd=TURN_SD, cohorts=COHORTS):
+    rows = []
+    for block in range(blocks):
+        drift = 0.05 * rng.standard_normal()
+        for at, cohort in enumerate(cohorts):
+            level = drift + launch_sd * rng.standard_normal()
+            for case in cohort:
+                seconds = math.exp(TRUTH[case] + level + turn_sd * rng.standard_normal())
+                rows.append((case, block, 10 * block + at, seconds))
+    return pd.DataFrame(rows, columns=["case_id", "block", "shared_launch", "launch_step_s"])
+
+
+def test_cases_that_share_launches_are_compared_more_sharply_than_those_that_do_not():
+    effects = fit(session(np.random.default_rng(0)))
+    assert isinstance(effects, StratifiedEffects)
+    assert effects.n_blocks == 6
+    assert effects.half_width("a", "b") < 0.03
+    assert effects.half_width("a", "d") > 0.1
+    assert effects.half_width("a", "d") == pytest.approx(effects.half_width("d", "a"))
+    assert effects.half_width("d", "f") == pytest.approx(effects.half_width("f", "d"))
+    assert effects.means["b"] - effects.means["a"] == pytest.approx(math.log(1.02), abs=0.02)
+    assert effects.own_half_width("a") > 0.05
+
+
+def test_without_a_shared_launch_it_is_the_model_of_blocks():
+    alone = session(np.random.default_rng(1), cohorts=tuple((case,) for case in CASES))
+    effects, known = fit(alone), fit(alone.drop(columns="shared_launch"))
+    assert not isinstance(effects, StratifiedEffects)
+    assert effects.means == known.means
+
+
+def test_where_all_share_one_launch_a_block_is_that_launch():
+    together = session(np.random.default_rng(2), cohorts=(tuple(CASES),))
+    effects, known = fit(together), fit(together.drop(columns="shared_launch"))
+    for one, other in combinations(CASES, 2):
+        assert effects.half_width(one, other) == pytest.approx(known.half_width(one, other))
+        apart = known.means[one] - known.means[other]
+        assert effects.means[one] - effects.means[other] == pytest.approx(apart)
+
+
+def test_one_launch_of_each_cohort_decides_nothing_between_them():
+    effects = fit(session(np.random.default_rng(3), blocks=1))
+    assert effects.half_width("a", "d") == math.inf
+
+
+def test_a_case_that_left_the_race_is_compared_by_the_launches_it_was_in():
+    rng = np.random.default_rng(4)
+    rows = session(rng, blocks=8, turn_sd=1e-4)
+    rows = rows[~((rows["case_id"] == "c") & (rows["block"] >= 4))]
+    effects = fit(rows)
+    assert effects.means["c"] - effects.means["a"] == pytest.approx(math.log(1.03), abs=1e-3)
+    assert effects.n["c"] == 4
+
+
+def test_the_intervals_of_all_pairs_hold_the_truth_together_in_95_of_100_sessions():
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(300):
+        effects = fit(session(rng))
+        held += all(
+            abs(effects.means[one] - effects.means[other] - TRUTH[one] + TRUTH[other]) <= effects.half_width(one, other)
+            for one, other in combinations(CASES, 2)
+        )
+    # Of 300 with a chance of 0.95 fewer than 273 are one in a thousand.
+    assert held >= 273

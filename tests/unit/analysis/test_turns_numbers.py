@@ -1,0 +1,83 @@
+"""The numbers of launches in which cases took turns."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from parabench.analysis.turns import IN_TURNS, paired_numbers, shared_launches
+
+ROUNDS, TIMED = 20, 6
+FACTS = json.dumps({"turns": {"protocol": {"rounds": ROUNDS, "timed": TIMED}}})
+RATIOS = (1.0, 1.03, 0.98)
+
+
+def shared(drift, rng, noise=0.0, launch=1):
+    """The steps of a launch of three cases: 10 ms, times each case's ratio, times what `drift` made of each round."""
+    rows = []
+    for place, ratio in enumerate(RATIOS):
+        seconds = 0.010 * ratio * drift[:, None] * np.exp(noise * rng.standard_normal((ROUNDS, TIMED)))
+        rows += [(10 * launch + place, step, value) for step, value in enumerate(seconds.ravel().tolist())]
+    return pd.DataFrame(rows, columns=["launch_id", "step", "step_s"])
+
+
+def numbers_of(steps):
+    """{launch id: (its number by itself, the one that is made of its rounds)}."""
+    alone = steps.groupby("launch_id")["step_s"].quantile(0.1)
+    ids = alone.index.to_numpy()
+    facts = np.array([FACTS] * len(ids), dtype=object)
+    found = paired_numbers(ids, np.ones(len(ids), dtype=bool), ids // 10, alone.to_numpy(), facts, steps)
+    return alone, pd.Series(found, ids)
+
+
+def test_the_facts_are_known_by_their_text():
+    assert IN_TURNS in FACTS
+
+
+def test_what_hits_a_round_cancels_and_the_level_is_the_launches():
+    rng = np.random.default_rng(0)
+    alone, numbers = numbers_of(shared(np.exp(0.3 * rng.standard_normal(ROUNDS)), rng))
+    assert np.log(numbers).mean() == pytest.approx(np.log(alone).mean())
+    assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS)
+
+
+def test_turns_that_somebody_came_into_are_trimmed():
+    rng = np.random.default_rng(1)
+    steps = shared(np.ones(ROUNDS), rng)
+    disturbed = steps["launch_id"].eq(10) & (steps["step"] // TIMED).isin([3, 11, 12])
+    steps.loc[disturbed, "step_s"] *= 5
+    _, numbers = numbers_of(steps)
+    assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS, rel=1e-6)
+
+
+def test_a_case_of_unknown_steps_is_left_as_it_is_and_the_others_compared():
+    rng = np.random.default_rng(2)
+    steps = shared(np.ones(ROUNDS), rng)
+    steps.loc[steps["launch_id"].eq(12) & steps["step"].eq(5), "step_s"] = np.nan
+    alone, numbers = numbers_of(steps)
+    assert numbers[12] == alone[12]
+    assert numbers[11] / numbers[10] == pytest.approx(1.03)
+
+
+def test_launches_that_share_nothing_are_not_compared():
+    rng = np.random.default_rng(3)
+    parts = [shared(np.full(ROUNDS, level), rng, launch=n) for n, level in ((1, 1.0), (2, 1.5))]
+    _, numbers = numbers_of(pd.concat(parts, ignore_index=True))
+    assert (numbers[[10, 11, 12]].to_numpy() / numbers[10]) == pytest.approx(RATIOS)
+    assert numbers[20] / numbers[10] == pytest.approx(1.5)
+
+
+def test_launches_are_of_the_processes_that_their_cases_shared():
+    facts = [json.dumps({"turns": {"cases": cases}}) for cases in (["a", "b"], ["a", "b"], ["c", "d"], ["c", "d"])]
+    ids = np.arange(1, 7)
+    found = shared_launches(
+        ids,
+        np.array([False, True, True, True, True, True]),
+        np.ones(6, dtype=int),
+        np.array([0, 1, 1, 1, 1, 2]),
+        np.array(["{}", *facts, facts[0]], dtype=object),
+    )
+    assert found.tolist() == [1, 2, 2, 4, 4, 6]

@@ -1,0 +1,90 @@
+"""Cases that share a launch: the orders of their rounds, and which cases can."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.plan import Plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.turns import BUILD, WARM_UP, TurnsProtocol, cohorts, orders, turns, turns_protocol, why_alone
+from parabench.store.record import Phase
+
+
+def case(**fields):
+    return Case(**{"strategy": "ddp", "world_size": 2, "device": "cpu", "backend": "gloo", **fields})
+
+
+@pytest.mark.parametrize("n", range(2, 13))
+def test_in_a_whole_design_each_case_follows_each_other_one_equally_often(n):
+    design = orders(n, n if n % 2 == 0 else 2 * n, seed=3)
+    assert all(sorted(row) == list(range(n)) for row in design)
+    follows = Counter(pair for row in design for pair in pairwise(row))
+    assert len(follows) == n * (n - 1)
+    assert len(set(follows.values())) == 1
+    places = Counter((at, arm) for row in design for at, arm in enumerate(row))
+    assert len(places) == n * n
+    assert len(set(places.values())) == 1
+
+
+def test_orders_are_the_same_on_every_rank_and_others_in_every_launch():
+    assert orders(5, 20, seed=1) == orders(5, 20, seed=1)
+    assert orders(5, 20, seed=1) != orders(5, 20, seed=2)
+    assert orders(1, 3, seed=0) == [(0,), (0,), (0,)]
+
+
+def test_a_launch_builds_warms_up_and_then_gives_each_case_its_turns():
+    protocol = TurnsProtocol(rounds=3, settle=1, timed=4, warmup=2)
+    every = list(turns(protocol, 2))
+    assert [turn.round for turn in every] == [BUILD, BUILD, WARM_UP, WARM_UP, 0, 0, 1, 1, 2, 2]
+    own = [turn for turn in every if turn.arm == 1 and turn.round != BUILD]
+    assert sum(turn.steps for turn in own) == protocol.steps == 2 + 3 * 5
+    phases = Counter(phase for turn in own for phase in turn.phases)
+    assert phases == {Phase.WARMUP: 2, Phase.SETTLE: 3, Phase.MEASURE: 12}
+
+
+def test_blocks_of_a_session_have_other_orders():
+    protocol = Protocol(rounds=8)
+    assert turns_protocol(protocol, 0, 1) != turns_protocol(protocol, 0, 2)
+    assert turns_protocol(protocol, 0, 1) == turns_protocol(protocol, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"strategy": "single", "world_size": 1}, "runs in one process"),
+        ({"strategy": "parameter_server_async", "algorithm": "native"}, "do not take their steps together"),
+        ({"strategy": "deepspeed1"}, "deepspeed sets up the whole process"),
+        ({"algorithm": "nccl:tree"}, "NCCL's environment"),
+        ({"device": "cuda", "backend": "nccl"}, "CUDA"),
+    ],
+)
+def test_what_shares_its_ranks_with_no_other_case_says_why(fields, why):
+    assert why in why_alone(case(**fields))
+
+
+def test_cases_share_a_launch_where_they_need_the_same_ranks():
+    pair = [case(), case(algorithm="ring"), case(strategy="fsdp"), case(strategy="tp")]
+    four = [case(world_size=4), case(world_size=4, bucket_mib=1)]
+    alone = case(strategy="single", world_size=1)
+    assert cohorts([pair[0], alone, four[0], *pair[1:], four[1]]) == [tuple(pair), (alone,), tuple(four)]
+    assert why_alone(pair[0]) is None
+
+
+def test_a_plan_with_rounds_launches_each_case_once_by_itself_and_then_in_shared_launches():
+    cases = tuple(case(bucket_mib=size) for size in (1, 4, 25))
+    plan = Plan(cases=cases, skipped=(), protocol=Protocol(launches=2, rounds=5), seed=0, extra=((cases[0].id,),))
+    assert plan.takes_turns
+    assert plan.blocks == 4
+    assert Counter(each.block for each in plan.launches()) == {0: 3, 1: 3, 2: 3, 3: 1}
+
+
+def test_a_protocol_refuses_what_no_launch_could_do():
+    with pytest.raises(UsageError, match=r"rounds is -1; it must be a whole number from 0"):
+        Protocol(rounds=-1)
+    with pytest.raises(UsageError, match="timed is 0"):
+        TurnsProtocol(timed=0)

@@ -1,0 +1,107 @@
+"""A session whose cases take turns in shared launches."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fake_launch import FakeLauncher
+from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.session import session_data
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.signals import STOPPED
+from parabench.store.record import Failure, Status
+from parabench.store.results import load
+
+SUITE = '''"""Which is fastest?"""
+from parabench import sweep
+CASES = [sweep(strategy="ddp", bucket_mib=(1, 4, 25), world_size=2), sweep(strategy="fsdp", world_size=2)]
+'''
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+
+    def run_it(launch, **more):
+        given = {"launches": 3, "steps": 5, "rounds": 4, "out": tmp_path / "out", "argv": ["parabench", "run", "x"]}
+        asked = TrainingRequest.of(suite=str(path), **{**given, **more})
+        console = Console(file=io.StringIO(), width=200)
+        code = run_session(asked, console, launch)
+        return code, console.file.getvalue()
+
+    return run_it
+
+
+def noisy(number):
+    """Launches that differ by 30 %."""
+    return 1 + 0.3 * (number % 4) / 3
+
+
+def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(run, tmp_path):
+    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
+    code, said = run(fake)
+    assert code == 0
+    assert "Fastest: ddp native 4 MiB, 2 ranks" in said
+    # The reference, each case once by itself, then all together three times.
+    assert [len(spec.cases) for spec in fake.specs] == [1, 1, 1, 1, 1, 4, 4, 4]
+    seen = session_data(load(tmp_path / "out" / "results.db"))
+    (answer,) = answers(seen.launches)
+    assert answer.launches == 12
+    assert answer.slower[0].slower == pytest.approx(0.02, abs=1e-6)
+    assert not answer.tied
+
+
+def test_the_same_launches_by_themselves_decide_nothing(run):
+    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
+    code, said = run(fake, rounds=0)
+    assert code == 0
+    assert "No clear winner" in said
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_case_that_fails_costs_at_most_one_shared_launch_and_runs_alone_from_then_on(run, tmp_path, alone):
+    class Failing(FakeLauncher):
+        def _train(self, spec):
+            fails = spec.case.strategy == "fsdp" and (alone or len(self.specs) > 5)
+            self.failing = {"fsdp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))} if fails else {}
+            return super()._train(spec)
+
+    fake = Failing()
+    code, said = run(fake)
+    assert code == 1
+    assert "crashed: rank 1: ended by SIGKILL" in said
+    sizes = [3, 1, 3, 1, 3, 1] if alone else [4, 3, 3, 1, 3, 1]
+    assert [len(spec.cases) for spec in fake.specs[5:]] == sizes
+    table = session_data(load(tmp_path / "out" / "results.db")).cases.set_index("strategy")
+    assert table.loc["fsdp", "status"] == ("crashed" if alone else "1 ok, 3 crashed")
+    assert set(table.loc["ddp", "status"]) == {"ok"}
+
+
+def test_what_was_interrupted_goes_on_and_nothing_runs_twice(run, tmp_path):
+    code, _ = run(FakeLauncher(interrupt_at=6))
+    assert code == STOPPED
+    again = FakeLauncher()
+    code, _ = run(again, resume=True)
+    assert code == 0
+    assert [len(spec.cases) for spec in again.specs] == [4, 4]
+    launch = load(tmp_path / "out" / "results.db").launch
+    assert not launch.duplicated(["case_id", "block"]).any()
+    assert len(launch) == 1 + 4 * 4
+
+
+def test_blocks_that_are_added_are_shared_by_what_may_still_be_the_fastest(run):
+    times = {1.0: 0.0100, 4.0: 0.0101, 25.0: 0.020}
+    jitter = iter(range(10_000))
+
+    def step_s(case):
+        return times.get(case.bucket_mib, 0.020) * (1 + 0.01 * (next(jitter) % 7 == 0))
+
+    fake = FakeLauncher(step_s)
+    code, _ = run(fake, launches=2, until_decided=True, budget=10.0)
+    assert code == 0
+    assert all(spec.kind == "turns" and len(spec.cases) == 2 for spec in fake.specs[7:])

@@ -1,0 +1,49 @@
+"""What of a shared launch's marks belongs to which case, and whose turn it was when it failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parabench.plan.case import Case
+from parabench.plan.turns import TurnsProtocol, turns
+from parabench.store.record import Failure, Launch, Phase, Status
+from parabench.workloads.turns import culprit_of, steps_of
+
+TURNS = list(turns(TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2), 2))
+ROWS = sum(turn.steps for turn in TURNS)
+FAILED = Launch(case=Case(), status=Status.FAILED, started_utc="", wall_s=1.0, failure=Failure("", rank=0))
+
+
+def marks(rows=ROWS, moments=0):
+    """A rank's marks: `rows` whole ones, then one of so many moments."""
+    table = np.full((ROWS, 5), np.nan)
+    table.reshape(-1)[: rows * 5 + moments] = np.arange(rows * 5 + moments)
+    return table
+
+
+def test_every_step_is_one_cases_in_its_order():
+    found = [steps_of(marks(), TURNS, place) for place in (0, 1)]
+    for rows, phases in found:
+        assert len(rows) == len(phases) == 2 + 2 * 3
+        assert phases[:2] == [Phase.WARMUP] * 2
+        assert phases.count(Phase.MEASURE) == 4
+        assert (np.diff(rows[:, 0]) > 0).all()
+    firsts = {row[0] for rows, _ in found for row in rows}
+    assert len(firsts) == ROWS - 2  # but for the two in which cases were built
+
+
+@pytest.mark.parametrize(
+    ("rows", "moments", "place"),
+    [(0, 1, 0), (1, 1, 1), (2, 1, 0), (4, 3, 1), (5, 0, 1), (ROWS, 0, None), (0, 0, None)],
+)
+def test_a_failure_is_the_case_whose_turn_it_was(rows, moments, place):
+    assert culprit_of(FAILED, [marks(rows, moments)], TURNS) == place
+
+
+def test_of_a_hang_nobody_can_be_blamed_for_it_is_that_of_the_rank_that_came_least_far():
+    hung = replace(FAILED, failure=Failure("", rank=None))
+    assert culprit_of(hung, [marks(5, 1), marks(3, 0)], TURNS) == 0
+    assert culprit_of(replace(FAILED, failure=Failure("", rank=0)), [marks(5, 1), marks(3, 0)], TURNS) == 1
