@@ -60,10 +60,10 @@ def test_all_that_share_a_launch_train_as_one_device_does():
         assert arm.status is Status.OK, (arm.case.label, arm.failure)
         # Of ranks that train apart only the first loss is one device's.
         assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else REFERENCE.all_steps)
-        measured = arm.step_latencies(Phase.MEASURE)
+        measured = arm.step_times(Phase.MEASURE)
         assert len(measured) == TURNS.rounds * TURNS.timed
         assert np.isfinite(measured).all()
-        assert len(arm.step_latencies(Phase.SETTLE)) == TURNS.rounds * TURNS.settle
+        assert len(arm.step_times(Phase.SETTLE)) == TURNS.rounds * TURNS.settle
 
 
 @pytest.mark.parametrize("wrong", ["FORGETFUL", "DOUBLING"])

@@ -365,3 +365,12 @@ def test_a_case_is_made_a_few_times_only(monkeypatch):
     _, cases = calls_to_plan(1250, 5)
     # As it is asked for, with data that its model takes, with the nodes' ranks for two_level, settled; its reference.
     assert cases < made <= 4 * cases
+
+
+def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suite, tmp_path):
+    told = facts(said(suite, tmp_path / "out", rounds=10))
+    assert told["turns"].startswith("after the first block, 1 launch per block shared by 3 cases")
+    assert "10 rounds of 2 settling and 6 timed steps" in told["turns"]
+    assert told["turns"].endswith("never shared: single runs in one process")
+    # Each of four by itself; then the three together and the one that shares with none, twice.
+    assert told["launches"] == "8, plus 1 reference on one device"
