@@ -214,7 +214,7 @@ def case_columns(launches: Rows) -> Columns:
 
     counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case, minlength=n)
     seconds = np.asarray(timed["launch_step_s"], dtype=float)
-    low, high = (_reduced(ufunc, seconds, of_timed, n) for ufunc in (np.fmin, np.fmax))
+    low, high = (reduced(ufunc, seconds, of_timed, n) for ufunc in (np.fmin, np.fmax))
     first = np.unique(case, return_index=True)[1]
     stale = np.asarray(valid["staleness_mean"], dtype=float)
     told = np.bincount(of_valid, ~np.isnan(stale), n)

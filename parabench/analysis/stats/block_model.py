@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -282,7 +281,9 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     component = inner._layout.component[: len(inner.cases)].tolist()
     cohort = {each: f"cohort {at}" for each, at in zip(inner.cases, component, strict=True)}
     # What a case has over an average case of its cohort, and the level of each launch for such a case.
-    average = {of: fmean(inner.means[each] for each in cohort if cohort[each] == of) for of in set(cohort.values())}
+    average = {
+        of: float(np.mean([inner.means[each] for each in cohort if cohort[each] == of])) for of in cohort.values()
+    }
     over = {each: inner.means[each] - average[cohort[each]] for each in inner.cases}
     at, _ = coded(shared)
     left = y - np.array([over[each] for each in case.tolist()])
