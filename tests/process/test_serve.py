@@ -174,7 +174,7 @@ class Maker:
 
     def __call__(self, store, session):
         self.asked.append((store, session))
-        assert self.go.wait(60)
+        assert self.go.wait(GUARD_S)
         if self.fails:
             raise UsageError(self.fails)
         if self.lacks:

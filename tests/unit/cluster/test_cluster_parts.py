@@ -15,6 +15,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 import parabench
+from guard import GUARD_S
 from parabench.cluster import fingerprint, network
 from parabench.errors import UsageError
 from parabench.launch import store_client
@@ -142,7 +143,7 @@ def test_clocks_are_told_by_the_first_rank_of_each_node(monkeypatch: pytest.Monk
     for each in ranks:
         each.start()
     for each in ranks:
-        each.join(60)
+        each.join(GUARD_S)
     assert point.clock_offset(store, 1) is None
     assert told[0] == {"offset_s": 0.0, "error_s": 0.0}
     for number, offset in ((2, -50.0), (4, 7.0)):

@@ -302,18 +302,18 @@ def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path
 
     def hang(handle: Any) -> None:
         stuck.set()
-        let_go.wait(30)
+        let_go.wait(GUARD_S)
 
     FakeNvml(Device()).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", hang)
     monkeypatch.setattr("parabench.probes.sampler.PATIENCE_S", 0.01)
     try:
         with Sampler(0.0, [Devices(0.0, RankPids(tmp_path, range(0)), using(1))]) as sampler:
-            assert stuck.wait(30)
+            assert stuck.wait(GUARD_S)
         assert sampler.facts()["unread"] == {"nvml": "a reading did not come back"}
     finally:
         let_go.set()
-        sampler._thread.join(30)
+        sampler._thread.join(GUARD_S)
 
 
 def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):

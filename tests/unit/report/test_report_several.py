@@ -13,7 +13,6 @@ import pytest
 
 import fake_collectives
 import fake_results as fake
-from browser_helpers import WIDTHS, assert_it_fits, choose, counted, go_to, needs_chromium, opened, points, until
 from fake_results import OOM
 from page_helpers import unpacked
 from parabench.analysis.compare.gate import compare
@@ -27,27 +26,7 @@ from parabench.analysis.text.comparison import sentences, steps
 from parabench.errors import UsageError
 from parabench.report.sections.comparison import several_tabs
 from parabench.report.views.comparison import SIDES, render, several_data, side_styles, write_comparison
-
-CASES = [fake.case(bucket_mib=b, world_size=n) for n in (2, 4) for b in (1.0, 4.0, 25.0)]
-
-
-def write(folder, name, factor=1.0, cases=CASES, seed=0, launches=(), **more):
-    """A store of a session of that label, whose steps take `factor` times what the first one's do."""
-    path = folder / f"{name}.db"
-    own = fake.sweep(cases, lambda c: factor * 0.08 / c.world_size, noise=0.005, blocks=4, seed=seed)
-    fake.write(path, [*own, *launches], **{"label": name} | more)
-    return path, None
-
-
-@pytest.fixture(scope="module")
-def dead(folder):
-    """No launch of it succeeded."""
-    return write(folder, "dead", cases=[], launches=[fake.launch(case, **OOM) for case in CASES])
-
-
-@functools.cache
-def read(*stores):
-    return several(read_several(stores))
+from several_sides import CASES, dead_store, four_stores, write
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +35,18 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def dead(folder):
+    return dead_store(folder)
+
+
+@pytest.fixture(scope="module")
 def stores(folder):
-    """old; new, 0.8 times as long; alike, as long as old; other, another machine with twice the time."""
-    other = {"environment": fake.ENVIRONMENT | {"cpu": "Other CPU", "cores": 16}}
-    return {
-        "old": write(folder, "old"),
-        "new": write(folder, "new", 0.8, seed=1, environment=fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}}),
-        "alike": write(folder, "alike", seed=2),
-        "other": write(folder, "other", 2.0, seed=3, **other),
-    }
+    return four_stores(folder)
+
+
+@functools.cache
+def read(*stores):
+    return several(read_several(stores))
 
 
 def told(*stores):
@@ -441,73 +423,3 @@ def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
 def test_every_side_has_its_own_look():
     styles = side_styles([str(i) for i in range(3 * len(SIDES))])
     assert len({(style["color"], style["symbol"]) for style in styles}) == len(styles)
-
-
-@pytest.fixture(scope="module")
-def written(folder, stores, dead):
-    given = {
-        "two": [stores["old"], stores["new"]],
-        "four": list(stores.values()),
-        "dead": [dead, stores["old"]],
-        "rich": [(fake.rich(folder / f"rich{i}.db").path, None) for i in range(2)],
-    }
-    return {name: write_comparison(sides, folder / f"{name}.html") for name, sides in given.items()}
-
-
-class TestInABrowser:
-    pytestmark = needs_chromium
-
-    @pytest.mark.parametrize("which", ["two", "four", "dead", "rich"])
-    def test_every_tab_is_drawn_without_complaint_and_fits(self, browser, written, which):
-        with opened(browser, written[which], width=WIDTHS[-1]) as page:
-            assert_it_fits(page)
-
-    def test_filters_drive_figures_table_and_address(self, browser, written):
-        with opened(browser, written["four"]) as page:
-            assert points(page, "ratios") == 3 * (len(CASES) + 1)  # and the geometric mean
-            mean_of = (
-                "document.querySelector('#ratios .plot').data.map(({ name, marker }) => [name, marker.symbol.at(-1)])"
-            )
-            means = {name: symbol.endswith("-open") for name, symbol in page.evaluate(mean_of)}
-            assert means == {"new": False, "alike": True, "other": False}  # filled where the interval tells it from 1
-            choose(page, "bucket_mib", "1")
-            assert counted(page) == "2 of 6 cases"
-            assert points(page, "ratios") == 3 * 2
-            go_to(page, "data")
-            assert page.locator("#cases tbody tr").count() == 2
-            address = page.evaluate("location.hash")
-        with opened(browser, written["four"], address) as page:
-            assert counted(page) == "2 of 6 cases"
-            assert page.locator("#cases tbody tr").count() == 2
-
-    def test_a_click_opens_what_every_side_knows_of_the_case(self, browser, written):
-        with opened(browser, written["four"], "#tab=data") as page:
-            page.locator("#cases button.name").first.click()
-            label = page.locator("#cases button.name").first.text_content()
-            assert page.locator("#detail-title").text_content() == label
-            rows = page.locator("dialog .scroll").first.locator("tbody tr")
-            names = [name.strip() for name in rows.locator("td .name").all_text_contents()]
-            assert names == ["old", "new", "alike", "other"]
-            head = page.locator("dialog .scroll").first.locator("th").all_text_contents()
-            assert rows.nth(0).locator("td").nth(head.index("Times")).text_content() == "1"
-            assert rows.nth(1).locator("td").nth(head.index("Times")).text_content().startswith("0.8")
-            assert "Per joule, times" not in head  # unknown on every side
-            page.keyboard.press("Escape")
-            until(page, "!location.hash.includes('case=')")
-
-    def test_the_table_sorts_by_a_sides_ratio(self, browser, written):
-        with opened(browser, written["two"], "#tab=data") as page:
-            page.click("th[data-column='ratio.1'] button")
-            shown = page.eval_on_selector_all(
-                "#cases tbody tr", "rows => rows.map(row => parseFloat(row.children[3].textContent))"
-            )
-            assert shown == sorted(shown)
-            assert len(shown) == 6
-
-    def test_a_panel_has_a_curve_for_each_side_in_its_colour(self, browser, written):
-        with opened(browser, written["four"], "#tab=buckets") as page:
-            colours = page.evaluate("document.querySelector('#buckets .plot').data.map(trace => trace.line.color)")
-            assert colours == list(SIDES[:4])
-            go_to(page, "scaling")
-            names = page.evaluate("document.querySelector('#scaling .plot').data.map(trace => trace.name)")
-            assert names == ["old", "new", "alike", "other"]

@@ -10,6 +10,8 @@ from browser_helpers import each_tab, needs_chromium, opened, too_wide, unmarked
 from parabench.report.build import write_report
 from parabench.store.record import Failure, Status
 
+pytestmark = needs_chromium
+
 WRONG = Failure("loss 3.1 of step 2 differs from the reference's 3.0")
 
 
@@ -99,8 +101,6 @@ def written(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", STATES)
-@needs_chromium[0]
-@needs_chromium[1]
 def test_each_state_has_its_sentence_and_no_blank_figure(browser, written, name):
     with opened(browser, written(name), width=360) as page:
         said = [page.locator("header").inner_text()]

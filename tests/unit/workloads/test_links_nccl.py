@@ -89,7 +89,7 @@ class Machine:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(GUARD_S)
             assert not thread.is_alive(), "one end waits for a message that the other never sends"
         return results
 
