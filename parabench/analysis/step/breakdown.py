@@ -10,7 +10,7 @@ step = data + compute + exposed + idle.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,21 @@ COUNTS = ("calls", "unknown_calls")
 
 # Instruments that make a step this much slower explain another step than the one that was timed.
 SLOW_INSTRUMENTS = 1.10
+
+
+class Summary(NamedTuple):
+    """How many known numbers a column has, the least of them, their median and the largest."""
+
+    n: int
+    low: float
+    median: float
+    high: float
+
+
+def summary(column: pd.Series[float]) -> Summary | None:
+    """Of the column's known numbers; None where there is none."""
+    known = column.dropna()
+    return Summary(len(known), known.min(), known.median(), known.max()) if len(known) else None
 
 
 class Steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import collectives
+from parabench.store.record import GB
 from parabench.strategies import entry_of
 
 # A span or a call, by the names of their columns.
@@ -27,7 +30,8 @@ class Timeline:
     """A step of a launch. Seconds count from its beginning on the rank that began first.
 
     `spans`: rank, name, start_s, end_s. `calls`: rank, seq, op, algorithm, ranks, group_size, bytes, made_s, start_s,
-    duration_s, bucket, ready_s; NaN where it is unknown. `node_of` has each rank's node, of a launch on several.
+    duration_s, bucket, ready_s and busbw, GB/s over the rank's own duration; NaN where it is unknown. `node_of` has
+    each rank's node, of a launch on several.
     """
 
     case_id: str
@@ -74,7 +78,7 @@ def median_step(seen: SessionData, case_id: str) -> Timeline | None:
         length_s=length_s,
         steps=len(lengths),
         spans=_from(begin, spans, ("start_s", "end_s")),
-        calls=_from(begin, calls, ("made_s", "start_s", "ready_s")),
+        calls=[call | {"busbw": _busbw(call)} for call in _from(begin, calls, ("made_s", "start_s", "ready_s"))],
         node_of=node_of_rank(seen.facts[launch_id]),
     )
 
@@ -95,6 +99,12 @@ def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> list[Row]:
     own = np.flatnonzero((rows["launch_id"].to_numpy() == launch_id) & (rows["step"].to_numpy() == step))
     columns = (rows[name].to_numpy()[own].tolist() for name in rows)
     return [dict(zip(rows, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _busbw(call: Row) -> float:
+    """In GB/s; NaN where it is unknown how long the call took."""
+    seconds = call["duration_s"] or math.nan
+    return float(call["bytes"] / seconds / GB * bus_factor(str(call["op"]), int(call["group_size"])))
 
 
 def _from(begin: float, rows: list[Row], moments: tuple[str, ...]) -> list[Row]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import spread_over_nodes
 from parabench.analysis.step.timeline import Row, Timeline
 from parabench.analysis.text import format
@@ -14,7 +13,7 @@ from parabench.plan.collective_case import OPS
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_case, plain, short
 from parabench.report.palette import PART, colour_of
 from parabench.store.metrics import STEP_PARTS
-from parabench.store.record import GB, MIB, WAIT
+from parabench.store.record import MIB, WAIT
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.
 OP = {
@@ -237,7 +236,7 @@ def _amount(call: Mapping[Any, Any]) -> str:
     if not format.known(seconds):
         return f"{size}; when it ended is unknown"
     on_bus = call["op"] in OPS
-    speed = call["bytes"] / seconds / GB * bus_factor(str(call["op"]), int(call["group_size"])) if seconds else None
+    speed = call["busbw"]
     said = f"{size} in {format.milliseconds(seconds)}"
     return f"{said}: {format.digits(speed)} GB/s{' on the bus' if on_bus else ''}" if format.known(speed) else said
 

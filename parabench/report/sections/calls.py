@@ -9,6 +9,7 @@ import pandas as pd
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
+from parabench.analysis.step.breakdown import summary
 from parabench.analysis.step.calls import bucket_table, call_table
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.text import format
@@ -105,7 +106,6 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         return None
     alone = alone_table(seen.results)
     table = training_bandwidth(seen, seen.once(call_table), alone)
-    compared = table["alone"].notna()
     places = {case: row for row, case in enumerate(seen.cases["case_id"])}
     listed = table.head(MOST_ROWS).to_dict("records")
     table_of_page = table_of(
@@ -127,12 +127,11 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         of=tuple(tuple(sorted(places[case] for case in row["case_ids"])) for row in listed),
     )
     lead = ""
-    if compared.any():
-        share = table.loc[compared, "share"]
+    if share := summary(table["share"]):
         lead = (
-            f"In training, collectives reach {format.percent(share.median())} of their microbenchmark bus bandwidth "
-            f"(median of {format.count(int(compared.sum()), 'comparison')}; {format.percent(share.min())} to "
-            f"{format.percent(share.max())})."
+            f"In training, collectives reach {format.percent(share.median)} of their microbenchmark bus bandwidth "
+            f"(median of {format.count(share.n, 'comparison')}; {format.percent(share.low)} to "
+            f"{format.percent(share.high)})."
         )
     return Section(
         "bandwidth",

@@ -10,7 +10,7 @@ import pandas as pd
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
+from parabench.analysis.step.breakdown import EXPOSED_IN, summary, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.text import format
