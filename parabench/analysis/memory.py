@@ -120,7 +120,7 @@ def compared(states: Rows) -> list[str]:
 
 
 def _least(states: list[State]) -> list[str]:
-    """The first two sentences. What is no answer, such as training without exchange, holds neither least nor most."""
+    """The first two sentences. What is not ranked, such as `local_only`, holds neither least nor most."""
     ordered = [state for state in states if entry_of(state["strategy"]).ranked]
     if not ordered:
         return []

@@ -52,7 +52,7 @@ def scaling(cases: pd.DataFrame) -> pd.DataFrame:
     if it was measured on the same work, else of the curve itself; `base` says which, and a curve that has no point of
     its own there begins at the base's: `case_id` is whose point it is. A kind's curves never hold another's points:
     along a curve `kind` says which of `global_batch` and `batch_per_rank` is the same. `ranked` is False for a
-    strategy that is no answer. Where cases differ in another field (threads, schedule), the fastest at a world size
+    strategy that is not ranked. Where cases differ in another field (threads, schedule), the fastest at a world size
     stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
     """
     measured = cases[cases["tokens_per_s"].notna()].to_dict("records")

@@ -279,7 +279,7 @@ def _levels(good: Rows, number: str) -> dict[str, float]:
                 logs[at].append(log)
             levels |= {of: float(np.exp(math.fsum(own) / len(own))) for of, own in zip(cases, logs, strict=True)}
             continue
-        # What is no answer shifts no answer: those are compared without it.
+        # What is not ranked shifts no ranking: those are compared without it.
         for some in (group, only_ranked(group)):
             if len(some):
                 levels |= {case: float(np.exp(mean)) for case, mean in fit(some, number).means.items()}
@@ -287,7 +287,7 @@ def _levels(good: Rows, number: str) -> dict[str, float]:
 
 
 def only_ranked(launches: R) -> R:
-    """Without what is no answer, such as training that exchanges nothing."""
+    """Without what is not ranked, such as training without communication."""
     ranked: R = launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
     return ranked
 

@@ -109,7 +109,7 @@ class Look:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     **FORMATS,
-    "beside_ms": lambda margin_s, of_s: format.margin(margin_s, of_s).removesuffix(" ms"),
+    "beside_ms": format.margin_ms,
     "beside_rate": format.margin_rate,
     "key": lambda value: repr(value) if format.known(value) else "",
     "whole": lambda value: str(int(value)) if format.known(value) else "",

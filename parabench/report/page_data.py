@@ -82,8 +82,8 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
 def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
 
-    `cases` are rows as `tables.case_table` has them, fastest first, each with its `place` in the answers, its `mark`
-    where it is no answer, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
+    `cases` are rows as `tables.case_table` has them, fastest first, each with its `ranking` in the answers, its `mark`
+    where it is not ranked, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
     tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`), of
     which `blocks` have the medians.
     `tables` are those of all cases and of all launches; `filters` are [column, title] pairs; `curves` is what
@@ -112,7 +112,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         plus_minus_s=cases["case_id"].map(margins),
         bucket_bytes=cases["case_id"].map(sizes),
-        place=[row["place"] for row in told],
+        ranking=[row["ranking"] for row in told],
         mark=[row["mark"] for row in told],
         mean_peak_bytes=cases["case_id"].map(mean_peaks(seen.launches)) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],

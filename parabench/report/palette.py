@@ -33,7 +33,7 @@ def colour_of(colours: dict[str, str], name: str) -> str:
 
 
 def strategy_line(strategy: str) -> dict[str, str]:
-    """The colour that a strategy has on every page, and a dash where it is no answer."""
+    """The colour that a strategy has on every page, and a dash where it is not ranked."""
     return {"color": colour_of(STRATEGY, strategy), "dash": "solid" if entry_of(strategy).ranked else "dash"}
 
 

@@ -179,7 +179,7 @@ def _at(row: Any, path: str) -> Any:
     return row
 
 
-# A case by its name, which says where it is no answer.
+# A case by its name, which says where it is not ranked.
 MARKED = Column("Case", lambda row: marked(row["label"], row["strategy"]))
 
 

@@ -11,10 +11,10 @@ const case_ = (strategy, algorithm, world_size, bucket_mib, step_time_s, more = 
 });
 // Fastest first, as Python embeds them.
 const CASES = [
-  case_("ddp", "ring", 4, 25, 0.020, { place: "fastest" }), case_("ddp", "ring", 4, 4, 0.021, { place: "set" }),
+  case_("ddp", "ring", 4, 25, 0.020, { ranking: "fastest" }), case_("ddp", "ring", 4, 4, 0.021, { ranking: "tied" }),
   case_("ddp", "native", 4, 25, 0.022), case_("ddp", "native", 4, null, 0.023), case_("ddp", "native", 4, 4, 0.025),
   case_("ddp", "tree", 4, 25, 0.030), case_("ddp", "native", 2, 25, 0.040), case_("fsdp", "native", 4, null, 0.050),
-  case_("fsdp", "native", 2, null, 0.060, { mark: "headroom, no answer", ranked: false }), case_("single", "native", 1, null, 0.080), case_("ddp", "ring", 8, 25, null),
+  case_("fsdp", "native", 2, null, 0.060, { mark: "baseline, not ranked", ranked: false }), case_("single", "native", 1, null, 0.080), case_("ddp", "ring", 8, 25, null),
 ];
 const row = (id) => CASES.findIndex(({ case_id }) => case_id === id);
 const POINTS = [
@@ -91,7 +91,7 @@ test("of a strategy the curve with the most points is drawn, and of as many the 
 test("what efficiency refers to stays, unless its world size was taken away", () => {
   filter("strategy", "ddp");
   const [, efficiency] = drawn("scaling");
-  assert.deepEqual(efficiency.traces.map(({ name }) => name), ["ideal", "ddp native 25 MiB", "ddp ring 25 MiB", "single"]);
+  assert.deepEqual(efficiency.traces.map(({ name }) => name), ["ideal", "ddp native 25 MiB", "ddp ring 25 MiB"]);
   assert.deepEqual(efficiency.traces[1].x, [1, 2, 4]);
   filter("world_size", "2", "4");
   assert.deepEqual(drawn("scaling")[1].traces[1].x, [2, 4]);
@@ -124,9 +124,9 @@ test("the front is what was decided among all cases, whatever is selected", () =
   assert.deepEqual(some.traces.map(({ name, x }) => [name, x]), [["beaten by none", [20, 80]], ["fsdp", [50]]]);
 });
 
-test("what is no answer says so beside its name, and of many cases the fastest are drawn", () => {
+test("what is not ranked says so beside its name, and of many cases the fastest are drawn", () => {
   const [panel] = drawers.ranking([row("fsdp-native-2-")]);
-  assert.deepEqual([panel.title, panel.layout.yaxis.ticktext], ["", ["fsdp native, 2 ranks (headroom, no answer)"]]);
+  assert.deepEqual([panel.title, panel.layout.yaxis.ticktext], ["", ["fsdp native, 2 ranks (baseline, not ranked)"]]);
   assert.equal(drawers.ranking([...Array(17).keys()].map(() => 0))[0].title, "the 16 fastest of 17 cases");
 });
 

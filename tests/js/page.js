@@ -11,7 +11,7 @@ export const aCase = (more) => ({
   case_id: Object.values(more).join("-"), label: more.case_id, work: 0, status: "ok", strategy: "ddp",
   algorithm: "native", world_size: 2, bucket_mib: null, step_time_s: STEP_TIME, low_s: more.step_time_s ?? STEP_TIME,
   high_s: more.step_time_s ?? STEP_TIME, p90_s: null, spread: 0.01, plus_minus_s: null, statistic: "median", tokens_per_s: 1000,
-  n_ok: 1, n_launches: 1, place: "", mark: "", ranked: true, device: "cpu", model: "gpt-nano", ...more,
+  n_ok: 1, n_launches: 1, ranking: "", mark: "", ranked: true, device: "cpu", model: "gpt-nano", ...more,
 });
 export const aLaunch = (more) => ({
   launch_id: 1, case: 0, block: 0, status: "ok", launch_step_s: STEP_TIME, counts: 1, from_case: 0, drift: null, ...more,

@@ -7,7 +7,7 @@ import { aCase, givePage } from "./page.js";
 const rate = (group, strategy, world_size, tokens_per_s, more = {}) => aCase({
   case_id: `${group} ${strategy} ${world_size}`, label: `${strategy}, ${world_size} ranks`, strategy, world_size, tokens_per_s, ...more,
 });
-// Three works: one that gets no faster, one that scales, and one without a single device, whose best base is no answer.
+// Three works: one that gets no faster, one that scales, and one without a single device, whose best base is not ranked.
 const CURVES = [
   [0, rate(0, "single", 1, 100), rate(0, "ddp", 2, 100), rate(0, "ddp", 4, 100), rate(0, "ddp", 8, 100)],
   [1, rate(1, "single", 1, 100), rate(1, "ddp", 2, 200), rate(1, "ddp", 8, 800)],
@@ -44,10 +44,18 @@ test("the ideal does not press the curves down", () => {
   assert.deepEqual(steep.layout.yaxis.range, [0, 840]);
 });
 
-test("the ideal without one device is the best base that is an answer, and what is none is dashed", () => {
-  const { ideal, ddp, local_only: headroom } = throughput("baseless");
+test("the ideal without one device is the best base that is ranked, and what is not is dashed", () => {
+  const { ideal, ddp, local_only: baseline } = throughput("baseless");
   assert.deepEqual([ideal.x, ideal.y], [[2, 4], [80, 160]]);
-  assert.deepEqual([ddp.line.dash, headroom.line.dash], ["solid", "dash"]);
+  assert.deepEqual([ddp.line.dash, baseline.line.dash], ["solid", "dash"]);
+});
+
+test("the single device is marked while it is selected, and stays the base of efficiency when it is not", () => {
+  assert.deepEqual(throughput("flat").single.x, [1]);
+  const [without] = scalingPanels(cases.map(at).filter((row) => cases[row].strategy !== "single"));
+  const names = without.traces.map(({ name }) => name);
+  assert.deepEqual(names, ["ideal", "ddp"]);
+  assert.deepEqual(without.traces[1].x, [1, 2, 4, 8]);
 });
 
 test("many ranks stand on a log axis, and a unit is the work's", () => {

@@ -20,7 +20,7 @@ from parabench.store.results import Results
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes, first to last, throughout which none of `algorithms` can be told apart from the fastest.
+    """Sizes, first to last, throughout which all of `algorithms` are tied with the fastest.
 
     `alone` are the sizes at which nothing else is among the fastest.
     """
@@ -45,8 +45,8 @@ class BusAnswer:
     """What is fastest for one operation and world size.
 
     `ranges` cover the measured sizes in their order; between two of them lies one of `changes`. `peak` is the highest
-    bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing can be
-    told apart; `ranges` then is empty. `sizes` are all that were measured, `timing` says how
+    bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing is
+    distinguishable; `ranges` then is empty. `sizes` are all that were measured, `timing` says how
     (`collective_protocol.in_words`).
     """
 
@@ -114,7 +114,7 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
 
 
 def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
-    """The algorithms that cannot be told apart from the fastest at one of `sizes` sizes, fastest first.
+    """The algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
 
     The sizes of a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one
     in up to 26 % of sessions.

@@ -53,7 +53,7 @@ class Answer:
 
     `heading` sets this work apart from the session's others: 'global batch 16'; empty where there is one.
     `statistic` is what makes one number of a launch's steps, `basis` what the objective's number is.
-    `tied` are those that cannot be told apart from `best`, which is not among them; `members` name all of them,
+    `tied` are those not distinguishable from `best`, which is not among them; `members` name all of them,
     neighbouring bucket sizes together. `half_width` is the widest simultaneous 95 % half-width against `best` that
     decides between them, as a fraction; None when there is none. `decided` is False when the data cannot separate
     anything; `why_not` then says why.
@@ -108,22 +108,22 @@ class Answer:
         return self.best if named else None
 
 
-# How a strategy that may not be ranked is marked.
-NO_ANSWER = "headroom, no answer"
+# How a strategy that trains without communication is marked.
+NOT_RANKED = "baseline, not ranked"
 # And one that may be the fastest, as others may.
-NOT_APART = "tied"
+TIED = "tied"
 
 
 def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `place` in the answers ('fastest', 'tied' or nothing), and
-    its `mark` where it is no answer, or another training."""
-    place = {}
+    """The case table's rows, each with its `ranking` in the answers ('fastest', 'tied' or nothing), and
+    its `mark` where it is not ranked, or another training."""
+    ranking = {}
     for answer in answers:
         if answer.best is not None and answer.decided:
-            place[answer.best.case_id] = NOT_APART if answer.winner is None else "fastest"
-            place.update({candidate.case_id: NOT_APART for candidate in answer.tied})
+            ranking[answer.best.case_id] = TIED if answer.winner is None else "fastest"
+            ranking.update({candidate.case_id: TIED for candidate in answer.tied})
     return [
-        {str(k): v for k, v in row.items()} | {"place": place.get(row["case_id"], ""), "mark": _mark(row)}
+        {str(k): v for k, v in row.items()} | {"ranking": ranking.get(row["case_id"], ""), "mark": _mark(row)}
         for row in cases.to_dict("records")
     ]
 
@@ -131,7 +131,7 @@ def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, 
 def _mark(row: Mapping[Any, Any]) -> str:
     entry = entry_of(str(row["strategy"]))
     if not entry.ranked:
-        return NO_ANSWER
+        return NOT_RANKED
     if entry.rule is not Rule.APPLIED_ONCE:
         return ""
     mean, most = row["staleness_mean"], row["staleness_max"]

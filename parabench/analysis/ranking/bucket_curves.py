@@ -19,7 +19,7 @@ FEWEST_SIZES = 3
 class CurveShape(StrEnum):
     """What a bucket curve shows."""
 
-    OPTIMUM = "optimum"  # some size can be told apart from the best
+    OPTIMUM = "optimum"  # some size is distinguishable from the best
     FLAT = "flat"  # none can, and a difference worth having would have been seen
     UNCLEAR = "unclear"  # none can, but the blocks were too few to see such a difference
 
@@ -55,7 +55,7 @@ def bucket_curves(
 ) -> tuple[Curve, ...]:
     """The curves of three sizes and more, in the order of `cases`; those without a number are in none.
 
-    A curve is flat when none of its sizes can be told apart from its best with a half-width of SHARP_ENOUGH or less.
+    A curve is flat when none of its sizes is distinguishable from its best with a half-width of SHARP_ENOUGH or less.
     """
     found = []
     for ids in _along(case for case in cases.items() if case[0] in effects.means):

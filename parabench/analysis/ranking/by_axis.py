@@ -50,7 +50,7 @@ def places(
 ) -> tuple[Place, ...]:
     """A place for each value of `axes` among `cases`, the best first, those without a number last.
 
-    `near` are the cases that cannot be told apart from the best of all; None where nothing is decided.
+    `near` are the cases that are not distinguishable from the best of all; None where nothing is decided.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for at, case in cases.items():

@@ -82,7 +82,7 @@ def launch_ids(launches: Rows) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Against:
-    """One case against each: which it `beats`, which it is `beaten` by, and from which its memory can be told apart."""
+    """One case against each: which it `beats`, which it is `beaten` by, and from which its memory differs."""
 
     beats: Truths
     beaten: Truths
@@ -90,13 +90,13 @@ class _Against:
 
     @classmethod
     def of(cls, at: int, time: Effects, memory: Effects) -> _Against:
-        sooner, later = _told_apart(time, at)
-        smaller, larger = _told_apart(memory, at)
+        sooner, later = _distinguishable(time, at)
+        smaller, larger = _distinguishable(memory, at)
         return cls((sooner | smaller) & ~later & ~larger, (later | larger) & ~sooner & ~smaller, smaller | larger)
 
 
-def _told_apart(by: Effects, at: int) -> tuple[Truths, Truths]:
-    """Than which cases the one at place `at` can be told apart as better, and than which as worse."""
+def _distinguishable(by: Effects, at: int) -> tuple[Truths, Truths]:
+    """Than which cases the one at place `at` is distinguishably better, and than which worse."""
     apart = by.levels - by.levels[at]
     widths = by.half_widths(by.cases[at]) + format.EXACT
     return apart > widths, -apart > widths

@@ -1,4 +1,4 @@
-"""The sweet spot: which configurations cannot be told apart from the fastest."""
+"""The sweet spot: which configurations are not distinguishable from the fastest."""
 
 from __future__ import annotations
 

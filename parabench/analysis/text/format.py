@@ -79,13 +79,18 @@ def milliseconds(seconds: float | None) -> str:
 
 def margin(margin_s: float, of_s: float) -> str:
     """The ± of a step time: '0.4 ms'. As many decimals as the step time has, or one digit where that shows 0;
-    'less than 0.001 ms' where that would take more than two decimals more."""
-    return f"{_beside(margin_s * 1e3, of_s * 1e3)} ms"
+    '<0.001 ms' where that would take more than two decimals more."""
+    return f"{margin_ms(margin_s, of_s)} ms"
+
+
+def margin_ms(margin_s: float, of_s: float) -> str:
+    """The same without its unit."""
+    return _beside(margin_s * 1e3, of_s * 1e3)
 
 
 def plus_minus(margin: str) -> str:
-    """A half-width that is said already, with its sign: '±0.4 ms', '± less than 0.001 ms'."""
-    return f"± {margin}" if margin.startswith("less") else f"±{margin}"
+    """A half-width that is said already, with its sign: '±0.4 ms', '± <0.001 ms'."""
+    return f"± {margin}" if margin.startswith(("<", ">")) else f"±{margin}"
 
 
 def margin_mib(margin_bytes: float, of_bytes: float) -> str:
@@ -100,20 +105,23 @@ def margin_rate(margin: float, of: float) -> str:
 
 def _beside(margin: float, of: float) -> str:
     most = _decimals(of) + 2
-    if _decimals(margin, 1) > most:
-        return f"less than {10.0**-most:.{most}f}"
+    if not margin or _decimals(margin, 1) > most:
+        return f"<{10.0**-most:.{most}f}"
     return f"{margin:,.{max(_decimals(of), _decimals(margin, 1))}f}"
 
 
 def percent(fraction: float | None) -> str:
-    """A share or a difference: '9 %', '0.4 %'; 'more than 1,000 %' and 'less than 0.01 %' where no figure says more."""
-    if not known(fraction):
-        return UNKNOWN
-    size, sign = abs(fraction) * 100, "−" if fraction < 0 else ""
+    """A share or a difference: '9 %', '0.4 %'; '>1,000 %', '<−1,000 %' and, either way, '<0.01 %' where no figure says
+    more."""
+    return _percent(fraction, "") if known(fraction) else UNKNOWN
+
+
+def _percent(fraction: float, plus: str) -> str:
+    size, sign = abs(fraction) * 100, "−" if fraction < 0 else plus
     if 0 < size < 0.01:
-        return "less than 0.01 %"
+        return "<0.01 %"
     if size > 1000:
-        return "more than 1,000 %"
+        return f"{'<' if fraction < 0 else '>'}{sign}1,000 %"
     if 0 < size < 0.05:
         return f"{sign}{digits(size, 1)} %"
     return f"{sign}{size:,.0f} %" if size >= 9.95 else f"{sign}{size:.1f} %"
@@ -121,15 +129,12 @@ def percent(fraction: float | None) -> str:
 
 def within(half_width: float) -> str:
     """A half-width: '±1.3 %'; bytes may agree in every launch."""
-    return f"±{percent(half_width)}" if half_width > EXACT else "no spread"
+    return plus_minus(percent(half_width)) if half_width > EXACT else "no spread"
 
 
 def signed(fraction: float) -> str:
-    """A change, with its sign: '+9.2 %', '−0.4 %', 'more than +1,000 %'; 'less than 0.01 %' is either way."""
-    said, sign = percent(abs(fraction)), "+" if fraction >= 0 else "−"
-    if said.startswith("less"):
-        return said
-    return said.replace("more than ", f"more than {sign}") if said.startswith("more") else sign + said
+    """A change, with its sign: '+9.2 %', '−0.4 %', '>+1,000 %'; '<0.01 %' is either way."""
+    return _percent(fraction, "+")
 
 
 def mebibytes(count: float | None) -> str:

@@ -38,7 +38,7 @@ def with_links(answers: Iterable[Answer], results: Results, session: Session, la
 
 
 def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
-    """Whether the tiers explain that `best` is faster than `slower`, in words; `tied` cannot be told apart from it.
+    """Whether the tiers explain that `best` is faster than `slower`, in words; `tied` are not distinguishable from it.
 
     Empty where none of them ran on several nodes, or a tier is unknown. Counts of bytes are those of an all-reduce of
     S bytes by `collectives/two_level.py` and by a ring: over the links between m nodes of g ranks (n in all) a rank

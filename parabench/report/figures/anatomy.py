@@ -64,7 +64,7 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
         }
     )
     name_case(traces, label)
-    axis, _ = name_bars([f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
+    axis = name_bars([f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
     figure = lay_out(
         traces,
         f"since {SINCE_WORDS[str(rows['since'].iloc[0])]} began (ms)",

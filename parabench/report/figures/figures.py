@@ -7,19 +7,15 @@ them for light, dark and print.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.ranking.answer import NO_ANSWER
+from parabench.analysis.ranking.answer import NOT_RANKED
 from parabench.analysis.text import format
 from parabench.strategies import entry_of
-
-# Characters in a line of a bar's name.
-LINE = 24
 
 Trace = dict[str, Any]
 Figure = dict[str, Any]
@@ -50,28 +46,23 @@ def lay_out(traces: list[Trace], x: str, y: str, **more: Any) -> Figure:
 
 
 def marked(label: str, strategy: str) -> str:
-    """`label`, and that it is no answer where it is none."""
-    return label if entry_of(strategy).ranked else f"{label} ({NO_ANSWER})"
+    """`label`, and that it is not ranked where it is not."""
+    return label if entry_of(strategy).ranked else f"{label} ({NOT_RANKED})"
 
 
-def headroom(strategies: Iterable[str], *, dashed: bool = False) -> str:
+def unranked(strategies: Iterable[str], *, dashed: bool = False) -> str:
     """What a mark in a figure means, where one is there; `dashed` where it is a line's dashes."""
-    unranked = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
+    found = [name for name in dict.fromkeys(strategies) if not entry_of(name).ranked]
     mark = " (dashed)" if dashed else ""
-    return f" {', '.join(unranked)}{mark}: no-communication baseline, not ranked." if unranked else ""
+    return f" {', '.join(found)}{mark}: no-communication baseline, not ranked." if found else ""
 
 
-def name_bars(names: Iterable[str]) -> tuple[dict[str, Any], int]:
-    """A y axis with the names, the first on top, in short lines so that a phone keeps room for the bars; hovering has
-    the whole. Also how many lines the longest takes."""
-    shown = [_in_lines(name) for name in names]
-    axis = {
-        "tickvals": list(range(len(shown))),
-        "ticktext": ["<br>".join(plain(line) for line in lines) for lines in shown],
-        "showgrid": False,
-        "range": [len(shown) - 0.5, -0.5],
-    }
-    return axis, max(map(len, shown))
+def name_bars(names: Iterable[str]) -> dict[str, Any]:
+    """A y axis with the names, the first on top; `themed` of `reports/script/charts/layout.js` cuts them into lines."""
+    shown = [plain(name) for name in names]
+    return {
+        "tickvals": list(range(len(shown))), "ticktext": shown, "showgrid": False, "range": [len(shown) - 0.5, -0.5],
+    }  # fmt: skip
 
 
 def name_case(traces: Iterable[Trace], label: str) -> None:
@@ -80,16 +71,6 @@ def name_case(traces: Iterable[Trace], label: str) -> None:
     for trace in traces:
         if "hovertemplate" in trace:
             trace["hovertemplate"] = f"<b>{said}</b><br>{trace['hovertemplate']}"
-
-
-def _in_lines(label: str) -> list[str]:
-    """A label's strategy and options in up to three lines, its ranks and marks in up to two more."""
-    head, _, ranks = " ".join(short(word, LINE) for word in label.split(" ")).partition(", ")
-    return [
-        line
-        for part, most in ((head, 3), (ranks, 2))
-        for line in textwrap.wrap(part, LINE, max_lines=most, placeholder="…", break_on_hyphens=False)
-    ]
 
 
 def short(text: str, most: int) -> str:

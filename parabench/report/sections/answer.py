@@ -13,7 +13,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK
-from parabench.report.figures.figures import headroom, measured
+from parabench.report.figures.figures import measured, unranked
 from parabench.report.spec import Column, Section, Table, nothing_to_draw, table_of
 
 
@@ -160,7 +160,7 @@ def scaling_section(seen: SessionData) -> Section:
         "the step time of one rank over that of the ranks. Where one rank was not measured, the smallest world size is "
         "the base. Each strategy shows its curve with most world sizes, then the fastest; a single selected strategy "
         "shows one curve per algorithm. The ideal line may leave the figure."
-        + headroom(table["strategy"], dashed=True),
+        + unranked(table["strategy"], dashed=True),
     )
 
 

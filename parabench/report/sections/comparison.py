@@ -214,6 +214,8 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
                 first = firsts.get(work)
                 row["spot"] = _spot(answer, best, headings.get(work, ""))
                 row["throughput"] = format.throughput(best.tokens_per_s, best.unit)
+                if best.plus_minus_s is not None:
+                    row["margin"] = format.margin_ms(best.plus_minus_s, best.step_time_s)
                 row["peak"] = peaks.get(best.case_id)
                 row["equals"] = format.count(len(answer.tied), "other") if answer.decided else DASH
                 row["times"] = best.step_time_s / first.step_time_s if first is not None else None
@@ -228,7 +230,7 @@ def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) 
             Column("Side", "side"),
             Column("Sweet spot", "spot"),
             Column("Step ms", of_best("step_time_s"), "ms"),
-            Column("± ms", of_best("plus_minus_s"), "ms"),
+            Column("± ms", lambda row: row.get("margin", DASH), WORDED),
             Column("Throughput", lambda row: row.get("throughput", DASH), WORDED),
             Column("Peak MiB", lambda row: row.get("peak"), "mib"),
             Column("As fast", lambda row: row.get("equals", DASH), WORDED),

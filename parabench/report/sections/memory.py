@@ -5,7 +5,7 @@ from __future__ import annotations
 from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.report.figures.figures import headroom, measured
+from parabench.report.figures.figures import measured, unranked
 from parabench.report.palette import STATE
 from parabench.report.spec import MARKED, Column, Section, case_table, nothing_to_draw
 
@@ -37,7 +37,7 @@ def peaks_section(seen: SessionData) -> Section:
         draw="peak_memory" if recorded else "",
         reading="Beyond the training state, memory holds activations, communication buffers and libraries."
         + (_RESIDENT if (rows["device"] == "cpu").any() else "")
-        + headroom(rows["strategy"]),
+        + unranked(rows["strategy"]),
     )
 
 
@@ -77,5 +77,5 @@ def state_section(seen: SessionData) -> Section:
         lead=" ".join(sentences(states)),
         draw="states" if len(states) else "",
         reading="Cases with the same state share a bar; strategies with the same state share a line. "
-        f"{SYMBOLS}{uneven}{headroom(states['strategy'], dashed=True)}",
+        f"{SYMBOLS}{uneven}{unranked(states['strategy'], dashed=True)}",
     )

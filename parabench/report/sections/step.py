@@ -14,7 +14,7 @@ from parabench.analysis.step.breakdown import EXPOSED_IN, summary, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.text import format
-from parabench.report.figures.figures import Panel, headroom, measured
+from parabench.report.figures.figures import Panel, measured, unranked
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.palette import PART
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, Table, case_table, nothing_to_draw
@@ -75,12 +75,11 @@ def shares_section(seen: SessionData) -> Section:
 
 def _slower(cases: pd.DataFrame) -> str:
     """How long instrumented steps took by timed ones."""
-    ratios = cases["instruments_ratio"].dropna()
-    if ratios.empty:
+    ratios = summary(cases["instruments_ratio"])
+    if ratios is None:
         return "How much slower instrumented steps are than timed ones is unknown."
-    low, middle, high = ratios.min(), ratios.median(), ratios.max()
-    between = f", between {low:.2f} and {high:.2f} by case" if len(ratios) > 1 else ""
-    return f"Instrumented steps took {middle:.2f} times as long as timed ones{between}."
+    between = f", between {ratios.low:.2f} and {ratios.high:.2f} by case" if ratios.n > 1 else ""
+    return f"Instrumented steps took {ratios.median:.2f} times as long as timed ones{between}."
 
 
 def _exposed_and_overlapped(several: pd.DataFrame) -> str:
@@ -218,7 +217,7 @@ def parts_section(seen: SessionData) -> Section:
         ),
         draw="step_parts" if recorded else "",
         reading="Values are medians over the steps of the slowest rank, then over launches; the ranking may use "
-        f"another statistic.{in_turns}{headroom(rows['strategy'])}",
+        f"another statistic.{in_turns}{unranked(rows['strategy'])}",
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from parabench.analysis.compare.several import SHARED_WORK, Several, several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
-from parabench.analysis.ranking.answer import NO_ANSWER
+from parabench.analysis.ranking.answer import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.tables import same_work, status_counts
@@ -151,7 +151,7 @@ def _cases(of: Several) -> pd.DataFrame:
     work = {case: at for at, (_, own) in enumerate(same_work(table, SHARED_WORK)) for case in own["case_id"]}
     columns["work"] = [work[case] for case in table["case_id"]]
     columns["ranked"] = [entry_of(str(name)).ranked for name in table["strategy"]]
-    columns["mark"] = ["" if ranked else NO_ANSWER for ranked in columns["ranked"]]
+    columns["mark"] = ["" if ranked else NOT_RANKED for ranked in columns["ranked"]]
     for at, rows in enumerate(tables):
         own = [rows[row[at]] if row[at] is not None else {} for row in of.rows]
         for name in (*_NUMBERS, "status"):

@@ -164,16 +164,15 @@ def change_panels(of: Comparison) -> list[Panel]:
         "layer": "below",
     }  # fmt: skip
     unchanged = {"type": "line", "x0": 0.0, "x1": 0.0, **over_all, "line": {"color": _GREY, "width": 1.5}}
-    axis, lines = name_bars([row.label for row in drawn])
     figure = lay_out(
         traces,
         "change of the step time (%)",
         "",
         shapes=[tolerated, unchanged],
         xaxis={"range": [low, high], "ticksuffix": ""},
-        yaxis=axis,
+        yaxis=name_bars(row.label for row in drawn),
     )
-    return [Panel("", figure, _height(len(drawn), lines), wide=True)]
+    return [Panel("", figure, _height([row.label for row in drawn]), wide=True)]
 
 
 def _dots(rows: Sequence[tuple[int, CaseResult]]) -> Trace:
@@ -223,6 +222,11 @@ def _range_of_changes(rows: Sequence[CaseResult], tolerance: float) -> tuple[flo
     return low - margin, high + margin
 
 
-def _height(rows: int, lines: int) -> int:
-    """Pixels that so many rows need, the longest name of `lines` lines."""
-    return 110 + rows * max(26, 17 * lines + 6)
+# Characters in a line of a name on a phone, and its lines at most, as `reports/script/charts/layout.js` cuts it.
+_LINE, _LINES = 24, 5
+
+
+def _height(names: Sequence[str]) -> int:
+    """Pixels that rows with these names need, also on a phone, where their lines are short."""
+    lines = min(_LINES, math.ceil(max(map(len, names)) / _LINE))
+    return 110 + len(names) * (17 * lines + 9)

@@ -25,7 +25,7 @@ export const curvesOf = (rows) => {
 
 // Shaded: each run of neighbouring bucket sizes at which one of the rows that are drawn is in the sweet-spot set.
 const inTheSet = (sizes, places, drawn) => {
-  const inside = new Set(drawn.filter((row) => cases.place[row]).map((row) => cases.bucket_mib[row]));
+  const inside = new Set(drawn.filter((row) => cases.ranking[row]).map((row) => cases.bucket_mib[row]));
   const bands = [];
   sizes.forEach((mib, i) => {
     if (!inside.has(mib)) return;
@@ -87,7 +87,7 @@ const heatPanel = ({ sizes, names, cells }) => {
   const times = rows.map((row) => cases.step_time_s[row] * 1e3);
   const fastest = Math.min(...times);
   const slowest = Math.min(Math.max(...times), LIGHTEST * fastest);
-  const outlined = filled.filter(({ row }) => cases.place[row]);
+  const outlined = filled.filter(({ row }) => cases.ranking[row]);
   return {
     traces: [{
       type: "bar", x: filled.map(({ x }) => x), base: filled.map(({ y }) => y - 0.47), y: filled.map(() => 0.94), width: 0.97,

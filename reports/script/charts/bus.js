@@ -68,7 +68,7 @@ export const busPanels = (rows) => byQuestion(busSizes, rows).flatMap((panel) =>
       text: own.map((i) => [
         `<b>${plain(name)}</b>, ${sizeText(busSizes.bytes[i])}`,
         `${say.digits(busSizes.busbw[i])} GB/s in ${say.us(busSizes.call_s[i])} µs`,
-        known(busSizes.spread[i]) ? `slowest launch over fastest: +${say.percent(busSizes.spread[i])}` : "spread unknown: one launch",
+        known(busSizes.spread[i]) ? `slowest launch over fastest: ${say.signed(busSizes.spread[i])}` : "spread unknown: one launch",
         `${busSizes.good[i]} of ${count(busSizes.launches[i], "launch")} ok`,
       ].join("<br>")),
       hovertemplate: "%{text}<extra></extra>",

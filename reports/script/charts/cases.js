@@ -2,7 +2,7 @@
 import { hoverOf } from "../core/cases.js";
 import { cases, data, distinct, groupBy } from "../core/data.js";
 import { count, fixed, known } from "../core/format.js";
-import { answerName, nameLines } from "./layout.js";
+import { nameLines, rankedName } from "./layout.js";
 
 const nativeFirst = Object.keys(data.styles?.algorithm || {});  // the order in which Python lists them
 export const measured = (rows) => rows.filter((row) => known(cases.step_time_s[row]));
@@ -27,8 +27,8 @@ export const bucketSizes = (rows) => distinct(rows.map((row) => cases.bucket_mib
 
 // What is of no strategy nor algorithm has the colour of none.
 export const NEUTRAL = "#6B7F93";
-// Filled where it cannot be told apart from the fastest.
-export const markOf = (style, row) => style.symbol + (cases.place[row] ? "" : "-open");
+// Filled where it is the fastest, or tied with it.
+export const markOf = (style, row) => style.symbol + (cases.ranking[row] ? "" : "-open");
 export const ERROR_BARS = { type: "data", symmetric: false, thickness: 1.2, width: 4 };
 // What lies within is alike.
 export const BAND = { type: "rect", layer: "below", line: { width: 0 }, fillcolor: "rgba(107, 127, 147, 0.18)" };
@@ -63,7 +63,7 @@ export const MOST_BARS = 16;
 
 // How high the figure is with `head` pixels for axis and legend.
 export const barHeight = (rows, head, least = document.documentElement.dataset.print ? 1 : 2) => {
-  const lines = Math.max(least, ...rows.map((row) => nameLines(answerName(row)).length));
+  const lines = Math.max(least, ...rows.map((row) => nameLines(rankedName(row)).length));
   return head + (12 + 16 * lines) * rows.length;
 };
 

@@ -21,6 +21,7 @@ export const themed = (layout) => {
       // An axis makes room on its own side alone: were the last label of the x axis to move the right edge too, other
       // labels could come of it, and plotly would go to and fro between the two.
       automargin: key.startsWith("x") ? "height" : "width", zeroline: false, ...layout[key],
+      ...(key.startsWith("y") && layout[key].ticktext ? { ticktext: layout[key].ticktext.map((text) => nameLines(text).join("<br>")) } : {}),
       title: { text: "", standoff: 10, font: { size: 13 }, ...layout[key].title },
       // On a touch screen a drag must scroll the page, not the axes.
       fixedrange: true, gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line,
@@ -50,14 +51,14 @@ const wrapped = (text, length, most) => {
 export const nameLines = (label) => {
   const length = lineLength();
   const at = label.indexOf(", ");
-  if (label.length <= length || at < 0) return wrapped(label, length, 3).map(plain);
-  return [...wrapped(label.slice(0, at + 1), length, 3), ...wrapped(label.slice(at + 2), length, 2)].map(plain);
+  if (label.length <= length || at < 0) return wrapped(label, length, 3);
+  return [...wrapped(label.slice(0, at + 1), length, 3), ...wrapped(label.slice(at + 2), length, 2)];
 };
-// What is no answer says so beside its name.
-export const answerName = (row) => (cases.ranked[row] ? cases.label[row] : `${cases.label[row]} (${cases.mark[row]})`);
-// The axis of names: the first on top.
-export const nameAxis = (rows) => ({
-  tickvals: rows.map((_, i) => i), ticktext: rows.map((row) => nameLines(answerName(row)).join("<br>")), range: [rows.length - 0.5, -0.5],
-  showgrid: false,
+// What is not ranked says so beside its name.
+export const rankedName = (row) => (cases.ranked[row] ? cases.label[row] : `${cases.label[row]} (${cases.mark[row]})`);
+// The axis of names, the first on top, as Python's `name_bars` makes it; `themed` cuts them into lines.
+export const axisOf = (names) => ({
+  tickvals: names.map((_, i) => i), ticktext: names.map(plain), range: [names.length - 0.5, -0.5], showgrid: false,
 });
+export const nameAxis = (rows) => axisOf(rows.map(rankedName));
 

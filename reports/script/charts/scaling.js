@@ -34,7 +34,7 @@ const selectedCurves = (rows) => {
     const stays = (row) => chosen.has(row) || (row === base && (!sizes || sizes.has(named(sizeOf(row)))));
     const points = curve.points.filter((at) => stays(scalingPoints.case[at]));
     const own = points.some((at) => chosen.has(scalingPoints.case[at]) && scalingPoints.case[at] !== base);
-    return points.length > 1 && own ? [{ ...curve, points }] : [];
+    return points.length > 1 && own ? [{ ...curve, points, baseChosen: chosen.has(base) }] : [];
   });
 };
 
@@ -70,7 +70,8 @@ const scalingFigure = (curves, sizes, unit) => {
   const shown = sizes.filter((size) => size >= sizesOf(curves)[0] && size <= sizesOf(curves).at(-1));
   const highest = Math.max(...curves.flatMap(({ points }) => points.map((at) => cases.tokens_per_s[scalingPoints.case[at]])));
   const wide = shown.at(-1) > 16 * shown[0];  // a straight axis would crowd the small sizes; in log-log "ideal" stays straight
-  const single = cases.strategy[curves[0].base] === "single" ? curves[0].base : null;
+  const [{ base, baseChosen }] = curves;
+  const single = baseChosen && cases.strategy[base] === "single" ? base : null;
 
   const drawn = (value, ideal, y, yaxis) => {
     const also = (at) => `${say.rate(cases.tokens_per_s[scalingPoints.case[at]])} ${unit}/s, `

@@ -3,7 +3,7 @@ import { cases, data, distinct, groupBy, others, sideColumn, sides } from "../co
 import { count, cut, known, plain, ratioHover, say } from "../core/format.js";
 import { selected } from "../core/state.js";
 import { barHeight, someOf, titled } from "./cases.js";
-import { laidOut, nameAxis, nameLines } from "./layout.js";
+import { axisOf, laidOut, nameAxis, nameLines } from "./layout.js";
 
 const MOST_DOTS = 30;
 export const styleOf = (side) => ({ color: sides[side].color, size: 9, symbol: sides[side].symbol, opacity: 1 });
@@ -92,10 +92,7 @@ const ratioPanels = (rows, name, axis, meanOf) => [...groupBy(
     height: 110 + labels.length * Math.max(12 + 16 * lines, 14 + 13 * others.length),
     layout: laidOut(axis, "", {
       xaxis: ratioAxis(points),
-      yaxis: {
-        tickvals: labels.map((_, i) => i), ticktext: labels.map((label) => nameLines(label).join("<br>")), showgrid: false,
-        range: [labels.length - 0.5, -0.5],
-      },
+      yaxis: axisOf(labels),
       showlegend: true,
       shapes: [{ type: "line", x0: 1, x1: 1, y0: 0, y1: 1, yref: "paper", line: { color: "#7F7F7F", width: 1.5 } }],
     }),

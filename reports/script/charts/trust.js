@@ -1,6 +1,6 @@
 // How far launches agree: their spread around their case's step time, their drift, and what the order in which they ran did.
 import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf, unpack } from "../core/data.js";
-import { count, fixed, known, plain, say, signedPercent } from "../core/format.js";
+import { count, fixed, known, plain, say } from "../core/format.js";
 import { BAND, NEUTRAL, barHeight } from "./cases.js";
 import { colour, laidOut, nameAxis } from "./layout.js";
 
@@ -74,8 +74,8 @@ const histogram = (shares) => {
     bins.set(bin, (bins.get(bin) || 0) + 1);
   }
   const between = (bin) => {
-    if (Math.abs(bin) === most) return `${bin < 0 ? "below" : "above"} ${signedPercent((bin - Math.sign(bin) / 2) * width)}`;
-    return `${signedPercent((bin - 0.5) * width)} to ${signedPercent((bin + 0.5) * width)}`;
+    if (Math.abs(bin) === most) return `${bin < 0 ? "below" : "above"} ${say.signed((bin - Math.sign(bin) / 2) * width)}`;
+    return `${say.signed((bin - 0.5) * width)} to ${say.signed((bin + 0.5) * width)}`;
   };
   const places = [...bins.keys()].sort((a, b) => a - b);
   return {
@@ -107,7 +107,7 @@ export const spreadPanels = (rows) => {
     {
       key: "spread-cases", wide: true, height: barHeight(shown, 60, 1),
       title: widest.length > shown.length ? `The ${MOST_SPREAD} cases whose launches differ most` : "Case by case, those that differ most first",
-      traces: launchMarks(marks, percentFrom, (i) => places.get(launches.case[i]), (i) => `${signedPercent(from[i])} from its case's step time`),
+      traces: launchMarks(marks, percentFrom, (i) => places.get(launches.case[i]), (i) => `${say.signed(from[i])} from its case's step time`),
       layout: laidOut("from its case's step time (%)", "", { showlegend: false, yaxis: nameAxis(shown), xaxis: zeroLine, shapes: sameBand(shown, "x") }),
     },
   ];
@@ -131,7 +131,7 @@ export const driftPanels = (rows) => {
   return [{
     key: "drift", wide: true, height: 340,
     title: `${drawnOf(drawn, own, which)} · ${fixed(beyond.length, 0)} beyond the dashed lines`,
-    traces: launchMarks(drawn, (i) => place.get(i), (i) => launches.drift[i] * 100, (i) => `drift ${signedPercent(launches.drift[i])}`),
+    traces: launchMarks(drawn, (i) => place.get(i), (i) => launches.drift[i] * 100, (i) => `drift ${say.signed(launches.drift[i])}`),
     layout: laidOut("launches, as they ran", "last third over first (%)", {
       xaxis: wholeTicks(own.length), yaxis: zeroLine,
       shapes: limits.flatMap((share) => [-share, share]).map((share) => ({
@@ -155,13 +155,13 @@ export const orderPanels = (rows) => {
     const level = blocks.median[blocks.block.indexOf(block)];
     line.x.push(place.get(group[0]), place.get(group.at(-1)), null);
     line.y.push(level * 100, level * 100, null);
-    const said = `block ${block}: median ${signedPercent(level)}`;
+    const said = `block ${block}: median ${say.signed(level)}`;
     line.text.push(said, said, "");
   }
   return [{
     key: "order", wide: true, height: 340, title: drawnOf(drawn, own),
     traces: [
-      ...launchMarks(drawn, (i) => place.get(i), (i) => from[i] * 100, (i) => `${signedPercent(from[i])} from its case's step time`),
+      ...launchMarks(drawn, (i) => place.get(i), (i) => from[i] * 100, (i) => `${say.signed(from[i])} from its case's step time`),
       {
         type: "scatter", mode: "lines+markers", name: "median of a block", showlegend: strategyLegend(drawn), ...line, line: { color: colour("--ink"), width: 2 },
         marker: { color: colour("--ink"), size: 5 }, hovertemplate: "%{text}<extra></extra>",

@@ -1,21 +1,20 @@
 // What the page says of a case wherever it is named.
 import { cases } from "./data.js";
 import { element } from "./element.js";
-import { besides, count, known, plain, say } from "./format.js";
+import { count, known, plain, say } from "./format.js";
 import { openCase } from "./state.js";
 
-export const marginMs = (row) => besides(cases.plus_minus_s[row] * 1e3, cases.step_time_s[row] * 1e3);
+export const marginMs = (row) => say.beside_ms(cases.plus_minus_s[row], cases.step_time_s[row]);
 // The ± of a throughput is as large a part of it as that of the step time.
-export const marginRate = (row) => {
-  const margin = (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.step_time_s[row];
-  return margin >= 100 ? say.rate(margin) : besides(margin, cases.tokens_per_s[row]);
-};
+export const marginRate = (row) => say.beside_rate(
+  (cases.tokens_per_s[row] * cases.plus_minus_s[row]) / cases.step_time_s[row], cases.tokens_per_s[row],
+);
 
 // What hovering says of a case, whatever figure it is in.
 export const hoverOf = (row) => [
   `<b>${plain(cases.label[row])}</b>`,
   `${say.ms(cases.step_time_s[row])}${known(cases.plus_minus_s?.[row]) ? ` ± ${marginMs(row)}` : ""} ms per step (${cases.statistic[row]})`,
-  known(cases.spread[row]) ? `slowest launch over fastest: +${say.percent(cases.spread[row])}` : "spread unknown: one launch",
+  known(cases.spread[row]) ? `slowest launch over fastest: ${say.signed(cases.spread[row])}` : "spread unknown: one launch",
   `${cases.n_ok[row]} of ${count(cases.n_launches[row], "launch")} ok`,
 ].join("<br>");
 
@@ -28,8 +27,8 @@ export const errorLine = (text) => (text ? element("div", { class: "error" }, fi
 export const caseButton = (row) => element(
   "button", { type: "button", class: "name", onclick: () => openCase(cases.case_id[row]) }, cases.label[row],
 );
-// What a case is called beside its name: fastest, or no answer.
-export const tagsOf = (row) => [[cases.place[row], "tag"], [cases.mark[row], "tag plain"]].filter(([said]) => said).flatMap(
+// What a case is called beside its name: fastest, tied, or not ranked.
+export const tagsOf = (row) => [[cases.ranking[row], "tag"], [cases.mark[row], "tag plain"]].filter(([said]) => said).flatMap(
   ([said, name]) => [" ", element("span", { class: name }, said)],
 );
 export const subLine = (text) => (text ? element("div", { class: "advice" }, text) : null);

@@ -15,23 +15,33 @@ export const fixed = (value, places) => {
 };
 export const digits = (value, significant = 3) => fixed(value, Math.min(20, decimals(value, significant)));
 
-const orDash = (say) => (value) => (known(value) ? say(value) : "–");
+// As many decimals as the number has, or one digit where that shows 0; but no more than two further ones.
+const beside = (margin, of) => {
+  const most = decimals(of) + 2;
+  if (!margin || decimals(margin, 1) > most) return `<${fixed(10 ** -most, Math.min(20, most))}`;
+  return fixed(margin, Math.max(decimals(of), decimals(margin, 1)));
+};
+const percent = (fraction, plus) => {
+  const [size, sign] = [Math.abs(fraction) * 100, fraction < 0 ? "−" : plus];
+  if (size > 0 && size < 0.01) return "<0.01 %";
+  if (size > 1000) return `${fraction < 0 ? "<" : ">"}${sign}1,000 %`;
+  if (size > 0 && size < 0.05) return `${sign}${digits(size, 1)} %`;
+  return `${sign}${fixed(size, size >= 9.95 ? 0 : 1)} %`;
+};
+
+const orDash = (say) => (value, ...more) => (known(value) ? say(value, ...more) : "–");
 export const say = {
-  digits: orDash(digits),
+  digits: orDash((value) => digits(value)),
   ms: orDash((seconds) => digits(seconds * 1e3)),
   us: orDash((seconds) => digits(seconds * 1e6)),
   seconds: orDash((seconds) => `${digits(seconds)} s`),
   mib: orDash((bytes) => digits(bytes / 2 ** 20)),
   count: orDash((value) => fixed(value, 0)),
   rate: orDash((value) => digits(Number(value.toPrecision(3)))),
-  percent: orDash((fraction) => {
-    const size = Math.abs(fraction) * 100;
-    if (size > 0 && size < 0.01) return "less than 0.01 %";
-    if (size > 1000) return "more than 1,000 %";
-    const sign = fraction < 0 ? "−" : "";
-    if (size > 0 && size < 0.05) return `${sign}${digits(size, 1)} %`;
-    return `${sign}${fixed(size, size >= 9.95 ? 0 : 1)} %`;
-  }),
+  percent: orDash((fraction) => percent(fraction, "")),
+  signed: orDash((fraction) => percent(fraction, "+")),
+  beside_ms: orDash((seconds, of) => beside(seconds * 1e3, of * 1e3)),
+  beside_rate: orDash((margin, of) => (margin >= 100 ? say.rate(margin) : beside(margin, of))),
   bucket: (mib) => (mib === null ? "default" : String(mib)),
 };
 
@@ -39,12 +49,6 @@ export const say = {
 export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 export const count = (n, thing) => `${fixed(n, 0)} ${thing}${n === 1 ? "" : /(ch|sh|s|x)$/.test(thing) ? "es" : "s"}`;
 
-// As many decimals as the number has, or one digit where that shows 0; but no more than two further ones.
-export const besides = (margin, of) => {
-  const most = decimals(of) + 2;
-  if (decimals(margin, 1) > most) return `less than ${fixed(10 ** -most, Math.min(20, most))}`;
-  return fixed(margin, Math.max(decimals(of), decimals(margin, 1)));
-};
 // Ratios as numbers: 0.83, 12.3.
 export const times = (ratio) => (ratio >= 0.1 && ratio < 10 ? fixed(ratio, 2) : digits(ratio));
 // With more digits where both ends would read the same.
@@ -70,7 +74,6 @@ export const sizeText = (bytes) => {
   const [unit, size] = SIZE_UNITS.find(([, of]) => bytes >= of && bytes % of === 0) || ["B", 1];
   return `${bytes / size} ${unit}`;
 };
-export const signedPercent = (share) => `${share < 0 ? "−" : "+"}${say.percent(Math.abs(share))}`;
 
 // Without its middle: the names of a user's own are often of one module, and differ at their ends.
 export const shortened = (text, most) => (text.length > most

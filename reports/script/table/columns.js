@@ -57,7 +57,7 @@ const launchRows = () => {
 
 // By the name that a section gives its table.
 export const declared = {
-  cases: tableOf("cases", cases, { good: (row) => cases.place[row] }),
+  cases: tableOf("cases", cases, { good: (row) => cases.ranking[row] }),
   launches: tableOf("launches", every, { rows: launchRows }),
   sides: tableOf("sides", cases),
   gate: tableOf("gate", cases),

@@ -1,4 +1,4 @@
-"""What the answer makes of strategies that are no answer, or another training, and of cases with options."""
+"""What the answer makes of strategies that are not ranked, or another training, and of cases with options."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_ranks_that_were_not_seen_to_communicate_are_unknown_not_zero(tmp_path):
     found = shown(tmp_path, unseen, apart)
     assert [row[:3] for row in found.rows("anatomy")] == [
         ("layer_split, 2 ranks", "unknown", "–"),
-        ("local_only, 2 ranks (headroom, no answer)", "0.0 %", "0"),
+        ("local_only, 2 ranks (baseline, not ranked)", "0.0 %", "0"),
     ]
     assert found.columns["exposed_share"].isna().tolist() == [True, False]
     assert found.columns["exposed_s"].fillna(-1).tolist() == [-1, 0]

@@ -280,7 +280,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
     assert (answer.winner is not None) == named
     assert sentence(answer).startswith("Fastest: " if named else "No clear winner among 2 configurations (95 %, 3 ")
     assert to_dict(answer)["winner"] == (answer.best.case_id if named else None)
-    places = {row["place"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
+    places = {row["ranking"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])
     assert any("  best  " in line for line in table) == named
