@@ -111,7 +111,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     **FORMATS,
     "beside_ms": format.margin_ms,
     "beside_rate": format.margin_rate,
-    "key": lambda value: repr(value) if format.known(value) else "",
     "whole": lambda value: str(int(value)) if format.known(value) else "",
     "text": lambda value: value if isinstance(value, str) else "",
     "when": format.when,

@@ -8,7 +8,7 @@ import { startTabs } from "./core/tabs.js";
 import { startDetails } from "./detail/open.js";
 import { startPrinting } from "./print.js";
 import { declared } from "./table/columns.js";
-import { buildTables, startSorting } from "./table/table.js";
+import { buildTables } from "./table/table.js";
 
 const plotly = typeof Plotly !== "undefined";
 startState();
@@ -17,7 +17,6 @@ startTabs();
 startPlots();
 startPrinting();
 startFits();
-startSorting();
 startDetails();
 startLive();
 buildTables(declared);

@@ -10,7 +10,13 @@ const CASES = [
   aCase({ case_id: "b", step_time_s: null, ratio: null, how: "oom", bad: false, change: "" }),
 ];
 givePage({
-  tables: { cases: CASES, launches: [aLaunch({ block: 0, launch_step_s: 0.05, error: "x" })] },
+  tables: {
+    sizes: [
+      { case: 0, label: "ring", bytes: 1024, call_s: 1.23e-5, n_wrong: 0, low_s: 0.001, high_s: 0.002, busbw: 41.23 },
+      { case: 1, label: "ring", bytes: 2 ** 21, call_s: null, n_wrong: 1200, low_s: null, high_s: null, busbw: 1234.5 },
+    ],
+    cases: CASES, launches: [aLaunch({ block: 0, launch_step_s: 0.05, error: "x" })],
+  },
   apart: { n: 1, launch_id: [2], case_id: ["r"], label: ["single"], block: [-1], launch_step_s: [null] },
   tables_of: {
     cases: {
@@ -22,11 +28,17 @@ givePage({
       ],
     },
     sides: { initial: "", csv: [], columns: [column("step_time_s", "ms", "how")] },
+    sizes: {
+      initial: "", csv: [["size", "bytes"]],
+      columns: [column("label", "case"), column("bytes", "size"), column("call_s", "us"), column("n_wrong", "wrong"), column("low_s", "range_ms", "high_s"),
+        column("busbw", "digits"),
+      ],
+    },
     launches: { initial: "", csv: [], columns: [column("label", "case"), column("block", "block"), column("launch_step_s", "ms")] },
   },
 });
 const { columnsOf, declared } = await import("../../reports/script/table/columns.js");
-const { cases, every } = await import("../../reports/script/core/data.js");
+const { busSizes, cases, every } = await import("../../reports/script/core/data.js");
 
 // What a cell shows: its texts, and after a colon the class of what is marked.
 const shown = (cell) => [cell].flat().filter((part) => part !== null && part !== "").map((part) => (
@@ -37,6 +49,12 @@ test("a cell is made by its column's format, with what stands beside it", () => 
   assert.deepEqual(cells("cases", cases, 0).slice(1), [
     "ok: status bad", "50.0", "0.4", "1 of 1", "+25 %: status bad", "1.20 1.20 to 1.30: advice", "1, 1", "1.0 %",
   ]);
+});
+
+test("sizes of collectives are those of the selected cases, and wrong elements are marked", () => {
+  assert.deepEqual(cells("sizes", busSizes, 0), ["ring: name", "1 KiB", "12.3", "0", "1.00 to 2.00", "41.2"]);
+  assert.deepEqual(cells("sizes", busSizes, 1), ["ring: name", "2 MiB", "–", "1,200: status bad", "–", "1,235"]);
+  assert.deepEqual(declared.sizes().rows(), [0, 1]);
 });
 
 test("what is unknown is a dash, and in the place of a side's number stands how its case ended", () => {

@@ -14,6 +14,9 @@ from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import format
 from parabench.analysis.text.compare import SCHEMA
 
+# What the ratios of a case are of, in a table.
+RATIOS = {"step_time": "step", "per_joule": "per joule", "per_gb": "per GB"}
+
 
 def sentence(of: Across) -> str:
     """The ratios of step time, tokens per joule and tokens/s per GB, and what they leave out."""
@@ -104,7 +107,7 @@ def _case(case: Common) -> Iterator[str]:
         yield step_time.reason
         return
     yield f"{format.milliseconds(step_time.base)} -> {format.milliseconds(step_time.candidate)}, {_factor(step_time)}"
-    for name, ratio in (("per joule", case.per_joule), ("per GB", case.per_gb)):
+    for ratio, name in ((case.per_joule, RATIOS["per_joule"]), (case.per_gb, RATIOS["per_gb"])):
         yield f"{name} {_factor(ratio) if ratio.ratio is not None else f'unknown ({ratio.reason})'}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -136,7 +136,7 @@ def machine_section(session: Session) -> Section:
         found, said = _devices(environment, "")
         return Section("machine", "Machine", " ".join(said), "", found, pairs=tuple(machine_pairs(environment)))
     head, rows = node_rows(environment)
-    tables, told = [Table("The nodes", head, rows, texts=len(head), closed=False)], []
+    tables, told = [_of_words("The nodes", head, rows)], []
     for nodes, record in device_kinds(environment)[:MOST_COLUMNS]:
         own, said = _devices(record, nodes_said(nodes))
         tables += own
@@ -153,6 +153,11 @@ def machine_section(session: Session) -> Section:
     )
 
 
+def _of_words(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table with a column for each device or kind of node."""
+    return table_of(title, [Column(head, str(at)) for at, head in enumerate(heads)], rows, closed=False)
+
+
 def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...], list[str]]:
     """Tables of a machine's devices and what lies between them, and how to read them; `of` are its nodes, if any."""
     whose = f" of {of}" if of else ""
@@ -160,10 +165,9 @@ def _devices(environment: Mapping[str, Any], of: str) -> tuple[tuple[Table, ...]
     head, links, legend = link_rows(environment)
     found, said = [], []
     if devices:
-        found.append(Table(f"Devices{whose}", (of, *alike[1:]), devices, texts=len(alike), closed=False))
+        found.append(_of_words(f"Devices{whose}", (of, *alike[1:]), devices))
     if len(links) > 1:
-        title = f"Links between the devices{whose}"
-        found.append(Table(title, (of, *head[1:]), links, texts=len(head), closed=False))
+        found.append(_of_words(f"Links between the devices{whose}", (of, *head[1:]), links))
     if devices:
         said.append("Clocks, links and modes are those at the start of the session.")
     if unread:

@@ -21,14 +21,14 @@ from parabench.analysis.text.collectives import plain_sentence
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
-from parabench.plan.collective_case import OPS, CollectiveCase, size_text
+from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report import palette
-from parabench.report.packing import packed
+from parabench.report.packing import declared, packed
 from parabench.report.page import render_page
 from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
-from parabench.report.spec import Section, Tab
+from parabench.report.spec import Column, Section, Tab
 from parabench.store.record import Status
 from parabench.store.results import Results
 
@@ -60,7 +60,6 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
-        rows=[_row(row) for row in table.to_dict("records")],
         statistics=sorted(set(table["statistic"])),
         timed=in_words(session.timing),
         batched=session.timing != LATENCY,
@@ -108,12 +107,6 @@ def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
             reading=f"Where there is no formula the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
         ),
     )
-
-
-def _row(row: dict[Any, Any]) -> dict[str, Any]:
-    """One line of the table of sizes."""
-    form = "in place" if row["in_place"] else "out of place"
-    return {str(name): value for name, value in row.items()} | {"size": size_text(int(row["bytes"])), "form": form}
 
 
 def _fit(fit: Fit) -> dict[str, Any]:
@@ -166,8 +159,34 @@ _APART = ("dtype", "redop", "device", "backend", "threads")
 # A value that stands for "has none": cases do not differ by having none.
 _NONE = {"redop": "none"}
 _SIZE = (
-    "bytes", "in_place", "call_s", "low_s", "high_s", "busbw", "spread", "good", "launches",
+    "label", "bytes", "in_place", "call_s", "low_s", "high_s", "p50_s", "p95_s", "p99_s", "algbw", "busbw", "spread",
+    "n_wrong", "good", "launches",
 )  # fmt: skip
+SIZE_COLUMNS = (
+    Column("Case", "label", "case"),
+    Column("Form", "form"),
+    Column("Size", "bytes", "size"),
+    Column("Time µs", "call_s", "us"),
+    Column("p50 µs", "p50_s", "us"),
+    Column("p95 µs", "p95_s", "us"),
+    Column("p99 µs", "p99_s", "us"),
+    Column("Alg GB/s", "algbw", "digits"),
+    Column("Bus GB/s", "busbw", "digits"),
+    Column("Spread", "spread", "percent"),
+    Column("Wrong", "n_wrong", "wrong"),
+    Column("Launches ok", "good", "of", beside=("launches",)),
+)
+# Heads of a file's columns that have a unit, or are called otherwise on the page.
+_CSV_HEADS = {
+    "low_s": "fastest_launch_s", "high_s": "slowest_launch_s", "algbw": "algbw_gb_per_s", "busbw": "busbw_gb_per_s",
+    "good": "n_ok", "launches": "n_launches",
+}  # fmt: skip
+LAUNCH_COLUMNS = (
+    Column("Case", "label", "case"),
+    Column("Block", "block", "block"),
+    Column("Status", "status", "status"),
+    Column("Wall", "wall_s", "seconds"),
+)
 
 
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
@@ -201,7 +220,7 @@ def varies(cases: pd.DataFrame, name: str) -> bool:
 def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, fits: Sequence[Fit]) -> dict[str, Any]:
     """The page's data, as JSON holds it: `cases` as `case_table` has them; `launches`, `sizes` and `points` name
     theirs by its row, `case`; `fits` are the rows of the cases that each fit is of. `drawn` are sizes of the form that
-    algorithms are compared in, of which a launch succeeded."""
+    algorithms are compared in, of which a launch succeeded. `tables` are those of all sizes and of all launches."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)}
     shown = set(one_form(table[table["good"] > 0]).index)
@@ -213,18 +232,23 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
         if point.launch is not None
     ]  # fmt: skip
     algorithms = palette.in_native_order(cases["algorithm"].unique())
+    ran = launches[["launch_id", "block", "status", "error", "wall_s"]]
+    sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
     return {
         "cases": packed(cases),
-        "launches": packed(
-            launches[["launch_id", "block", "status", "error", "wall_s"]].assign(
-                case=[rows[case] for case in launches["case_id"]]
-            )
-        ),
+        "launches": packed(ran.assign(case=[rows[case] for case in launches["case_id"]])),
+        "apart": {"n": 0},  # every launch is of a case
         "sizes": packed(
-            table[list(_SIZE)].assign(
-                case=[rows[case] for case in table["case_id"]], drawn=[i in shown for i in table.index]
-            )
+            sizes.assign(case=[rows[case] for case in table["case_id"]], drawn=[i in shown for i in table.index])
         ),
+        "tables": {
+            "sizes": declared(
+                SIZE_COLUMNS,
+                [str(name) for name in sizes if name != "in_place"],
+                lambda name: _CSV_HEADS.get(name, name),
+            ),
+            "launches": declared(LAUNCH_COLUMNS, ["case_id", "label", *ran]),
+        },
         "points": packed(pd.DataFrame(points, columns=["case", "bytes", "measured_s", "fitted_s"])),
         "fits": [sorted({of_launch[point.launch] for point in fit.points if point.launch is not None}) for fit in fits],
         "filters": [(name, title) for name, title in FILTERS.items() if varies(cases, name)],

@@ -116,7 +116,10 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
     cases = _cases(of)
     return {
         "cases": packed(cases),
-        "tables": {"sides": declared(_columns(of, cases), _in_file(cases), partial(_head, of))},
+        "tables": {
+            "sides": declared(_columns(of, cases), _in_file(cases), partial(_head, of)),
+            "side": declared(_side_columns(works), ()),
+        },
         "sides": side_styles([side.role for side in of.sides]),
         "works": [
             {
@@ -183,15 +186,31 @@ def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
     for at, side in enumerate(of.sides):
         columns.append(Column(f"{side.role}, ms", f"step_time_s.{at}", "ms", beside=(f"status.{at}",)))
     for at, side in enumerate(of.sides[1:], 1):
-        for name, title in (("ratio", "step"), ("per_joule", "per joule"), ("per_gb", "per GB")):
+        for name, ratio in RATIOS.items():
             # Of more sides the table would be wide.
             if name == "ratio" or (two and cases[f"{name}.{at}"].notna().any()):
-                head = title if two else f"{side.role}, times"
+                head = across.RATIOS[ratio] if two else f"{side.role}, times"
                 ends = (f"{name}_low.{at}", f"{name}_high.{at}")
                 columns.append(Column(head, f"{name}.{at}", "times", beside=ends))
         if two and f"change.{at}" in cases:
             columns.append(Column(f"{side.role} is", f"change.{at}", "outcome"))
     return columns
+
+
+def _side_columns(works: Sequence[Overall]) -> list[Column]:
+    """Of what each side knows of one case, a row a side; the ratios are beside the first side."""
+    units = " or ".join(dict.fromkeys(format.unit_of(each.work["seq_len"]) for each in works))
+    return [
+        Column("Step ms", "step_time_s", "ms"),
+        Column("Times", "ratio", "times", beside=("ratio_low", "ratio_high")),
+        Column("Launches, ms", "low_s", "range_ms", beside=("high_s",)),
+        Column("p90 ms", "p90_s", "ms"),
+        Column(f"{units.capitalize()}/s", "tokens_per_s", "rate"),
+        Column("Peak MiB", "peak_memory_bytes", "mib"),
+        Column("Launches ok", "n_ok", "of", beside=("n_launches",)),
+        Column("Per GB, times", "per_gb", "times", beside=("per_gb_low", "per_gb_high")),
+        Column("Per joule, times", "per_joule", "times", beside=("per_joule_low", "per_joule_high")),
+    ]
 
 
 def _in_file(cases: pd.DataFrame) -> list[str]:

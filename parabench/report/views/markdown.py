@@ -4,7 +4,7 @@ vouches for, no longer than GitHub takes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from parabench.analysis.session import Origin
 from parabench.analysis.text import across as across_words
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
+from parabench.report.spec import DASH, WORDED, Column
 from parabench.report.views.gate import COLUMNS, gate_rows
 from parabench.store.record import Finding
 
@@ -191,14 +192,41 @@ def _cells(row: dict[Any, Any]) -> list[str]:
     return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
 
 
-_MACHINES = ("case", "base", "candidate", "step", "95 %", "per joule", "95 %", "per GB", "95 %")
+def _name(case: Common) -> str:
+    return case.label if case.step_time.ratio is not None else f"{case.label}: {case.step_time.reason}"
+
+
+def _ends(ratio: str) -> Callable[[Common], str]:
+    """The 95 % interval of one of a case's ratios."""
+
+    def ends(case: Common) -> str:
+        own: Ratio = getattr(case, ratio)
+        return across_words.interval(own) if own.low is not None else DASH
+
+    return ends
+
+
+_MACHINES = (
+    Column("Case", _name),
+    Column("base, ms", "step_time.base", "ms"),
+    Column("candidate, ms", "step_time.candidate", "ms"),
+    *(
+        column
+        for ratio, title in across_words.RATIOS.items()
+        for column in (Column(title, f"{ratio}.ratio", "times"), Column("95 %", _ends(ratio), WORDED))
+    ),
+)
 
 
 def _of_machines(of: Across) -> list[str | Rows]:
     return [
         f"## {text(of.candidate_hardware)} against {text(of.base_hardware)}\n\n",
         f"{text(across_words.sentence(of), SENTENCE)}\n\n",
-        Rows(_MACHINES, [_case(case) for case in of.cases], "cases are"),
+        Rows(
+            [column.title for column in _MACHINES],
+            [[text(column.cell(case)) for column in _MACHINES] for case in of.cases],
+            "cases are",
+        ),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",
         Rows(
@@ -214,16 +242,3 @@ def _of_machines(of: Across) -> list[str | Rows]:
         *sides(of.origins),
         f"To see it again:\n\n{code(across_words.command(of.origins))}",
     ]
-
-
-def _case(case: Common) -> tuple[str, ...]:
-    step_time = case.step_time
-    label = text(case.label) if step_time.ratio is not None else f"{text(case.label)}: {text(step_time.reason)}"
-    times = (format.milliseconds(each) if each is not None else "–" for each in (step_time.base, step_time.candidate))
-    return (label, *times, *_ratio(step_time), *_ratio(case.per_joule), *_ratio(case.per_gb))
-
-
-def _ratio(ratio: Ratio) -> tuple[str, str]:
-    if ratio.ratio is None:
-        return "–", "–"
-    return format.times(ratio.ratio), across_words.interval(ratio) if ratio.low is not None else "–"

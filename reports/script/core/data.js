@@ -21,6 +21,8 @@ export const data = embedded("data") || {};
 export const cases = unpack(data.cases || { n: 0 });
 export const launches = unpack(data.launches || { n: 0 });
 export const figures = embedded("figures") || {};
+// A page of collectives: what each case took at each size, by the case's row.
+export const busSizes = unpack(data.sizes || { n: 0 });
 
 // The row of a case by its id, and the rows of its launches.
 export const rowOf = new Map();

@@ -1,9 +1,9 @@
 // The tables of the page: Python declares their columns and those of their files (parabench/report/spec.py, Column);
 // here is how their cells are made.
 import { caseButton, errorLine, marginMs, statusTag, subLine, tagsOf } from "../core/cases.js";
-import { asTheyRan, blockName, cases, data, every, launches } from "../core/data.js";
+import { asTheyRan, blockName, busSizes, cases, data, every, launches } from "../core/data.js";
 import { element } from "../core/element.js";
-import { intervalOf, known, say, times } from "../core/format.js";
+import { intervalOf, known, say, sizeText, times } from "../core/format.js";
 import { selected, selectedSet, state } from "../core/state.js";
 
 // Whether a row has a case that can be opened; `of` are cases, or launches, of which some belong to none.
@@ -23,8 +23,11 @@ const CELLS = {
   status: (value, i, [bad]) => statusTag(value, bad),
   error: (value) => errorLine(value),
   block: (value) => blockName(value),
+  size: (value) => sizeText(value),
+  wrong: (value) => (value > 0 ? element("span", { class: "status bad" }, say.count(value)) : say.count(value)),
   margin_ms: (value, i) => (known(value) ? marginMs(i) : "–"),
-  of: (value, i, [all]) => `${say.count(value)} of ${say.count(all)}`,
+  of: (value, i, [all]) => (known(value) ? `${say.count(value)} of ${say.count(all)}` : "–"),
+  range_ms: (value, i, [high]) => (known(value) ? `${say.ms(value)} to ${say.ms(high)}` : "–"),
   pair: (value, i, [other]) => `${say.count(value)}, ${say.count(other)}`,
   // Of a side, how the case ended there stands in the place of a number that it lacks.
   ms: (value, i, [status]) => (known(value) || status === undefined ? say.ms(value)
@@ -36,7 +39,7 @@ const WORDS = ["text", "outcome", "case", "status", "error"];
 const columnOf = (of, { name, head, format, beside }) => {
   const cell = CELLS[format] || say[format];
   return {
-    name, head, text: WORDS.includes(format), values: of[name],
+    name, head, format, text: WORDS.includes(format), values: of[name],
     cell: (i) => cell(of[name][i], i, beside.map((other) => of[other][i]), of),
   };
 };
@@ -55,10 +58,13 @@ const launchRows = () => {
   return asTheyRan.filter((i) => i < launches.n && chosen.has(launches.case[i]));
 };
 
+const sizeRows = () => Array.from({ length: busSizes.n }, (_, i) => i).filter((i) => selectedSet().has(busSizes.case[i]));
+
 // By the name that a section gives its table.
 export const declared = {
   cases: tableOf("cases", cases, { good: (row) => cases.ranking[row] }),
   launches: tableOf("launches", every, { rows: launchRows }),
+  sizes: tableOf("sizes", busSizes, { rows: sizeRows }),
   sides: tableOf("sides", cases),
   gate: tableOf("gate", cases),
 };

@@ -132,10 +132,10 @@ def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path)
 
 def test_filters_reach_every_row_and_every_fit(page):
     data = data_of(page)
-    ids = set(column(data["cases"], "case_id"))
-    rows = re.findall(r'<tr data-case="([^"]+)"', page)
-    assert set(rows) == ids
-    assert len(rows) == MEASURED * 4 + BOTH_FORMS * 4 + 3 * MEASURED + 1  # sizes, launches
+    sizes, launches = (column(data[name], "case") for name in ("sizes", "launches"))
+    assert {*sizes, *launches} == set(range(data["cases"]["n"]))
+    assert (len(sizes), len(launches)) == (MEASURED * 4 + BOTH_FORMS * 4, 3 * MEASURED + 1)
+    assert re.findall(r'data-table="(\w+)"', page) == ["sizes", "launches"]
     fits = re.findall(r'<tbody data-fit="(\d+)"', page)
     assert fits == [str(at) for at in range(len(data["fits"]))]
     assert sorted({row for own in data["fits"] for row in own}) == [
