@@ -1,0 +1,292 @@
+"""The sides of ab as processes: what the two ends say to each other, and whole runs with real sides."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import venv
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from guard import GUARD_S
+from parabench.ab import remote
+from parabench.ab.remote import running
+from parabench.ab.server import PROTOCOL
+from parabench.ab.variant import read_variant
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.session import select_session
+from parabench.errors import UsageError
+from parabench.signals import STOPPED
+from parabench.store.results import load
+from parabench.store.schema import SCHEMA_VERSION
+from process_helpers import end, end_all, left_of, signals_as_usual
+
+# -- the line between the two ends -----------------------------------------------------------------------------------
+
+
+FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench", "module": "/lib/parabench"}
+
+
+def answers(**values: object) -> str:
+    return f"line.send_bytes({json.dumps({'answer': {**FITS, 'version': '0.0.9', **values}}).encode()!r})"
+
+
+def scripted(folder: Path, does: str) -> str:
+    """A virtual environment whose `python` is a script that is asked one question and `does` that."""
+    python = folder / "scripted" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f"#!{sys.executable}\nimport os, sys\nfrom multiprocessing.connection import Connection\n"
+        f"line = Connection(int(sys.argv[-1]))\nline.recv_bytes()\n{does}\n"
+    )
+    python.chmod(0o755)
+    return str(python.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        (answers(protocol=0), f"is parabench 0.0.9 with protocol 0, and this one has {PROTOCOL}"),
+        (answers(schema=3), f"is parabench 0.0.9 with schema 3, and this one has {SCHEMA_VERSION}"),
+        ("line.send_bytes(b'{\"answer\": {}}')", f"is parabench None with protocol None, and this one has {PROTOCOL}"),
+        (
+            "print('it hurts', file=sys.stderr); sys.exit(7)",
+            f"ended with exit code 7: it hurts; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}",
+        ),
+        ("print('module load'); sys.exit(1)", "ended with exit code 1: module load; that side needs"),
+        ("sys.exit(130)", "was stopped; "),
+        ("os.kill(os.getpid(), 15)", "was stopped; "),
+        ("line.recv_bytes()", "has not answered for 0.2 s; that side needs"),
+        (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its ab is from"),
+        (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
+    ],
+)
+def test_a_side_that_does_not_fit_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, why: str
+) -> None:
+    if "has not answered" in why:  # the others have all the time that they need
+        monkeypatch.setattr(remote, "HELLO_S", 0.2)
+    (tmp_path / "tree" / "parabench").mkdir(parents=True)
+    (tmp_path / "tree" / "parabench" / "__init__.py").touch()
+    variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
+    named = pytest.raises(UsageError, match=re.escape(f"side b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
+    with running([variant], lambda side, told: None) as (side,), named:
+        side.hello()
+    assert not psutil.pid_exists(side.pid)
+
+
+def test_what_others_print_is_passed_over_and_told_when_the_side_has_ended(tmp_path: Path) -> None:
+    does = f"print('Loading modules'); {answers()}; line.recv_bytes(); print('Segmentation fault'); sys.exit(1)"
+    with running([read_variant("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
+        side.hello()
+        with pytest.raises(UsageError, match=r"side b \(.*\) ended with exit code 1: Segmentation fault"):
+            side.ask("plan")
+
+
+def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "AFTER_DEADLINE_S", 0.0)
+    os.mkfifo(tmp_path / "pipe")
+    starting = {"tells": "starting", "label": "ddp", "block": 0, "deadline_s": 0.01}
+    told = f"line.send_bytes({json.dumps(starting).encode()!r})"
+    does = f"{answers()}; line.recv_bytes(); {told}; open({str(tmp_path / 'pipe')!r}).read(); {answers()}"
+    heard = []
+
+    def hear(side: str, told: dict[str, Any]) -> None:
+        heard.append(told)
+        if told["tells"] == "silent":
+            (tmp_path / "pipe").write_text("go on\n")
+
+    with running([read_variant("b", scripted(tmp_path, does))], hear) as (side,):
+        side.hello()
+        side.ask("take")
+    assert heard == [starting, {"tells": "silent", "label": "ddp", "s": 0.01}]
+
+
+# -- real sides -----------------------------------------------------------------------------------------------------
+
+# A user's own model: each step takes as long as its folder says, times what the environment says, by a clock that goes
+# on with that alone, so that nothing else on the machine is in it. A rank notes what it has; one that is to be held up
+# says so, and waits to be ended.
+OWN = """
+import os, signal, sys, time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from parabench import Model
+from parabench.probes import step_clock
+
+print("libraries talk")
+
+now = time.perf_counter()
+
+def reading():
+    global now
+    now += 1e-6
+    return now
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        global now
+        now += {seconds} * float(os.environ.get("TIMES", "1"))
+        return self.linear(x)
+
+def batch(n, generator):
+    return torch.randn(n, 4, generator=generator), torch.zeros(n, dtype=torch.long)
+
+def hold_up(pipe):
+    Path(pipe).write_text("held up")
+    signal.pause()
+
+def model():
+    if os.path.exists("plan"):
+        hold_up("plan")
+    if "RANK" in os.environ:
+        step_clock.perf_counter = reading
+        Path("noted").write_text(repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")]))
+        if os.path.exists("pipe"):
+            hold_up("pipe")
+    return Model(module=Slow(), loss=nn.CrossEntropyLoss(), batch=batch)
+"""
+# It lies where ab is started, not in the sides' folders.
+QUESTION = """\"\"\"Is it slow?\"\"\"
+from parabench import Protocol, sweep
+
+CASES = sweep(strategy="single")
+PROTOCOL = Protocol(warmup=2, steps=3, launches=1, instrumented=0)
+"""
+
+
+def checkout(folder: Path, seconds: float) -> Path:
+    folder.mkdir()
+    (folder / "own.py").write_text(OWN.format(seconds=seconds))
+    return folder
+
+
+def start(here: Path, *options: str) -> subprocess.Popen[str]:
+    (here / "question.py").write_text(QUESTION)
+    return subprocess.Popen(
+        [sys.executable, "-m", "parabench", "ab", "question.py", "--model", "own:model", *options, "--out", "results"],
+        cwd=here,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=signals_as_usual,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> None:
+    """20 ms per step against 30 ms, twice: a ratio of 3 is there when all of it arrives."""
+    fast, slow = checkout(tmp_path / "fast", 0.02), checkout(tmp_path / "slow", 0.03)
+    new = tmp_path / "new"
+    venv.create(new, symlinks=True)
+    (site,) = new.glob("lib/python*/site-packages")
+    lines = [f"import site; site.addsitedir({path!r})" for path in sys.path if path.endswith("site-packages")]
+    lines.append("import site; print('this python greets')")
+    (site / "all_of_ours.pth").write_text("\n".join(lines))
+
+    process = start(
+        tmp_path, "--a", "fast", "--b", "slow new TIMES=2 OMP_NUM_THREADS=3", "--launches", "2", "--alpha", "0.05"
+    )
+    output, _ = process.communicate(timeout=GUARD_S)
+    assert process.returncode == 1, output
+    assert "libraries talk" not in output
+    assert "this python greets" not in output
+    told = "a: {0}/fast\nb: TIMES=... OMP_NUM_THREADS=3 {0}/new {0}/slow\nRegression: "
+    assert told.format(tmp_path) in output
+    assert output.endswith("again:  parabench compare results/results.db@ab-a results/results.db@ab-b --alpha 0.05\n")
+    assert (fast / "noted").read_text() == repr([sys.prefix, os.environ.get("OMP_NUM_THREADS")])
+    assert (slow / "noted").read_text() == repr([str(new), "3"])
+
+    results = load(tmp_path / "results" / "results.db")
+    outcome = compare(side_of(results, "ab-a"), side_of(results, "ab-b", "candidate"), alpha=0.05)
+    (row,) = outcome.rows
+    assert row.outcome == "slower"
+    assert row.ratio == pytest.approx(3, rel=0.01)
+    assert outcome.paired
+    candidate = select_session(results, "ab-b")
+    assert candidate.environment["env"]["OMP_NUM_THREADS"] == "3"
+    assert candidate.interleaved["setting"] == "TIMES=... OMP_NUM_THREADS=3 new slow"
+    assert candidate.argv[5:9] == ["--a", "fast", "--b", candidate.interleaved["setting"]]
+    assert (tmp_path / "results" / "report.html").exists()
+
+
+class Held:
+    """An ab whose side b is held up in a rank, or while it plans (`where`: "pipe", "plan"), and all its processes."""
+
+    def __init__(self, here: Path, where: str, stack: ExitStack) -> None:
+        checkout(here / "free", 0.0)
+        mine = checkout(here / "mine", 0.0)
+        os.mkfifo(mine / where)
+        pipe = os.open(mine / where, os.O_RDONLY | os.O_NONBLOCK)
+        stack.callback(os.close, pipe)
+        self.process = start(here, "--a", "free", "--b", "mine")
+        stack.callback(end, self.process)
+        assert select.select([pipe], [], [], GUARD_S)[0]
+        self.driver = psutil.Process(self.process.pid)
+        self.family = self.driver.children(recursive=True)
+        stack.callback(end_all, self.family)
+        self.side_b = next(each for each in self.driver.children() if each.cwd() == str(mine))
+
+    def output(self) -> str:
+        """What it said, when all its processes are gone."""
+        said = self.process.communicate(timeout=GUARD_S)[0]
+        assert left_of(self.family) == []
+        return said
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["a side is killed", "ab is stopped"])
+def test_what_ends_too_early_leaves_no_process_and_a_whole_store(tmp_path: Path, stopped: bool) -> None:
+    with ExitStack() as stack:
+        held = Held(tmp_path, "pipe", stack)
+        assert len(held.family) >= 7  # two sides, each with its fork server and resource tracker; a rank
+        (held.process if stopped else held.side_b).send_signal(signal.SIGINT if stopped else signal.SIGKILL)
+        output = held.output()
+    go_on = f"every finished launch is kept; resume with: parabench ab --resume --a {tmp_path}/free --b {tmp_path}/mine"
+    how = "stopped by SIGINT" if stopped else f"parabench: side b ({tmp_path}/mine) ended by SIGKILL"
+    assert output.splitlines()[-1] == f"{how}; {go_on} --out results"
+    assert held.process.returncode == (STOPPED if stopped else 2)
+    assert "Traceback" not in output
+    assert [each.name for each in (tmp_path / "results").iterdir()] == ["results.db"]
+    results = load(tmp_path / "results" / "results.db")
+    assert list(results.session["label"]) == ["ab-a", "ab-b"]
+    assert list(results.launch["status"]) == ["ok"]  # the reference of a
+
+
+def test_no_side_outlives_a_killed_ab(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        held = Held(tmp_path, "plan", stack)
+        held.process.kill()
+        held.output()
+
+
+def test_a_python_without_parabench_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    process = start(tmp_path, "--a", "", "--b", "bare")
+    output, _ = process.communicate(timeout=GUARD_S)
+    assert process.returncode == 2
+    assert output == (
+        f"parabench: side b ({tmp_path}/bare) ended with exit code 1: ModuleNotFoundError: No module named "
+        f"'parabench'; that side needs a parabench whose `ab` speaks protocol {PROTOCOL}, as this one's does: install "
+        "this one there, or give another\n"
+    )
+    assert not (tmp_path / "results").exists()
