@@ -74,12 +74,13 @@ def launch_columns(results: Results, session: Session) -> Columns:
     seconds = table["launch_step_s"]
     tokens = table["global_batch"] * table["seq_len"] / np.where(seconds > 0, seconds, np.nan)
     table = table.assign(verified=np.array([at not in warned for at in ids.tolist()], dtype=bool), tokens_per_s=tokens)
+    whole = results.whole_columns
     used = results.columns("device_sample", "rank IS NULL AND metric = 'used_bytes'")
     table = table.assign(
         **_parts(results.medians_columns, ids),
-        **_peaks(results.whole_columns, ids),
+        **_peaks(whole, ids),
         used_bytes=reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids)),
-        **_staleness(results.whole_columns, ids),
+        **_staleness(whole, ids),
     )
     return table.assign(peak_memory_bytes=_peak_memory(table))
 

@@ -69,20 +69,21 @@ class Results:
         # In the order of their index, so that no other sample is looked at.
         return self._read("sample", f"phase = '{Phase.INSTRUMENT}'", "launch_id, rowid")
 
-    @cached_property
+    # These are not kept: of many launches they are much, and whoever asks again has a DataFrame of them.
+    @property
     def steps_columns(self) -> Columns:
         """`launch_id, step, step_s` of every timed step, by launch and step. It takes as long as its slowest rank, so
         `step_s` is the maximum over ranks; NaN when a rank's is unknown."""
         found = self._digested(SLOWEST)
         return Columns({"launch_id": found["launch_id"], "step": found["rank"], "step_s": found["value"]})
 
-    @cached_property
+    @property
     def medians_columns(self) -> Columns:
         """`launch_id, rank, phase, metric, value`: the median of `step_s` and of each part of it over a rank's timed
         steps."""
         return self._digested(MEDIAN)
 
-    @cached_property
+    @property
     def whole_columns(self) -> Columns:
         """`launch_id, rank, phase, metric, value` of the samples that belong to no step, such as peaks of memory."""
         return self._digested(WHOLE)
