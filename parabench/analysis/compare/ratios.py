@@ -50,7 +50,7 @@ def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
 
 def tokens_per_joule(side: SessionData) -> Known:
     """Tokens (samples without sequences) per joule of all devices in the measured steps."""
-    energies = _energies(side)
+    energies = side.once(launch_joules)
     good = side.valid
     keys = good["launch_id"]
     # Numbers of two kinds are not mixed: a case's are of one source.
@@ -66,10 +66,6 @@ def tokens_per_joule(side: SessionData) -> Known:
         if not format.known(energies[key][0]):
             why.setdefault(str(case), energies[key][1])
     return Known(found[found["value"] > 0], why)
-
-
-def _energies(side: SessionData) -> dict[int, tuple[float, str]]:
-    return side.once(launch_joules)
 
 
 # Case ids, and their launches: of base, and of candidate.

@@ -3,29 +3,12 @@ instrumented step, as torch's allocator counts it, or the resident set on the CP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-
 import pandas as pd
 
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.windows import phases
 from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
-
-# Two periods of a sampler and a little: a process that others keep from its core for so long is still at it.
-PAUSE_S = 0.25
-# A process always grows a little: of what is looked for, this share is no part of it.
-SLIGHT = 0.01
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """Memory that came to stay: so many bytes, between the reading at `after_s` and the one at `until_s`."""
-
-    after_s: float
-    until_s: float
-    bytes: float
 
 
 def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
@@ -56,29 +39,6 @@ def launch_phases(seen: SessionData, launch_id: int) -> dict[str, tuple[float, f
     """{phase: (begin, end)} of a launch, in seconds after it began."""
     own = seen.launches.loc[seen.launches["launch_id"] == launch_id, "facts"]
     return phases(own.iloc[0]) if len(own) else {}
-
-
-def allocations(line: pd.DataFrame, least_bytes: float, *, pause_s: float = PAUSE_S) -> list[Allocation]:
-    """Where one place's memory grew by `least_bytes` or more, and did not shrink meanwhile.
-
-    Filling what was allocated may take longer than a reading's period, and be interrupted: rises with less than
-    `pause_s` between them are one.
-    """
-    line = line.dropna(subset=["bytes"])
-    rises: list[Allocation] = []
-    together = False
-    readings = list(zip(line["t_s"], line["bytes"], strict=True))
-    for (before_s, before), (t_s, size) in pairwise(readings):
-        if size - before > SLIGHT * least_bytes:
-            last = rises[-1] if together else None
-            if last is not None and before_s - last.until_s < pause_s:
-                rises[-1] = Allocation(last.after_s, t_s, last.bytes + size - before)
-            else:
-                rises.append(Allocation(before_s, t_s, size - before))
-            together = True
-        elif size < before:
-            together = False
-    return [rise for rise in rises if rise.bytes >= least_bytes]
 
 
 COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]

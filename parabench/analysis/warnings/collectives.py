@@ -60,7 +60,7 @@ def _oversubscribed(table: pd.DataFrame, session: Session) -> Iterator[Finding]:
         whose = "a node's ranks" if of_several else "world_size"
         yield Finding(
             code="oversubscribed",
-            message=f"{_listed_or(sorted(short))} ranks on {format.count(cores, 'core')}"
+            message=f"{' or '.join(map(str, sorted(short)))} ranks on {format.count(cores, 'core')}"
             f"{' of each node' if of_several else ''} take turns, so their times are "
             "the scheduler's as much as the algorithm's.",
             advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
@@ -100,7 +100,3 @@ def _poor_fits(fits: Iterable[Fit]) -> Iterator[Finding]:
                 message=f"{fit.algorithm}{of}: {what} is typically {format.percent(fit.typical_error)} off.",
                 advice="Read the fitted constants as a description at best; look at where the points leave the line.",
             )
-
-
-def _listed_or(sizes: list[int]) -> str:
-    return " or ".join(str(size) for size in sizes)

@@ -15,9 +15,7 @@ from parabench.analysis.session import Origin
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.text import across, compare, format
 from parabench.analysis.text.ranking import sentence
-from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
-from parabench.store.record import Finding
 
 _BUCKETS = Section(
     "buckets",
@@ -270,11 +268,6 @@ def difference_section(title: str, differences: Iterable[Difference]) -> Section
     columns = (Column("", "name"), *(Column(name, name.lower()) for name in TWO))
     table = table_of(title, columns, differences, closed=False)
     return Section("differs", title, "", "Nothing that was recorded.", (table,) if table.rows else ())
-
-
-def finding_groups(findings: Iterable[Finding]) -> list[FindingGroup]:
-    """Doubts as the page shows them."""
-    return [FindingGroup(each.code, each.advice, (each.message,)) for each in findings]
 
 
 def explore(origins: Sequence[Origin]) -> str:

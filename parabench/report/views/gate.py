@@ -12,13 +12,13 @@ from parabench.analysis.compare.gate import CaseResult, Comparison
 from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
 from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
+from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
 from parabench.report.packing import declared, packed
 from parabench.report.page import fill
 from parabench.report.sections.comparison import (
     difference_section,
     explore,
-    finding_groups,
     launch_section,
     side_section,
 )
@@ -44,7 +44,7 @@ def render(of: Comparison) -> str:
         upper=format.UNKNOWN if of.upper is None else format.signed(of.upper - 1),
         launches_needed=_needed(of),
         differences=[difference_section("Other differences", of.differences)],
-        findings=finding_groups(of.findings),
+        findings=[FindingGroup(each.code, each.advice, (each.message,)) for each in of.findings],
         launches=launch_section((row.label, (row.base_launches, row.candidate_launches)) for row in of.rows),
         sides=side_section(of.origins),
         command=compare_words.command(of),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import namedtuple
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,7 @@ import memory_helpers
 from fake_nvml import Clock
 from guard import GUARD_S
 from parabench.analysis.session import session_data
-from parabench.analysis.step.memory import Allocation, allocations, launch_phases, memory_timeline
+from parabench.analysis.step.memory import launch_phases, memory_timeline
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -26,6 +28,44 @@ from parabench.probes.host import ENDED, UNCOUNTED, Host
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
 from parabench.store.metrics import METRICS
 from parabench.store.record import MIB, HostSample, Phase, Status
+
+# Two periods of a sampler and a little: a process that others keep from its core for so long is still at it.
+PAUSE_S = 0.25
+# A process always grows a little: of what is looked for, this share is no part of it.
+SLIGHT = 0.01
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Memory that came to stay: so many bytes, between the reading at `after_s` and the one at `until_s`."""
+
+    after_s: float
+    until_s: float
+    bytes: float
+
+
+def allocations(line: pd.DataFrame, least_bytes: float, *, pause_s: float = PAUSE_S) -> list[Allocation]:
+    """Where one place's memory grew by `least_bytes` or more, and did not shrink meanwhile.
+
+    Filling what was allocated may take longer than a reading's period, and be interrupted: rises with less than
+    `pause_s` between them are one.
+    """
+    line = line.dropna(subset=["bytes"])
+    rises: list[Allocation] = []
+    together = False
+    readings = list(zip(line["t_s"], line["bytes"], strict=True))
+    for (before_s, before), (t_s, size) in pairwise(readings):
+        if size - before > SLIGHT * least_bytes:
+            last = rises[-1] if together else None
+            if last is not None and before_s - last.until_s < pause_s:
+                rises[-1] = Allocation(last.after_s, t_s, last.bytes + size - before)
+            else:
+                rises.append(Allocation(before_s, t_s, size - before))
+            together = True
+        elif size < before:
+            together = False
+    return [rise for rise in rises if rise.bytes >= least_bytes]
+
 
 CORES = 4
 Times = namedtuple("Times", "user nice system irq softirq idle iowait steal")
