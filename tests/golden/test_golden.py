@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 import every_warning
@@ -33,7 +34,7 @@ from parabench.ab.remote import Heard
 from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.warnings.codes import CODES
-from parabench.cli import COMMANDS
+from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
 from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
@@ -77,7 +78,8 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 def said_by(*words: object) -> str:
     """What a command says and how it ends."""
-    result = parabench(*words)
+    # Both streams as one text, by any click.
+    result = CliRunner().invoke(main, [str(word) for word in words], prog_name="parabench")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.output + (f"exit code {result.exit_code}\n" if result.exit_code else "")
 
