@@ -27,7 +27,7 @@ NAMES = {
     "Flags": "LauncherFlags", "Flat": "FlatParameters", "Life": "Member", "Line": "StoreClient", "Lost": "StoreLost",
     "Opened": "SessionState", "Order": "LaunchSpec", "Part": "NodeResult", "Parallel": "ParallelModel",
     "Place": "RankInfo", "Setting": "Variant", "SideProcess": "VariantProcess", "Site": "Topology",
-    "StreamLane": "StreamQueue", "Team": "LaunchContext", "ThreadLane": "ThreadQueue", "Turn": "PlannedLaunch",
+    "StreamLane": "StreamQueue", "Team": "LaunchContext", "ThreadLane": "ThreadQueue",
     "Until": "AdaptiveStopping", "Versions": "ParameterVersions", "Walk": "Runner", "Way": "Route", "Word": "Abort",
     "begun_by": "load_state", "dismiss": "close", "freshen": "reset_process", "hand_over": "rank.main",
     "heard_by": "on_abort", "last_reduces": "gradient_sync", "misfit": "exceeds_machine", "nodes_of": "",
