@@ -168,9 +168,11 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     clock.finish()
     report = report_of(case, rank_info.rank, training, parallel, known)
     report.facts["collectives"] = join.calls()
+    # What a strategy says of itself it knows better than a probe.
+    numbers = dict(report.numbers)
     for probe in probes:
         probe.report(report)
-    report.numbers |= clock.moments.numbers()
+    report.numbers |= {**numbers, **clock.moments.numbers()}
     report.readings += clock.lags()
     return report
 

@@ -106,7 +106,7 @@ def test_a_page_of_collectives_has_it_too(tmp_path):
         store.add_links(1, fake_links.rows(1, 4, lambda a, b: 0.5 if a == 3 else 1.0))
     text = render(load(tmp_path / "a.db"))
     assert '<section id="links">' in text
-    assert "All that rank 3 sends: 2.0 GB/s" in text
+    assert "All that rank 3 sends: median 2.0 GB/s" in text
 
 
 @pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which has axe-core, is not installed")
