@@ -87,7 +87,7 @@ class WorldGroups:
     def __init__(self, backend: str, timeout_s: float) -> None:
         self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
         self._first = dist.distributed_c10d._get_default_group()
-        self._made: dict[tuple[str, int | None], ProcessGroup] = {}
+        self._made: dict[tuple[str, int | None], tuple[Algorithm, ProcessGroup]] = {}
 
     def use(self, algorithm: str, ranks_per_node: int | None) -> None:
         """Make the group of `algorithm` the default one, and it that of every further group. When it is first asked
@@ -95,11 +95,15 @@ class WorldGroups:
         if is_backends(algorithm):
             self._set(self._first)
             return
-        use(algorithm, self._backend, ranks_per_node)
-        if (algorithm, ranks_per_node) not in self._made:
+        key = algorithm, ranks_per_node
+        if key not in self._made:
+            made = make(algorithm, ranks_per_node)
+            register(made, self._backend)
             self._set(self._first)
-            self._made[algorithm, ranks_per_node] = dist.new_group(backend=BACKEND, timeout=self._timeout)
-        self._set(self._made[algorithm, ranks_per_node])
+            self._made[key] = made, dist.new_group(backend=BACKEND, timeout=self._timeout)
+        known, group = self._made[key]
+        register(known, self._backend)
+        self._set(group)
 
     def close(self) -> None:
         """Make the group that was joined the default one again, as `leave` needs it."""

@@ -135,7 +135,9 @@ class Runner(Generic[C, P]):
         return launch
 
     def _finish(self, launch: Launch) -> None:
-        if launch.status in (Status.OK, Status.WRONG) and launch.block != EXPLAIN_BLOCK:
+        # Of one that cases shared each has an equal part of the time, whatever it took.
+        alone = launch.block != EXPLAIN_BLOCK and "turns" not in launch.facts
+        if launch.status in (Status.OK, Status.WRONG) and alone:
             self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)
@@ -248,8 +250,12 @@ class TrainingRunner(Runner[Case, Protocol]):
     def _shared(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
         plan = self.plan
         protocol = turns_protocol(plan.protocol, plan.seed, block)
-        more = max(1.0, protocol.steps / plan.protocol.all_steps)
-        deadline_s = more * sum(self.deadline_s(case) for case in cases)
+        if plan.protocol.deadline_s is not None:
+            deadline_s = plan.protocol.deadline_s * len(cases)
+        else:
+            more = protocol.steps / plan.protocol.all_steps
+            expected = sum(self._wall_s.get((case.id, False), self._expected_s(case)) for case in cases)
+            deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * more * expected)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
 
     def run_nccl_probe(self, case: Case) -> None:

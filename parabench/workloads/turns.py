@@ -146,7 +146,9 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Sequen
     at = BUILD
     for turn in all_turns:
         if turn.round != at:
-            between_rounds(first=turn.round == WARM_UP)
+            # Collect what the round left where nothing is timed: inside turns the collector is off.
+            gc.collect()
+            gc.disable()
             at = turn.round
         case = cases[turn.arm]
         if turn.round == BUILD:
@@ -180,15 +182,6 @@ def built(case: Case, info: RankInfo, material: Material) -> Arm:
     training, parallel, known = build(case, info, material)
     join.check_groups(info.device, case.backend, case.algorithm, others)
     return Arm(case, training, parallel, known)
-
-
-def between_rounds(first: bool) -> None:
-    """Collect what the round left, where nothing is timed: inside turns the collector is off. What was built before the
-    `first` round is there to stay, and never looked at again."""
-    gc.collect()
-    if first:
-        gc.disable()
-        gc.freeze()
 
 
 def turn_at(all_turns: Sequence[Turn], row: int) -> tuple[Turn | None, int]:
