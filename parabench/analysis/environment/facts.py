@@ -167,8 +167,13 @@ def _switch(value: bool | None) -> str:
     return format.UNKNOWN if value is None else "on" if value else "off"
 
 
+# Of a protocol: what is not asked for.
+NOTHING = (None, False, 0)
+
+
 def environment_rows(session: Session) -> list[tuple[str, str]]:
-    """(name, value) of what is known about the run, its protocol and its software; of the machine its section tells."""
+    """(name, value) of what is known about the run, its protocol and its software; of the machine its section tells.
+    What a protocol leaves out (0 rounds, no profile) is left out here too."""
     rows = [
         ("suite", session.suite),
         ("seed", str(session.seed)),
@@ -184,11 +189,11 @@ def environment_rows(session: Session) -> list[tuple[str, str]]:
         session.plan.get("protocol") or {},
         *(known.pop(name, None) or {} for name in ("versions", "env")),
     ]
-    rows += [(str(name), _said(value)) for group in groups for name, value in group.items() if value is not None]
+    rows += [(str(name), _said(value)) for group in groups for name, value in group.items() if value not in NOTHING]
     for reason in dict.fromkeys(unknown.values()):
         names = ", ".join(name for name, why in unknown.items() if why == reason)
         rows.append((names, f"{format.UNKNOWN}: {reason}"))
-    return rows + [(name, _said(value)) for name, value in known.items()]
+    return rows + [(name, _said(value)) for name, value in known.items() if value != []]
 
 
 def commit(git: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
-from parabench.analysis.tables import numbered, status_counts, step_times, timed_launches, unique_labels
+from parabench.analysis.tables import WORK, numbered, status_counts, step_times, timed_launches, unique_labels
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -89,7 +89,8 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
         gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
         launches = results.launch[results.launch["session_id"].isin(own) & (results.launch["block"] >= FIRST_BLOCK)]
         table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps_columns, gpus).frame()
-        tables.append(table.assign(visit=launches["session_id"].map(own).to_numpy()))
+        # What step times are made of, and no column that is unknown in one store and a number in another.
+        tables.append(table[[*_OF_LAUNCH]].assign(visit=launches["session_id"].map(own).to_numpy()))
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case_id")
     cases = {
@@ -110,6 +111,10 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     return table[list(_COLUMNS)]
 
 
+_OF_LAUNCH = (
+    "case_id", "case_json", "launch_id", "block", "status", "strategy", *WORK, "in_turns", "shared_launch",
+    "launch_step_s",
+)  # fmt: skip
 _COLUMNS = (
     "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "launch_step_s",
     "step_time_s", "in_turns",
