@@ -18,25 +18,23 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.session import session_data
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats.block_model import fit
 from parabench.store.results import load
 
 AXES = ("algorithm=native,ring,two_level", "bucket_mib=0.5,2,10,25", "seq_len=32")
 
 
-def run(out: Path, *options: str) -> pd.DataFrame:
-    """The timed launches of a session with these options; `end` is the seconds of all launches until each was over."""
+def run(out: Path, *options: str) -> SessionData:
+    """A session of the cases with these options."""
     sets = [word for axis in AXES for word in ("--set", axis)]
     command = [sys.executable, "-m", "parabench", "run", "bucket_size", *sets, *options, "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    seen = session_data(load(out / "results.db"))
-    spent = seen.launches["wall_s"].cumsum()
-    return seen.timed.assign(end=spent)
+    return session_data(load(out / "results.db"))
 
 
 def half_width(launches: pd.DataFrame) -> float:
-    """The largest half-width of a comparison with the fastest, as a fraction; infinite of one block."""
+    """The largest half-width of a comparison with the fastest, as a fraction."""
     effects = fit(launches)
     best = min(effects.cases, key=lambda case: effects.means[case])
     return math.expm1(float(np.max(effects.half_widths(best))))
@@ -45,12 +43,15 @@ def half_width(launches: pd.DataFrame) -> float:
 def main(launches: int = 5, rounds: int = 20) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shared = run(Path(folder) / "shared", "--rounds", str(rounds), "--launches", str(launches))
-        blocks = max(2, round(shared["end"].max() / shared.loc[shared["block"] == 1, "wall_s"].sum()))
+        seconds = shared.launches.groupby("block")["wall_s"].sum()
+        # In its first block each case has a launch of its own.
+        blocks = max(2, round(seconds.sum() / seconds[0]))
         alone = run(Path(folder) / "alone", "--launches", str(blocks))
-    for name, table in (("shared launches", shared), ("launches of their own", alone)):
-        for block in sorted(table["block"].unique())[1:]:
-            so_far = table[table["block"] <= block]
-            print(f"{name}: {so_far['end'].max():6.0f} s  ±{100 * half_width(so_far):.1f} %")
+        for name, seen in (("shared launches", shared), ("launches of their own", alone)):
+            spent = seen.launches.groupby("block")["wall_s"].sum().cumsum()
+            for block in sorted(seen.timed["block"].unique())[1:]:
+                width = half_width(seen.timed[seen.timed["block"] <= block])
+                print(f"{name}: {spent[block]:6.0f} s  ±{100 * width:.1f} %")
 
 
 if __name__ == "__main__":
