@@ -85,8 +85,11 @@ class Runner(Generic[C, P]):
         left = launches_left(self.plan, self.done)
         for case in dict.fromkeys(each.case for each in left):
             self.run_nccl_probe(case)
+        planned, cases = self.plan, set(self.plan.cases)
         for group in self.launches_of(left):
-            runs = [each for each in group if each.case in self.plan.cases]
+            if self.plan is not planned:
+                planned, cases = self.plan, set(self.plan.cases)
+            runs = [each for each in group if each.case in cases]
             for each in runs:
                 self.run_reference(each.case)
             if len(group) > 1:

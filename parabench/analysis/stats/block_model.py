@@ -225,48 +225,43 @@ class StratifiedEffects(Effects):
     Cases of one cohort are compared inside launches, where what the launches differ by cancels: that is the fit that
     this one extends, with a launch in the place of a block. Cohorts are compared by the levels of their launches:
     `between` is the model of these, log(level) = cohort + block, where a level is that of an average case of the
-    cohort. `cohort` says which each case is of. (W. G. Cochran and G. M. Cox, "Experimental Designs", 2nd ed., 1957,
-    section 7.1.)
+    cohort. `cohort` is the place there of each of `cases`. (W. G. Cochran and G. M. Cox, "Experimental Designs", 2nd
+    ed., 1957, section 7.1.)
     """
 
     between: Effects
-    cohort: dict[str, str]
+    cohort: np.ndarray[Any, np.dtype[np.int64]]
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """Against cases of other cohorts from the variances of both strata, with the degrees of freedom of the levels,
         of which there are few and whose variance is the larger."""
-        widths = Effects.half_widths(self, case, confidence)
-        between = self.between
+        widths, between, at = Effects.half_widths(self, case, confidence), self.between, self._place[case]
         if between.df < 1:
             return widths
-        own = between._place[self.cohort[case]]
-        levels = between._layout.scales(own, *between._noise)
-        q = studentized_range(len(self.cases), between.df, confidence)
-        for at, other in enumerate(self.cases):
-            if self.cohort[other] != self.cohort[case]:
-                apart = levels[between._place[self.cohort[other]]]
-                within = (self._within(case) + self._within(other)) / 2
-                widths[at] = q * math.sqrt(apart**2 + within)
-        return widths
+        apart = between._layout.scales(int(self.cohort[at]), *between._noise)[self.cohort]
+        within = (self._within[at] + self._within) / 2
+        across = studentized_range(len(self.cases), between.df, confidence) * np.sqrt(apart**2 + within)
+        return np.where(self.cohort == self.cohort[at], widths, across)
 
     def own_half_width(self, case: str) -> float:
-        between, of = self.between, self.cohort[case]
+        between, at = self.between, self._place[case]
         if between.df < 1:
             return math.inf
-        level = between.variances[of] / between.n[of]
-        return t_quantile((1 + CONFIDENCE) / 2, between.df) * math.sqrt(level + self._within(case))
+        level = float(between._noise[0][self.cohort[at]])
+        return t_quantile((1 + CONFIDENCE) / 2, between.df) * math.sqrt(level + float(self._within[at]))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
         """By the noise inside launches where all of `among` are of one cohort, else by that of the levels too."""
         needed = Effects.blocks_for(self, half_width, among)
-        if len({self.cohort[case] for case in among or self.cases}) == 1:
+        if len({int(self.cohort[self._place[case]]) for case in among or self.cases}) == 1:
             return needed
         return max(needed, self.between.blocks_for(half_width))
 
-    def _within(self, case: str) -> float:
-        """The variance of a case's mean around that of its cohort; 0 where the case is all of it."""
-        size = sum(of == self.cohort[case] for of in self.cohort.values())
-        return self.variances[case] / self.n[case] * (1 - 1 / size) if size > 1 else 0.0
+    @cached_property
+    def _within(self) -> Numbers:
+        """The variance of each case's mean around that of its cohort; 0 where the case is all of it."""
+        found: Numbers = self._noise[0] * (1 - 1 / np.bincount(self.cohort)[self.cohort])
+        return found
 
 
 def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
@@ -278,22 +273,19 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     if len(np.unique(shared)) == len(y):
         return _fit(case, block, y)
     inner = _fit(case, shared, y)
-    component = inner._layout.component[: len(inner.cases)].tolist()
-    cohort = {each: f"cohort {at}" for each, at in zip(inner.cases, component, strict=True)}
+    cohort = np.unique(inner._layout.component[: len(inner.cases)], return_inverse=True)[1]
     # What a case has over an average case of its cohort, and the level of each launch for such a case.
-    average = {
-        of: float(np.mean([inner.means[each] for each in cohort if cohort[each] == of])) for of in cohort.values()
-    }
-    over = {each: inner.means[each] - average[cohort[each]] for each in inner.cases}
-    at, _ = coded(shared)
-    left = y - np.array([over[each] for each in case.tolist()])
-    levels = np.bincount(at, left) / np.bincount(at)
-    first = np.unique(at, return_index=True)[1]
-    between = _fit(np.array([cohort[each] for each in case[first].tolist()], dtype=object), block[first], levels)
-    means = {each: over[each] + between.means[cohort[each]] for each in inner.cases}
+    over = inner.levels - (np.bincount(cohort, inner.levels) / np.bincount(cohort))[cohort]
+    place = np.array([inner._place[each] for each in case.tolist()], dtype=np.int64)
+    launch = coded(shared)[0]
+    levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
+    first = np.unique(launch, return_index=True)[1]
+    between = _fit(cohort[place[first]], block[first], levels)
+    at = np.array([between._place[each] for each in cohort.tolist()], dtype=np.int64)
+    means = dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True))
     fields = {each.name: getattr(inner, each.name) for each in dataclasses.fields(Effects)}
     fields |= {"means": means, "n_blocks": len(np.unique(block))}
-    return StratifiedEffects(**fields, between=between, cohort=cohort)
+    return StratifiedEffects(**fields, between=between, cohort=at)
 
 
 def _fit(of_case: Any, of_block: Any, y: Numbers) -> Effects:
