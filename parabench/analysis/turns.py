@@ -46,15 +46,18 @@ def paired_numbers(
     for first in np.unique(shared_launch[in_turns]).tolist():
         group = np.flatnonzero(in_turns & (shared_launch == first))
         protocol = _turns(facts[group[0]])["protocol"]
-        shape = protocol["rounds"], protocol["timed"]
+        rounds = protocol["rounds"]
         own = {at: values[begin[at] : end[at]] for at in group.tolist()}
-        whole = [at for at, each in own.items() if each.size == shape[0] * shape[1] and np.isfinite(each).all()]
+        timed = {
+            at: protocol["own"][_turns(facts[at])["place"]] if protocol["own"] else protocol["timed"] for at in own
+        }
+        whole = [at for at, each in own.items() if each.size == rounds * timed[at] and np.isfinite(each).all()]
         if len(whole) < 2:
             continue
-        turns = np.log([np.median(own[at].reshape(shape), axis=1) for at in whole])
+        turns = np.log([np.median(own[at].reshape(rounds, -1), axis=1) for at in whole])
         apart = np.sort(turns - turns.mean(axis=0), axis=1)
-        cut = int(TRIMMED * shape[0])
-        numbers = apart[:, cut : shape[0] - cut].mean(axis=1)
+        cut = int(TRIMMED * rounds)
+        numbers = apart[:, cut : rounds - cut].mean(axis=1)
         found[whole] = np.exp(numbers - numbers.mean() + np.log(found[whole]).mean())
     return found
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
@@ -51,17 +51,23 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A field with what its annotation says: the type of its values, and whether it may be None."""
+    """A field with what its annotation says: the type of its values, whether it may be None, and whether it holds many
+    of them, as a tuple."""
 
     name: str
     type: type[Any]
     optional: bool
     default: Any
     field: Field
+    many: bool = False
 
     def check(self, value: Any) -> None:
         """Raise UsageError for a value that the field cannot hold."""
         if value is None and self.optional:
+            return
+        if self.many:
+            for each in value:
+                replace(self, many=False).check(each)
             return
         field = self.field
         if self.type is str and not is_text(value):
@@ -126,7 +132,12 @@ def _declared(each: dataclasses.Field[Any], hint: Any) -> Declared:
         hint, told = get_args(hint)
     types = [one for one in (get_args(hint) or (hint,)) if one is not NoneType]
     return Declared(
-        name=each.name, type=types[0], optional=NoneType in get_args(hint), default=each.default, field=told
+        name=each.name,
+        type=types[0],
+        optional=NoneType in get_args(hint),
+        many=get_origin(hint) is tuple,
+        default=each.default,
+        field=told,
     )
 
 
@@ -144,7 +155,9 @@ class Checked:
             if value is each.default:
                 continue  # most are, and plans hold thousands of cases
             each.check(value)
-            if each.type is float and type(value) is int:
+            if each.many:
+                object.__setattr__(self, name, tuple(value))  # JSON has lists
+            elif each.type is float and type(value) is int:
                 object.__setattr__(self, name, float(value))
             whole = each.field.divides
             if whole and value is not None and getattr(self, whole) % value:

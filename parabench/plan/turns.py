@@ -24,25 +24,30 @@ from parabench.strategies import Rule, entry_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsProtocol(Checked):
     """How cases take turns: `warmup` steps of each, then `rounds` of a turn each: `settle` steps that do not count and
-    `timed` ones. `seed` decides the orders."""
+    `timed` ones, or as many as `own` says of each case. `seed` decides the orders."""
 
     rounds: Annotated[int, Field(least=1)] = 20
     settle: Annotated[int, Field(least=0)] = 2
     timed: Annotated[int, Field(least=1)] = 6
+    own: Annotated[tuple[int, ...], Field(least=1)] = ()
     warmup: Annotated[int, Field(least=2)] = 5
     seed: Annotated[int, Field(least=0)] = 0
 
-    @property
-    def steps(self) -> int:
-        """How many steps each case takes."""
-        return self.warmup + self.rounds * (self.settle + self.timed)
+    def timed_of(self, place: int) -> int:
+        """How many steps of a turn count, of the case at `place` of its cohort."""
+        return self.own[place] if self.own else self.timed
+
+    def steps_of(self, place: int) -> int:
+        """How many steps that case takes."""
+        return self.warmup + self.rounds * (self.settle + self.timed_of(place))
 
     # What whoever estimates the time of a launch asks of every protocol.
     by_time = False
 
     @property
     def all_steps(self) -> int:
-        return self.steps
+        """How many steps a case takes at most."""
+        return self.warmup + self.rounds * (self.settle + max(self.own or (self.timed,)))
 
 
 def turns_protocol(protocol: Protocol, seed: int, block: int) -> TurnsProtocol:
@@ -80,7 +85,7 @@ def turns(protocol: TurnsProtocol, arms: int) -> Iterator[Turn]:
     yield from (Turn(arm, WARM_UP, protocol.warmup, 0) for arm in range(arms))
     for number, order in enumerate(orders(arms, protocol.rounds, protocol.seed)):
         for arm in order:
-            yield Turn(arm, number, protocol.settle, protocol.timed)
+            yield Turn(arm, number, protocol.settle, protocol.timed_of(arm))
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:

@@ -256,7 +256,7 @@ class TrainingRunner(Runner[Case, Protocol]):
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)
         else:
-            more = protocol.steps / plan.protocol.all_steps
+            more = protocol.all_steps / plan.protocol.all_steps
             expected = sum(self._wall_s.get((case.id, False), self._expected_s(case)) for case in cases)
             deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * more * expected)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)

@@ -88,7 +88,6 @@ class TurnsWorkload(Workload):
         reports, marks = zip(*handed_over(nodes, TurnsReport), strict=True)
         protocol: TurnsProtocol = spec.protocol
         all_turns = list(turns(protocol, len(spec.cases)))
-        counts = asdict(Counts(warmup=protocol.warmup, measured=protocol.steps - protocol.warmup))
         shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
         ended = range(len(spec.cases))
         if launch.status is not Status.OK:
@@ -96,6 +95,7 @@ class TurnsWorkload(Workload):
             ended = range(0) if culprit is None else range(culprit, culprit + 1)
         for place in ended:
             told = [report.arms[place] for report in reports if report.arms]
+            counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
             arm = replace(
                 launch,
                 case=spec.cases[place],
@@ -105,7 +105,7 @@ class TurnsWorkload(Workload):
                     **(told[0].facts if told else {}),
                     **replicas_apart([each.checksums for each in told]),
                     "turns": {**shared, "place": place},
-                    "counts": counts,
+                    "counts": asdict(counts),
                 },
                 samples=[],
                 arms=[],

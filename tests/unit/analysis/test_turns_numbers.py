@@ -11,7 +11,7 @@ import pytest
 from parabench.analysis.turns import IN_TURNS, paired_numbers, shared_launches
 
 ROUNDS, TIMED = 20, 6
-FACTS = json.dumps({"turns": {"protocol": {"rounds": ROUNDS, "timed": TIMED}}})
+FACTS = json.dumps({"turns": {"protocol": {"rounds": ROUNDS, "timed": TIMED, "own": []}}})
 RATIOS = (1.0, 1.03, 0.98)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -42,9 +44,18 @@ def test_a_launch_builds_warms_up_and_then_gives_each_case_its_turns():
     every = list(turns(protocol, 2))
     assert [turn.round for turn in every] == [BUILD, BUILD, WARM_UP, WARM_UP, 0, 0, 1, 1, 2, 2]
     own = [turn for turn in every if turn.arm == 1 and turn.round != BUILD]
-    assert sum(turn.steps for turn in own) == protocol.steps == 2 + 3 * 5
+    assert sum(turn.steps for turn in own) == protocol.steps_of(1) == 2 + 3 * 5
     phases = Counter(phase for turn in own for phase in turn.phases)
     assert phases == {Phase.WARMUP: 2, Phase.SETTLE: 3, Phase.MEASURE: 12}
+
+
+def test_a_case_of_long_steps_takes_fewer_of_them_in_a_turn():
+    protocol = TurnsProtocol(rounds=2, settle=1, own=[4, 2], warmup=2)
+    assert TurnsProtocol(**json.loads(json.dumps(asdict(protocol)))) == protocol
+    steps = Counter(turn.arm for turn in turns(protocol, 2) if turn.round >= 0 for _ in range(turn.steps))
+    assert steps == {0: 2 * 5, 1: 2 * 3}
+    assert [protocol.steps_of(place) for place in (0, 1)] == [12, 8]
+    assert protocol.all_steps == 12
 
 
 def test_blocks_of_a_session_have_other_orders():
@@ -88,3 +99,5 @@ def test_a_protocol_refuses_what_no_launch_could_do():
         Protocol(rounds=-1)
     with pytest.raises(UsageError, match="timed is 0"):
         TurnsProtocol(timed=0)
+    with pytest.raises(UsageError, match="own is 0"):
+        TurnsProtocol(own=[3, 0])

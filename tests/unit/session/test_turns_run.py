@@ -113,7 +113,7 @@ def test_a_shared_launch_has_ten_times_what_its_cases_took_by_themselves_for_as_
     alone = fake.specs[1].protocol
     took = 1.0 * alone.least.timed + 0.1
     shared = [spec for spec in fake.specs if spec.kind == "turns"]
-    more = shared[0].protocol.steps / alone.all_steps
+    more = shared[0].protocol.all_steps / alone.all_steps
     assert [spec.deadline_s for spec in shared] == [pytest.approx(10 * 4 * took * more)] * 3
 
 
