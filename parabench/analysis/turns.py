@@ -1,7 +1,9 @@
 """The number of a launch in which cases took turns: how its steps compare with those of the others, round by round.
 
 What changes while a launch runs (another process comes, a clock falls) hits the turns of one round alike, so each turn
-is compared with its round, and the rounds are averaged.
+is compared with its round, and the rounds are averaged. A long turn counts as the short ones that it is as long as:
+first quarters are compared with first quarters. Steps of a turn are nearly as independent as those of different turns,
+so that each step weighs the same.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parabench.plan.turns import TurnsProtocol
 from parabench.store.columns import Array, Rows
 
 # What the facts hold, as JSON, of a launch that several cases shared.
@@ -45,21 +48,26 @@ def paired_numbers(
     found = np.array(seconds, dtype=float)
     for first in np.unique(shared_launch[in_turns]).tolist():
         group = np.flatnonzero(in_turns & (shared_launch == first))
-        protocol = _turns(facts[group[0]])["protocol"]
-        rounds = protocol["rounds"]
+        protocol = TurnsProtocol(**_turns(facts[group[0]])["protocol"])
+        parts = sum(protocol.lengths)
         own = {at: values[begin[at] : end[at]] for at in group.tolist()}
-        timed = {
-            at: protocol["own"][_turns(facts[at])["place"]] if protocol["own"] else protocol["timed"] for at in own
-        }
-        whole = [at for at, each in own.items() if each.size == rounds * timed[at] and np.isfinite(each).all()]
+        timed = {at: protocol.timed_of(_turns(facts[at])["place"]) for at in own}
+        whole = [at for at, each in own.items() if each.size == parts * timed[at] and np.isfinite(each).all()]
         if len(whole) < 2:
             continue
-        turns = np.log([np.median(own[at].reshape(rounds, -1), axis=1) for at in whole])
-        apart = np.sort(turns - turns.mean(axis=0), axis=1)
-        cut = int(TRIMMED * rounds)
-        numbers = apart[:, cut : rounds - cut].mean(axis=1)
-        found[whole] = np.exp(numbers - numbers.mean() + np.log(found[whole]).mean())
+        numbers = compared(np.log([np.median(own[at].reshape(parts, -1), axis=1) for at in whole]))
+        found[whole] = np.exp(numbers + np.log(found[whole]).mean())
     return found
+
+
+def compared(turns: Array) -> Array:
+    """How each case's turns differ from those of all: `turns` are logarithms, a row a case, a column for what is
+    compared; TRIMMED of the columns at each end do not count. The mean over cases is 0."""
+    apart = np.sort(turns - turns.mean(axis=0), axis=1)
+    cut = int(TRIMMED * apart.shape[1])
+    numbers = apart[:, cut : apart.shape[1] - cut].mean(axis=1)
+    centred: Array = numbers - numbers.mean()
+    return centred
 
 
 def _turns(facts: str) -> dict[str, Any]:

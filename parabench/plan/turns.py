@@ -20,16 +20,22 @@ from parabench.plan.protocol import Protocol
 from parabench.store.record import Phase
 from parabench.strategies import Rule, entry_of
 
+# One round of so many is of long turns: in them what a case left behind is a smaller share of the next one's turn, so
+# that the ratios of both tell whether it matters. A launch of four rounds has one.
+LONG_EVERY = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsProtocol(Checked):
     """How cases take turns: `warmup` steps of each, then `rounds` of a turn each: `settle` steps that do not count and
-    `timed` ones, or as many as `own` says of each case. `seed` decides the orders."""
+    `timed` ones, or as many as `own` says of each case. Of every LONG_EVERY rounds one has turns of `long` times as
+    many timed steps. `seed` decides the orders, and which rounds are long."""
 
     rounds: Annotated[int, Field(least=1)] = 20
     settle: Annotated[int, Field(least=0)] = 2
     timed: Annotated[int, Field(least=1)] = 6
     own: Annotated[tuple[int, ...], Field(least=1)] = ()
+    long: Annotated[int, Field(least=1)] = 4
     warmup: Annotated[int, Field(least=2)] = 5
     seed: Annotated[int, Field(least=0)] = 0
 
@@ -39,7 +45,20 @@ class TurnsProtocol(Checked):
 
     def steps_of(self, place: int) -> int:
         """How many steps that case takes."""
-        return self.warmup + self.rounds * (self.settle + self.timed_of(place))
+        return self._steps(self.timed_of(place))
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many times as long as a short one the turns of each round are: of all cases the same rounds, late ones as
+        likely as early ones. Rounds that do not make LONG_EVERY are short."""
+        lot = random.Random(f"{self.seed}, long")
+        found = [1] * self.rounds
+        for first in range(0, self.rounds - LONG_EVERY + 1, LONG_EVERY):
+            found[first + lot.randrange(LONG_EVERY)] = self.long
+        return found
+
+    def _steps(self, timed: int) -> int:
+        return self.warmup + self.rounds * self.settle + sum(self.lengths) * timed
 
     # What whoever estimates the time of a launch asks of every protocol.
     by_time = False
@@ -47,7 +66,7 @@ class TurnsProtocol(Checked):
     @property
     def all_steps(self) -> int:
         """How many steps a case takes at most."""
-        return self.warmup + self.rounds * (self.settle + max(self.own or (self.timed,)))
+        return self._steps(max(self.own or (self.timed,)))
 
 
 def turns_protocol(protocol: Protocol, seed: int, block: int) -> TurnsProtocol:
@@ -83,9 +102,10 @@ def turns(protocol: TurnsProtocol, arms: int) -> Iterator[Turn]:
     """Every turn of a launch that `arms` cases share, in their order; the same on every rank and in the driver."""
     yield from (Turn(arm, BUILD, 1, 0) for arm in range(arms))
     yield from (Turn(arm, WARM_UP, protocol.warmup, 0) for arm in range(arms))
-    for number, order in enumerate(orders(arms, protocol.rounds, protocol.seed)):
+    rounds = zip(orders(arms, protocol.rounds, protocol.seed), protocol.lengths, strict=True)
+    for number, (order, length) in enumerate(rounds):
         for arm in order:
-            yield Turn(arm, number, protocol.settle, protocol.timed_of(arm))
+            yield Turn(arm, number, protocol.settle, protocol.timed_of(arm) * length)
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:

@@ -161,6 +161,7 @@ def _turns(plan: Plan[Case, Protocol]) -> Iterator[str]:
         f"turns:     after the first block, {format.count(len(together), 'launch')} per block shared by "
         f"{format.joined(f'{len(cohort):,}' for cohort in together)} cases, which take turns in "
         f"{format.count(protocol.rounds, 'round')} of {protocol.settle} settling and {protocol.timed} timed steps"
+        f"{f' ({protocol.long * protocol.timed} in {long})' if (long := protocol.lengths.count(protocol.long)) else ''}"
     )
     alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
     yield from (f"           never shared: {why}" for why in alone)

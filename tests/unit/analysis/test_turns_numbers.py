@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from parabench.analysis.turns import IN_TURNS, paired_numbers, shared_launches
+from parabench.analysis.turns import IN_TURNS, compared, paired_numbers, shared_launches
+from parabench.plan.turns import TurnsProtocol
 
-ROUNDS, TIMED = 20, 6
-FACTS = json.dumps({"turns": {"protocol": {"rounds": ROUNDS, "timed": TIMED, "own": []}}})
+PROTOCOL = TurnsProtocol()
+# A long turn counts as several.
+ROUNDS, TIMED = sum(PROTOCOL.lengths), PROTOCOL.timed
+FACTS = json.dumps({"turns": {"protocol": asdict(PROTOCOL), "place": 0}})
 RATIOS = (1.0, 1.03, 0.98)
 
 
@@ -68,6 +72,31 @@ def test_launches_that_share_nothing_are_not_compared():
     _, numbers = numbers_of(pd.concat(parts, ignore_index=True))
     assert (numbers[[10, 11, 12]].to_numpy() / numbers[10]) == pytest.approx(RATIOS)
     assert numbers[20] / numbers[10] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("of_turns", [0.0, 0.1])
+def test_turns_of_both_lengths_together_are_unbiased_and_no_less_sharp(of_turns):
+    """Steps with the skewed noise of a shared machine, of one case twice as loud; `of_turns` is what the steps of a
+    turn have in common."""
+    rng = np.random.default_rng(4)
+    lengths = np.array(TurnsProtocol(rounds=4).lengths)
+    loudness = np.array([0.1, 0.1, 0.2])[:, None, None]
+    mixed, short = [], []
+    for _ in range(4000):
+        common = of_turns * rng.standard_normal((3, 4))
+        steps = np.log(RATIOS)[:, None, None] + loudness * rng.gumbel(size=(3, lengths.sum(), TIMED))
+        parts = np.median(steps, axis=2) + np.repeat(common, lengths, axis=1)
+        mixed.append(compared(parts))
+        short.append(compared(parts[:, np.repeat(lengths == 1, lengths)]))
+    # Skewed noise moves the median of a loud case, in turns of either length by as much.
+    truth = np.log(RATIOS) - loudness.ravel() * np.log(np.log(2))
+    for numbers in (np.array(mixed), np.array(short)):
+        error = numbers.std(axis=0) / np.sqrt(len(numbers))
+        assert np.abs(numbers.mean(axis=0) - (truth - truth.mean())).max() < 0.004 + 4 * error.max()
+    assert np.abs(np.mean(mixed, axis=0) - np.mean(short, axis=0)).max() < 4 * np.std(short, axis=0).max() / 4000**0.5
+    sharper = np.var(short, axis=0).sum() / np.var(mixed, axis=0).sum()
+    # 7 parts for 3 where steps are independent; where turns are what differs, long ones are worth little more.
+    assert 2.1 < sharper < 2.6 if of_turns == 0 else sharper > 0.8
 
 
 def test_launches_are_of_the_processes_that_their_cases_shared():

@@ -58,6 +58,20 @@ def test_a_case_of_long_steps_takes_fewer_of_them_in_a_turn():
     assert protocol.all_steps == 12
 
 
+def test_of_every_four_rounds_one_is_of_long_turns_wherever_it_falls():
+    protocol = TurnsProtocol(rounds=10, settle=1, timed=2, long=4, warmup=2)
+    every = list(turns(protocol, 3))
+    timed = {number: {turn.timed for turn in every if turn.round == number} for number in range(10)}
+    assert all(len(each) == 1 for each in timed.values())  # of all cases
+    long = [number for number, each in timed.items() if each == {8}]
+    assert [number // 4 for number in long] == [0, 1]
+    assert sum(turn.steps for turn in every if turn.arm == 0 and turn.round != BUILD) == protocol.all_steps
+    assert {number for seed in range(20) for number in range(4) if TurnsProtocol(seed=seed).lengths[number] > 1} == {
+        0, 1, 2, 3
+    }  # fmt: skip
+    assert TurnsProtocol(rounds=3).lengths == [1, 1, 1]
+
+
 def test_blocks_of_a_session_have_other_orders():
     protocol = Protocol(rounds=8)
     assert turns_protocol(protocol, 0, 1) != turns_protocol(protocol, 0, 2)
