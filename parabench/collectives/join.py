@@ -80,30 +80,53 @@ def nccl_options(asked: Any) -> Any:
     return options
 
 
+# More process groups than a case makes.
+NAMES = 1_000_000
+
+
 class WorldGroups:
-    """The group of all ranks once for each algorithm, over the default group's `backend`: cases that take turns in a
-    process each find theirs as the default one."""
+    """The group of the first ranks once for each number of them and algorithm, over the default group's `backend`:
+    cases that take turns in a process each find theirs as the default one."""
 
     def __init__(self, backend: str, timeout_s: float) -> None:
         self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
         self._first = dist.distributed_c10d._get_default_group()
-        self._made: dict[tuple[str, int | None], tuple[Algorithm, ProcessGroup]] = {}
+        self._made: dict[tuple[int, str, int | None], tuple[Algorithm | None, ProcessGroup]] = {}
+        self._place: int | None = None
+        self._names: dict[int | None, int] = {}
 
-    def use(self, algorithm: str, ranks_per_node: int | None) -> None:
-        """Make the group of `algorithm` the default one, and it that of every further group. When it is first asked
-        for, all ranks must ask for it. Raises UsageError for an algorithm that is not there."""
-        if is_backends(algorithm):
+    def use(self, place: int, *, ranks: int, algorithm: str, ranks_per_node: int | None) -> None:
+        """Make the group of the first `ranks` by `algorithm` the default one, and it that of every further group, for
+        the case at `place`. All of these ranks must ask for it, and no other may. Raises UsageError for an algorithm
+        that is not there."""
+        self._name_from(place)
+        if is_backends(algorithm) and ranks == self._first.size():
             self._set(self._first)
             return
-        key = algorithm, ranks_per_node
+        key = ranks, algorithm, ranks_per_node
         if key not in self._made:
-            made = make(algorithm, ranks_per_node)
-            register(made, self._backend)
             self._set(self._first)
-            self._made[key] = made, dist.new_group(backend=BACKEND, timeout=self._timeout)
+            made, name = None, self._backend
+            if not is_backends(algorithm):
+                made, name = make(algorithm, ranks_per_node), BACKEND
+                register(made, self._backend)
+            self._made[key] = made, dist.new_group(range(ranks), backend=name, timeout=self._timeout)
         known, group = self._made[key]
-        register(known, self._backend)
+        if known is not None:
+            register(known, self._backend)
         self._set(group)
+
+    def barrier(self) -> None:
+        """Wait for all ranks, whatever group they use."""
+        dist.barrier(self._first)
+
+    def _name_from(self, place: int) -> None:
+        """torch names groups by counting them, and ranks meet under these names: each case has its own numbers, for
+        ranks do not make the groups of cases that they take no part in."""
+        world = dist.distributed_c10d._world
+        self._names[self._place] = world.group_count
+        world.group_count = self._names.setdefault(place, (place + 1) * NAMES)
+        self._place = place
 
     def close(self) -> None:
         """Make the group that was joined the default one again, as `leave` needs it."""

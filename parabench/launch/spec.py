@@ -27,8 +27,10 @@ class LaunchSpec:
     traces: Path | None = None
 
     def __post_init__(self) -> None:
-        if len({(each.world_size, each.nodes, each.device, each.backend) for each in self.cases}) != 1:
-            raise ValueError("the cases of a launch must have one world size, nodes, device and backend in common")
+        if len({(each.nodes, each.device, each.backend) for each in self.cases}) != 1:
+            raise ValueError("the cases of a launch must have nodes, device and backend in common")
+        if self.nodes > 1 and len({each.world_size for each in self.cases}) != 1:
+            raise ValueError("the cases of a launch on several nodes must have one world size in common")
 
     @classmethod
     def of(cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None) -> LaunchSpec:
@@ -43,8 +45,9 @@ class LaunchSpec:
 
     @property
     def world_size(self) -> int:
-        """How many devices take part; a rank each, unless one process drives several."""
-        return self.cases[0].world_size
+        """How many devices take part, as many as the largest case has; a rank each, unless one process drives
+        several."""
+        return max(each.world_size for each in self.cases)
 
     @property
     def nodes(self) -> int:

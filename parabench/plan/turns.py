@@ -135,7 +135,7 @@ def _williams(n: int) -> list[tuple[int, ...]]:
 def why_alone(case: Case) -> str | None:
     """Why a case can share its ranks with no other; None where it can."""
     entry = entry_of(case.strategy)
-    if entry.one_process or entry.one_rank_only:
+    if entry.one_process:
         return f"{case.strategy} runs in one process"
     if entry.rule is Rule.APPLIED_ONCE:
         return f"ranks of {case.strategy} do not take their steps together"
@@ -149,9 +149,14 @@ def why_alone(case: Case) -> str | None:
 
 
 def cohorts(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
-    """`cases` by those that share a launch, in their order; what can share with none is by itself."""
+    """`cases` by those that share a launch, in their order; what can share with none is by itself.
+
+    A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
+    nodes each of these has its part of every case.
+    """
     found: dict[object, list[Case]] = {}
     for case in cases:
-        alike = (case.world_size, case.nodes, case.device, case.backend, case.threads)
+        ranks = case.world_size if case.nodes > 1 else None
+        alike = (ranks, case.nodes, case.device, case.backend, case.threads)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
     return [tuple(each) for each in found.values()]

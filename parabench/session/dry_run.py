@@ -159,12 +159,19 @@ def _turns(plan: Plan[Case, Protocol]) -> Iterator[str]:
     together = [cohort for cohort in every if why_alone(cohort[0]) is None]
     yield (
         f"turns:     after the first block, {format.count(len(together), 'launch')} per block shared by "
-        f"{format.joined(f'{len(cohort):,}' for cohort in together)} cases, which take turns in "
+        f"{format.joined(map(_cohort, together))}, which take turns in "
         f"{format.count(protocol.rounds, 'round')} of {protocol.settle} settling and {protocol.timed} timed steps"
         f"{f' ({protocol.long * protocol.timed} in {long})' if (long := protocol.lengths.count(protocol.long)) else ''}"
     )
     alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
     yield from (f"           never shared: {why}" for why in alone)
+
+
+def _cohort(cases: Sequence[Case]) -> str:
+    """'12 cases of 1 to 4 ranks'."""
+    few, most = (pick(case.world_size for case in cases) for pick in (min, max))
+    ranks = f"{few:,} to {most:,} ranks" if few < most else format.count(most, "rank")
+    return f"{format.count(len(cases), 'case')} of {ranks}"
 
 
 def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:

@@ -1,9 +1,12 @@
-"""A launch that several trainings share: each is built whole in the same ranks, and they take turns (`plan.turns`)."""
+"""A launch that several trainings share: each is built whole in the same ranks, and they take turns (`plan.turns`).
+
+There are as many ranks as the largest case has; a smaller one lives in the first of them, and the others wait.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, cast
 
@@ -29,19 +32,20 @@ from parabench.workloads.training import TrainingReport, report_of, samples
 
 @dataclass(slots=True, kw_only=True)
 class TurnsReport(RankReport):
-    """What a rank tells of each of its trainings, in the order of the launch's cases."""
+    """What a rank tells of each of its trainings, in the order of the launch's cases; None of one that it has no part
+    in."""
 
-    arms: list[TrainingReport] = field(default_factory=list)
+    arms: list[TrainingReport | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # JSON has dicts of them.
-        self.arms = [each if isinstance(each, TrainingReport) else TrainingReport.from_dict(each) for each in self.arms]
+        self.arms = [TrainingReport.from_dict(each) if isinstance(each, dict) else each for each in self.arms]
 
     def later(self, by_s: float) -> Self:
-        return replace(self, arms=[each.later(by_s) for each in self.arms])
+        return replace(self, arms=[each and each.later(by_s) for each in self.arms])
 
     def to_dict(self) -> dict[str, Any]:
-        return RankReport.to_dict(self) | {"arms": [each.to_dict() for each in self.arms]}
+        return RankReport.to_dict(self) | {"arms": [each and each.to_dict() for each in self.arms]}
 
 
 class TurnsWorkload(Workload):
@@ -66,12 +70,12 @@ class TurnsWorkload(Workload):
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> TurnsReport:
         cases = cases_of(spec)
-        first = cases[0]
-        torch.set_num_threads(first.threads)
-        info = RankInfo(rank, spec.world_size, device_of(first))
+        largest = max(cases, key=lambda case: case.world_size)
+        torch.set_num_threads(largest.threads)
+        info = RankInfo(rank, spec.world_size, device_of(largest))
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
-        materials = [prepare(case, info) for case in cases]
-        clock = join_group(replace(first, algorithm="native"), env, rank)
+        materials = {place: prepare(case, info) for place, case in enumerate(cases) if rank < case.world_size}
+        clock = join_group(replace(largest, algorithm="native"), env, rank)
         report = take_turns(spec, env, info, materials)
         # As after a training: what uses a group goes before the group.
         gc.collect()
@@ -83,7 +87,7 @@ class TurnsWorkload(Workload):
         """A launch of each case; of one that failed only the case whose turn it was, where that is known.
 
         Each counts an equal part of the launch's time. Readings of hosts and devices, which no case has to itself, stay
-        with the first.
+        with the first of those that have most ranks.
         """
         reports, marks = zip(*handed_over(nodes, TurnsReport), strict=True)
         protocol: TurnsProtocol = spec.protocol
@@ -91,14 +95,17 @@ class TurnsWorkload(Workload):
         shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
         ended = range(len(spec.cases))
         if launch.status is not Status.OK:
-            culprit = culprit_of(launch, marks, all_turns)
+            culprit = culprit_of(launch, marks, all_turns, [case.world_size for case in spec.cases])
             ended = range(0) if culprit is None else range(culprit, culprit + 1)
+        reader = max(ended, key=lambda place: spec.cases[place].world_size, default=None)
         for place in ended:
-            told = [report.arms[place] for report in reports if report.arms]
+            case = spec.cases[place]
+            own = reports[: case.world_size]
+            told = [each for report in own if report.arms and (each := report.arms[place])]
             counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
             arm = replace(
                 launch,
-                case=spec.cases[place],
+                case=case,
                 wall_s=launch.wall_s / len(spec.cases),
                 facts={
                     **launch.facts,
@@ -109,13 +116,13 @@ class TurnsWorkload(Workload):
                 },
                 samples=[],
                 arms=[],
-                device_samples=[] if launch.arms else launch.device_samples,
-                host_samples=[] if launch.arms else launch.host_samples,
+                device_samples=launch.device_samples if place == reader else [],
+                host_samples=launch.host_samples if place == reader else [],
             )
-            for report, steps in zip(reports, marks, strict=True):
+            for report, steps in zip(own, marks, strict=False):
                 rows, phases = steps_of(steps, all_turns, place)
-                own = report.arms[place] if report.arms else TrainingReport(rank=report.rank)
-                arm.samples += samples(rows, own, phases)
+                seen = report.arms[place] if report.arms else None
+                arm.samples += samples(rows, seen or TrainingReport(rank=report.rank), phases)
             launch.arms.append(arm)
 
 
@@ -135,42 +142,53 @@ def cases_of(spec: LaunchSpec) -> tuple[Case, ...]:
     return tuple(cast(Case, each) for each in spec.cases)
 
 
-def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Sequence[Material]) -> TurnsReport:
-    """Build every case's training, let them take their turns, and read what was seen."""
+def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mapping[int, Material]) -> TurnsReport:
+    """Build the training of every case that this rank has a part in, {place: its material}, let all take their turns,
+    and read what was seen."""
     groups = join.WorldGroups(spec.cases[0].backend, env.timeout_s)
     all_turns = list(turns(spec.protocol, len(spec.cases)))
     clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
     hang.watch(clock, info.device)
     cases = cases_of(spec)
-    arms: list[Arm] = []
+    arms: dict[int, Arm] = {}
     at = BUILD
+
+    def use(place: int) -> None:
+        case = cases[place]
+        groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
+
     for turn in all_turns:
         if turn.round != at:
             # Collect what the round left where nothing is timed: inside turns the collector is off.
             gc.collect()
             gc.disable()
             at = turn.round
-        case = cases[turn.arm]
+        # Nobody has the next turn while others are in this one; those without a part wait here, asleep.
+        groups.barrier()
+        if turn.arm not in materials:
+            # It has come further than those it waits for.
+            for _ in range(turn.steps * MARKS):
+                clock.mark()
+            continue
         if turn.round == BUILD:
             clock.mark()
-            groups.use(case.algorithm, case.ranks_per_node)
-            arms.append(built(case, info, materials[turn.arm]))
+            use(turn.arm)
+            arms[turn.arm] = built(cases[turn.arm], info, materials[turn.arm])
             for _ in range(MARKS - 2):
                 clock.skip()
             clock.mark()
             continue
         arm = arms[turn.arm]
-        groups.use(case.algorithm, case.ranks_per_node)
+        use(turn.arm)
         train(arm.training, clock, range(arm.taken, arm.taken + turn.steps))
         arm.taken += turn.steps
     gc.enable()
     clock.finish()
-    report = TurnsReport(rank=info.rank)
-    for arm in arms:
-        groups.use(arm.case.algorithm, arm.case.ranks_per_node)
-        told = report_of(arm.case, info.rank, arm.training, arm.parallel, arm.known)
-        told.checksums |= checksums(arm.parallel, info.world_size)
-        report.arms.append(told)
+    report = TurnsReport(rank=info.rank, arms=[None] * len(cases))
+    for place, arm in arms.items():
+        use(place)
+        report.arms[place] = told = report_of(arm.case, info.rank, arm.training, arm.parallel, arm.known)
+        told.checksums |= checksums(arm.parallel, arm.case.world_size)
     groups.close()
     return report
 
@@ -179,7 +197,7 @@ def built(case: Case, info: RankInfo, material: Material) -> Arm:
     """A case's training, over the default group. Raises RuntimeError where groups of its own run by another algorithm
     than the case says."""
     others = join.known_groups() - {torch.distributed.group.WORLD}
-    training, parallel, known = build(case, info, material)
+    training, parallel, known = build(case, replace(info, world_size=case.world_size), material)
     join.check_groups(info.device, case.backend, case.algorithm, others)
     return Arm(case, training, parallel, known)
 
@@ -193,13 +211,16 @@ def turn_at(all_turns: Sequence[Turn], row: int) -> tuple[Turn | None, int]:
     return None, 0
 
 
-def culprit_of(launch: Launch, marks: Sequence[Marks], all_turns: Sequence[Turn]) -> int | None:
+def culprit_of(launch: Launch, marks: Sequence[Marks], all_turns: Sequence[Turn], sizes: Sequence[int]) -> int | None:
     """The place of the case whose turn it was when a launch failed: on the rank that failed first, or else on the one
-    that came least far. None before the first and after the last turn."""
+    that came least far. None before the first and after the last turn, and in one that the rank has no part in; each
+    case has so many ranks as `sizes` say."""
     rank = launch.failure.rank if launch.failure else None
-    came = reached(marks[rank]) if rank is not None else min(map(reached, marks))
+    if rank is None:
+        rank = min(range(len(marks)), key=lambda each: reached(marks[each]))
+    came = reached(marks[rank])
     turn, _ = turn_at(all_turns, came // MARKS)
-    return turn.arm if came and turn is not None else None
+    return turn.arm if came and turn is not None and rank < sizes[turn.arm] else None
 
 
 def steps_of(marks: Marks, all_turns: Sequence[Turn], place: int) -> tuple[Marks, list[Phase]]:

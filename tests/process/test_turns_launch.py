@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -24,6 +25,7 @@ REFERENCE = Protocol(warmup=2, steps=6, instrumented=0)
 
 MIXED = (
     cpu_case(strategy="ddp", bucket_mib=0.5),
+    cpu_case(strategy="single", world_size=1),
     cpu_case(strategy="ddp", algorithm="ring", bucket_mib=2),
     cpu_case(strategy="ddp", algorithm="two_level", ranks_per_node=1, grad_accumulation=2),
     cpu_case(strategy="ddp", algorithm="tree", static_graph=True),
@@ -37,6 +39,13 @@ MIXED = (
     cpu_case(strategy="pp", microbatches=2),
     cpu_case(strategy="parameter_server"),
     cpu_case(strategy="local_only"),
+    cpu_case(strategy="ddp", world_size=4, bucket_mib=0.5),
+    cpu_case(strategy="ddp", world_size=4, algorithm="ring"),
+    cpu_case(strategy="ddp", world_size=4, algorithm="two_level", ranks_per_node=2),
+    cpu_case(strategy="hsdp", world_size=4, ranks_per_node=2),
+    cpu_case(strategy="tp_ddp", world_size=4, algorithm="ring"),
+    cpu_case(strategy="tp_fsdp", world_size=4),
+    cpu_case(strategy="fsdp", world_size=4, algorithm="tree"),
 )
 
 
@@ -64,6 +73,7 @@ def test_all_that_share_a_launch_train_as_one_device_does():
         assert len(measured) == TURNS.rounds * TURNS.timed
         assert np.isfinite(measured).all()
         assert len(arm.step_times(Phase.SETTLE)) == TURNS.rounds * TURNS.settle
+        assert {sample.rank for sample in arm.samples} == set(range(arm.case.world_size))
 
 
 @pytest.mark.parametrize("wrong", ["FORGETFUL", "DOUBLING"])
@@ -81,12 +91,14 @@ def test_a_wrong_one_is_caught_and_the_others_are_not_blamed(wrong):
     [
         ("raising", Status.FAILED, "the dog ate it"),
         ("raising_in_build", Status.FAILED, "no such layer"),
+        ("exiting", Status.FAILED, "SystemExit: enough"),
         ("out_of_memory", Status.OOM, "MemoryError"),
         ("killed_in_backward", Status.CRASHED, "SIGKILL"),
     ],
 )
-def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(fault, status, message):
-    cases = (MIXED[0], cpu_case(strategy=f"faulty_helpers:{fault}"), MIXED[1])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(fault, status, message, ranks):
+    cases = (MIXED[0], cpu_case(strategy=f"faulty_helpers:{fault}", world_size=ranks), cpu_case(world_size=4))
     seen = share(cases)
     assert seen.status is status
     (arm,) = seen.arms
@@ -95,10 +107,21 @@ def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(fault, status, 
     assert message in arm.failure.message
 
 
-def test_a_hang_names_the_case_and_the_round():
-    cases = (MIXED[0], cpu_case(strategy="faulty_helpers:waiting"))
-    seen = share(cases, deadline_s=8.0)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_hang_names_the_case_the_round_and_the_rank(ranks):
+    cases = (MIXED[0], cpu_case(strategy="faulty_helpers:waiting", world_size=ranks), cpu_case(world_size=4))
+    seen = share(cases, deadline_s=12.0)
     assert seen.status is Status.HUNG
     (arm,) = seen.arms
     assert arm.case == cases[1]
-    assert "faulty_helpers:waiting native, 2 ranks in round 1 of 2" in arm.failure.message
+    assert f"faulty_helpers:waiting native, {ranks} ranks in round 1 of 2" in arm.failure.message
+    assert arm.failure.rank == 1
+
+
+def test_a_rank_without_a_part_in_a_turn_uses_no_core():
+    """Ranks 2 and 3 wait while the first two take turns that are much longer than those of all four."""
+    cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
+    seen = share(cases, replace(TURNS, rounds=4))
+    assert seen.status is Status.OK, seen.failure
+    used = seen.arms[0].facts["cpu_s"]
+    assert max(used[2:]) < min(used[:2]) / 4, used

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import pytest
 
 from parabench.errors import UsageError
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
@@ -81,7 +82,7 @@ def test_blocks_of_a_session_have_other_orders():
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"strategy": "single", "world_size": 1}, "runs in one process"),
+        ({"strategy": "dp"}, "runs in one process"),
         ({"strategy": "parameter_server_async", "algorithm": "native"}, "do not take their steps together"),
         ({"strategy": "deepspeed1"}, "deepspeed sets up the whole process"),
         ({"algorithm": "nccl:tree"}, "NCCL's environment"),
@@ -92,12 +93,21 @@ def test_what_shares_its_ranks_with_no_other_case_says_why(fields, why):
     assert why in why_alone(case(**fields))
 
 
-def test_cases_share_a_launch_where_they_need_the_same_ranks():
-    pair = [case(), case(algorithm="ring"), case(strategy="fsdp"), case(strategy="tp")]
-    four = [case(world_size=4), case(world_size=4, bucket_mib=1)]
-    alone = case(strategy="single", world_size=1)
-    assert cohorts([pair[0], alone, four[0], *pair[1:], four[1]]) == [tuple(pair), (alone,), tuple(four)]
-    assert why_alone(pair[0]) is None
+def test_cases_share_a_launch_where_one_group_of_processes_can_hold_them():
+    together = [case(), case(strategy="single", world_size=1), case(world_size=4), case(strategy="fsdp")]
+    threads = [case(threads=2), case(world_size=4, threads=2)]
+    alone = case(strategy="parameter_server_async")
+    assert cohorts([together[0], alone, threads[0], *together[1:], threads[1]]) == [
+        tuple(together), (alone,), tuple(threads),
+    ]  # fmt: skip
+    assert not any(map(why_alone, [*together, *threads]))
+
+
+def test_on_several_nodes_cases_share_a_launch_where_they_need_the_same_ranks():
+    two, four = (case(world_size=ranks, nodes=2) for ranks in (2, 4))
+    assert cohorts([two, four, replace(two, algorithm="ring")]) == [(two, replace(two, algorithm="ring")), (four,)]
+    with pytest.raises(ValueError, match="world size"):
+        LaunchSpec(kind="turns", cases=(two, four), protocol=TurnsProtocol(), deadline_s=1.0)
 
 
 def test_a_plan_with_rounds_launches_each_case_once_by_itself_and_then_in_shared_launches():

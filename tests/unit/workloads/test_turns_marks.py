@@ -40,10 +40,17 @@ def test_every_step_is_one_cases_in_its_order():
     [(0, 1, 0), (1, 1, 1), (2, 1, 0), (4, 3, 1), (5, 0, 1), (ROWS, 0, None), (0, 0, None)],
 )
 def test_a_failure_is_the_case_whose_turn_it_was(rows, moments, place):
-    assert culprit_of(FAILED, [marks(rows, moments)], TURNS) == place
+    assert culprit_of(FAILED, [marks(rows, moments)], TURNS, [2, 2]) == place
 
 
 def test_of_a_hang_nobody_can_be_blamed_for_it_is_that_of_the_rank_that_came_least_far():
     hung = replace(FAILED, failure=Failure("", rank=None))
-    assert culprit_of(hung, [marks(5, 1), marks(3, 0)], TURNS) == 0
-    assert culprit_of(replace(FAILED, failure=Failure("", rank=0)), [marks(5, 1), marks(3, 0)], TURNS) == 1
+    assert culprit_of(hung, [marks(5, 1), marks(3, 0)], TURNS, [2, 2]) == 0
+    assert culprit_of(replace(FAILED, failure=Failure("", rank=0)), [marks(5, 1), marks(3, 0)], TURNS, [2, 2]) == 1
+
+
+def test_no_case_is_blamed_for_a_rank_that_has_no_part_in_it():
+    """Rank 1 waits for the warm-up of the case at place 0, which has one rank."""
+    failed = replace(FAILED, failure=Failure("", rank=1))
+    assert culprit_of(failed, [marks(1, 3), marks(2)], TURNS, [1, 2]) is None
+    assert culprit_of(failed, [marks(1, 3), marks(4)], TURNS, [1, 2]) == 1
