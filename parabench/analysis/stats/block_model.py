@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.tukey import Numbers, range_cdf, studentized_range, t_quantile
+from parabench.analysis.stats.quantiles import Numbers, range_cdf, studentized_range, t_quantile
 from parabench.store.columns import Rows, coded
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.

@@ -16,7 +16,7 @@ from parabench.analysis.ranking.answer import case_rows
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.stats.tukey import studentized_range
+from parabench.analysis.stats.quantiles import studentized_range
 from parabench.analysis.tables import case_table, launch_table
 from parabench.analysis.text.best import lines
 from parabench.analysis.text.ranking import notes, sentence, to_dict
