@@ -1,22 +1,29 @@
-"""`parabench ab`: two sides take turns, launch by launch, so that what drifts, drifts for both."""
+"""`parabench ab`: two sides take turns, round by round of launches that run at once, else launch by launch: so what
+drifts, drifts for both."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import asdict, dataclass
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psutil
 from rich.console import Console
 
+from parabench.ab.pairing import Pair as LaunchPair
 from parabench.ab.pairing import check_turns, pairs, shared
-from parabench.ab.remote import VariantProcess, end, running
+from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
+from parabench.analysis.text import format
 from parabench.errors import UsageError
+from parabench.files import launch_folder
+from parabench.launch.token import Pair, Token
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress
 from parabench.session.request import TrainingRequest
@@ -30,7 +37,7 @@ from parabench.session.resume import (
     store_in,
 )
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import check_label
+from parabench.store.record import FIRST_BLOCK, GB, check_label
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -113,6 +120,11 @@ class Turns:
         self.sessions: list[int] = []
         # What can be said about what is recorded, once something is.
         self.kept = ""
+        self._run = ""
+        # What each side has launched, (case id, block).
+        self._done: list[set[tuple[str, int]]] = []
+        # Cases whose launches do not take turns.
+        self._alone: set[str] = set()
 
     def heard(self, side: str, told: dict[str, Any]) -> None:
         label = f"{side}: {told['label']}"
@@ -127,10 +139,9 @@ class Turns:
 
     def run(self, sides: list[VariantProcess]) -> None:
         """Everything from the first question to both sides' last."""
-        for side in sides:
-            side.hello()
+        knows_turns = [side.hello() for side in sides]
         if self._request.run.suite is not None:
-            self._plan(sides)
+            self._plan(sides, knows_turns)
         # The store is closed after both sides have closed theirs: the last one leaves one file.
         with store_in(self._request.run.out) as store, ExitStack() as stack:
             stack.callback(end, sides)
@@ -142,11 +153,16 @@ class Turns:
             for side in sides:
                 side.ask("finish")
 
-    def _plan(self, sides: list[VariantProcess]) -> None:
+    def _plan(self, sides: list[VariantProcess], knows_turns: list[bool]) -> None:
         """Both sides plan, and then share what both can do. Raises UsageError."""
         run = self._request.run
         # A side of before there was such an option need not know it where it is not given.
         asked = run.given() | {"out": os.path.abspath(run.out)}
+        if all(knows_turns):
+            asked["turns"] = True
+        elif asked.pop("rounds", None) != 0:
+            older = [f"side {side.variant.name}" for side, knows in zip(sides, knows_turns, strict=True) if not knows]
+            self.log(f"whole launches alternate: the parabench of {format.joined(older)} knows no turns within them")
         # A file that lies here is the question to both sides; what else there may be is found by each.
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
@@ -157,14 +173,14 @@ class Turns:
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Both sessions, new."""
-        run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
+        self._run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
         return [
             side.ask(
                 "begin",
                 store=os.path.abspath(store.path),
                 label=f"{label}-{side.variant.name}",
                 argv=hide(self._request, self._variants),
-                interleaved={"run": run, "side": side.variant.name, "setting": side.variant.recorded()},
+                interleaved={"run": self._run, "side": side.variant.name, "setting": side.variant.recorded()},
             )
             for side in sides
         ]
@@ -185,8 +201,10 @@ class Turns:
                     "or start a new ab without --resume"
                 )
             check_label_of(store, before[name], None if label is None else f"{label}-{name}")
-        path, run = os.path.abspath(store.path), last.interleaved["run"]
-        opened = [side.ask("resume", store=path, run=run, side=side.variant.name, instead=command) for side in sides]
+        path, self._run = os.path.abspath(store.path), last.interleaved["run"]
+        opened = [
+            side.ask("resume", store=path, run=self._run, side=side.variant.name, instead=command) for side in sides
+        ]
         # A stop may have come after one side had left a case out, and before the other had.
         gone = opened[0]["left_out"] | opened[1]["left_out"]
         return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
@@ -194,11 +212,11 @@ class Turns:
     def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
         """Launch what is left: references first, then a pair of launches right after one another."""
         check_turns(opened)
-        done = [{(case, block) for case, block in each["done"]} for each in opened]
+        self._done = [{(case, block) for case, block in each["done"]} for each in opened]
         turns = [(case, block) for case, block in opened[0]["turns"]]
-        left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(pair.key not in each for each in done)]
-        launches = sum(pair.key not in each for pair in left for each in done)
-        if any(done):
+        left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(pair.key not in each for each in self._done)]
+        launches = sum(pair.key not in each for pair in left for each in self._done)
+        if any(self._done):
             self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
         if launches < 2 * len(left):
             self.log("a pair is completed after a stop: what drifted meanwhile, counts as a difference of the sides")
@@ -216,12 +234,78 @@ class Turns:
                 side.ask("leave_out", cases=gone)
             for reason in gone.values():
                 self.log(f"left out on both sides: {reason}")
-            for pair in (each for each in left if each.case not in gone):
-                for side in sides:
-                    side.ask("prepare", case=pair.case)
-                for number in pair.order:
-                    if pair.key not in done[number]:
-                        sides[number].ask("take", case=pair.case, block=pair.block)
+            cohorts = self._cohorts(opened)
+            for block, launched in groupby((each for each in left if each.case not in gone), lambda each: each.block):
+                together: dict[Any, list[LaunchPair]] = {}
+                for pair in launched:
+                    # Each case has a first launch of its own, with its memory and instruments.
+                    key = cohorts.get(pair.case, pair.key) if block > FIRST_BLOCK else pair.key
+                    together.setdefault(key, []).append(pair)
+                for key, group in together.items():
+                    self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{opened[0]['seed']}, {block}")
+
+    def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, Any]:
+        """{case: what it has in common with those that it shares launches with}, of those that take turns."""
+        if not all(each.get("rounds") for each in opened):
+            return {}
+        alone = opened[0]["alone"] | opened[1]["alone"]
+        for why, cases in Counter(alone.values()).items():
+            self.log(f"whole launches alternate in {format.count(cases, 'case')}: {why}")
+        of = [{case: at for at, cohort in enumerate(each["cohorts"]) for case in cohort} for each in opened]
+        return {case: (of[0][case], of[1][case]) for case in of[0] if case not in alone}
+
+    def _launch(self, sides: list[VariantProcess], group: list[LaunchPair], *, takes_turns: bool, seed: str) -> None:
+        """Launch pairs of a block: where the case `takes_turns` on both sides at once, else, and where it has failed,
+        one side after the other."""
+        for pair in group:
+            for side in sides:
+                side.ask("prepare", case=pair.case)
+        shared = [
+            pair.case
+            for pair in group
+            if takes_turns and pair.case not in self._alone and not any(pair.key in each for each in self._done)
+        ]
+        while shared:
+            over = self._take_turns(sides, shared, group[0].block, seed)
+            shared = [case for case in shared if case not in over]
+        for pair in group:
+            for number in pair.order:
+                if pair.key not in self._done[number]:
+                    answer = sides[number].ask("take", case=pair.case, block=pair.block)
+                    self._alone |= {*answer.get("failed", ())}
+
+    def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
+        """Make a launch of each side that these cases share, and that takes turns with the other: the cases for which
+        that is over, all where it succeeded, else the one that failed, and all where that is not known."""
+        need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
+        free = psutil.virtual_memory().available
+        if (least := sum(each["bytes"] for each in need)) > free:
+            both = f"both sides at once need {least / GB:.1f} GB of memory, and {free / GB:.1f} GB are free"
+            self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {both}")
+            self._alone |= {*cases}
+            return {*cases}
+        with launch_folder() as folder:
+            pairs = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
+            with Token(pairs, len(cases), seed) as token:
+                for side, pair in zip(sides, pairs, strict=True):
+                    side.say(
+                        "take_turns",
+                        cases=cases,
+                        block=block,
+                        pair=asdict(pair),
+                        deadline_s=sum(each["deadline_s"] for each in need),
+                    )
+                failed = hear_turns(sides, token)
+        over: set[str] = set()
+        for number, side in enumerate(sides):
+            if failed in (None, number):
+                answer = side.ask("keep_turns", block=block)
+                self._done[number] |= {(case, block) for case in answer["kept"]}
+                over |= {*answer["kept"]}
+                self._alone |= {*answer["failed"]}
+        if not over:
+            self._alone |= {*cases}
+        return over or {*cases}
 
 
 def free_label(store: Store, label: str) -> str:

@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import psutil
 from parabench.ab.server import COMMAND, PROTOCOL
 from parabench.ab.variant import Variant
 from parabench.errors import UsageError
+from parabench.launch.token import Token
 from parabench.signals import STOP_SIGNALS, STOPPED, adopt_orphans
+from parabench.store.record import Status
 from parabench.store.schema import SCHEMA_VERSION
 
 # What a side gets to end its ranks in when it is asked to stop; they get 2 s from it.
@@ -41,9 +44,12 @@ class VariantProcess:
     def __init__(self, variant: Variant, heard: Heard) -> None:
         self.variant, self._heard = variant, heard
         self._greeted = False
+        # After how many seconds without a word it is silent, and what is called so then.
+        self._limit_s: float | None = None
+        self._waiting: str | None = None
         # What its libraries, a sitecustomize or a script around python print.
         self._printed = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
-        self._connection, theirs = Pipe()
+        self.connection, theirs = Pipe()
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -65,9 +71,9 @@ class VariantProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def hello(self) -> None:
-        """Raise UsageError when it does not understand what will be asked, would write another kind of store, or is not
-        the parabench that was meant."""
+    def hello(self) -> bool:
+        """Whether it knows launches that take turns with another side's. Raises UsageError when it does not
+        understand what will be asked, would write another kind of store, or is not the parabench that was meant."""
         try:
             self.say("hello")
             there = self.hear()
@@ -94,6 +100,7 @@ class VariantProcess:
                 f"side {self._name} holds a parabench, but another one answered, that in {package}; see what that "
                 "side's python imports before its PYTHONPATH"
             )
+        return bool(there.get("turns"))
 
     def ask(self, question: str, **values: Any) -> dict[str, Any]:
         """The answer to a question. Raises UsageError when the side refuses, or ends."""
@@ -103,33 +110,46 @@ class VariantProcess:
     def say(self, question: str, **values: Any) -> None:
         """Ask, and leave the answer for `hear`."""
         with contextlib.suppress(OSError):  # it has ended: `hear` says how
-            self._connection.send_bytes(json.dumps({"ask": question, **values}).encode())
+            self.connection.send_bytes(json.dumps({"ask": question, **values}).encode())
 
     def hear(self) -> dict[str, Any]:
         """The answer to what was said. Raises UsageError when the side refuses, or ends."""
-        waiting: str | None = None
-        limit_s = None if self._greeted else HELLO_S
         while True:
-            if not self._connection.poll(limit_s):
-                if not self._greeted:
-                    raise UsageError(f"side {self._name} has not answered for {HELLO_S:g} s")
-                self._heard(self.variant.name, {"tells": "silent", "label": waiting, "s": limit_s})
-                limit_s = None
-                continue
-            try:
-                heard = json.loads(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                raise UsageError(f"side {self._name} {self._how_it_ended()}") from None
-            if "answer" in heard:
-                self._greeted = True
-                answer: dict[str, Any] = heard["answer"]
-                if "refused" in answer:
-                    raise UsageError(f"side {self.variant.name}: {answer['refused']}")
+            if not self.connection.poll(self.limit_s):
+                self.silent()
+            elif (answer := self.receive()) is not None:
                 return answer
-            starts = heard["tells"] == "starting"
-            limit_s = heard["deadline_s"] + AFTER_DEADLINE_S if starts else None
-            waiting = heard["label"]
-            self._heard(self.variant.name, heard)
+
+    @property
+    def limit_s(self) -> float | None:
+        """After how many seconds without a word it is silent."""
+        return self._limit_s if self._greeted else HELLO_S
+
+    def silent(self) -> None:
+        """Tell of it that it is. Raises UsageError where it has not said a word yet."""
+        if not self._greeted:
+            raise UsageError(f"side {self._name} has not answered for {HELLO_S:g} s")
+        self._heard(self.variant.name, {"tells": "silent", "label": self._waiting, "s": self._limit_s})
+        self._limit_s = None
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next that it says: an answer; or what it tells in between, which gives None. Raises UsageError when the
+        side refuses, or ends."""
+        try:
+            heard = json.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            raise UsageError(f"side {self._name} {self._how_it_ended()}") from None
+        if "answer" in heard:
+            self._greeted, self._limit_s = True, None
+            answer: dict[str, Any] = heard["answer"]
+            if "refused" in answer:
+                raise UsageError(f"side {self.variant.name}: {answer['refused']}")
+            return answer
+        starts = heard["tells"] == "starting"
+        self._limit_s = heard["deadline_s"] + AFTER_DEADLINE_S if starts else None
+        self._waiting = heard["label"]
+        self._heard(self.variant.name, heard)
+        return None
 
     def stop(self) -> None:
         """Ask it to end; one that waits for a question ends at once, one that launches ends its ranks first."""
@@ -137,7 +157,7 @@ class VariantProcess:
 
     def wait(self) -> None:
         """Wait until it is gone, and end it when it takes too long."""
-        self._connection.close()
+        self.connection.close()
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -160,6 +180,38 @@ class VariantProcess:
         self._printed.seek(0)
         lines = [line.strip() for line in self._printed if line.strip()]
         return f"{how}: {lines[-1][:LONGEST]}" if lines else how
+
+
+def hear_turns(sides: Sequence[VariantProcess], token: Token) -> int | None:
+    """Hand the `token` to and fro until both sides have answered how their launches ended: the side of which the launch
+    failed, None where both succeeded. Raises UsageError when a side refuses, or ends.
+
+    Where one side hangs, both are over their deadline: to blame is the one that the other waits for.
+    """
+    left = dict(enumerate(sides))
+    # (Whether it only waited for the other one, when it came, the side).
+    failed: list[tuple[bool, int, int]] = []
+    while left:
+        ready = wait([*token.heard_at, *(side.connection for side in left.values())], _shortest(left.values()))
+        for number, pipe in enumerate(token.heard_at):
+            if pipe in ready:
+                token.heard(number)
+        for number, side in list(left.items()):
+            if not ready and side.limit_s is not None:
+                side.silent()
+            if side.connection not in ready or (answer := side.receive()) is None:
+                continue
+            del left[number]
+            if answer["status"] != Status.OK:
+                token.end(1 - number)
+                if not answer["ended"]:
+                    innocent = answer["status"] == Status.HUNG and number not in token.awaited
+                    failed.append((innocent, len(failed), number))
+    return min(failed)[-1] if failed else None
+
+
+def _shortest(sides: Iterable[VariantProcess]) -> float | None:
+    return min((side.limit_s for side in sides if side.limit_s is not None), default=None)
 
 
 def end(sides: Sequence[VariantProcess]) -> None:

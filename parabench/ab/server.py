@@ -17,26 +17,35 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import parabench
+from parabench.analysis.text import format
 from parabench.errors import UsageError
+from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
+from parabench.plan.turns import cohorts, why_alone
 from parabench.registry import import_from_here
 from parabench.session.progress import Progress, outcome
 from parabench.session.request import Planned, TrainingRequest, plan_training
 from parabench.session.resume import SessionState, begin_session, check_traces, load_state
-from parabench.session.runner import Executor, Runner
+from parabench.session.runner import Executor, TrainingRunner
 from parabench.session.session import runner_of
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
-from parabench.store.record import AnyCase, Launch, Status
+from parabench.store.record import FIRST_BLOCK, AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
 # Another number when what is said between the two ends changes: sides may be of several versions.
 PROTOCOL = 5
+
+# What is measured where nobody says and cases can take turns: few launches of many rounds, because a launch takes
+# seconds to start and a round takes less than one (docs/explanation/certainty.md).
+IN_TURNS = {"launches": 5, "rounds": 40}
 
 # How the other end starts a side. Not `-m`: every rank would import that module again.
 COMMAND = "from parabench.ab.server import main; main()"
@@ -45,10 +54,11 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Told(Progress):
-    """Tells the other end how launches go on, as a session's progress. `deadline_s` is that of a case's launch."""
+    """Tells the other end how launches go on, as a session's progress, and remembers the `peaks` of each case's ranks.
+    `deadline_s` is that of a case's launch."""
 
-    def __init__(self, tell: Tell, deadline_s: Callable[[Case], float]) -> None:
-        self._tell, self._deadline_s = tell, deadline_s
+    def __init__(self, tell: Tell, deadline_s: Callable[[Case], float], peaks: dict[str, list[float]]) -> None:
+        self._tell, self._deadline_s, self._peaks = tell, deadline_s, peaks
 
     def launching(self, case: AnyCase, block: int) -> None:
         assert isinstance(case, Case)
@@ -59,6 +69,9 @@ class Told(Progress):
         ok = launch.status is Status.OK
         said = {"label": launch.case.label, "block": launch.block, "how": outcome(launch), "ok": ok}
         self._tell({"tells": "ended", **said})
+        peaks = [each.value for each in launch.samples if each.metric == "peak_rss_bytes" and each.value]
+        if peaks and launch.block >= FIRST_BLOCK:
+            self._peaks[launch.case.id] = peaks
 
 
 class Side:
@@ -67,12 +80,16 @@ class Side:
     _request: TrainingRequest
     _state: SessionState[Case, Protocol]
     _turns: dict[tuple[str, int], PlannedLaunch[Case]]
+    _runner: TrainingRunner | None = None
+    # What `take_turns` saw.
+    _shared: Launch
 
     def __init__(self, tell: Tell, launch: Executor | None = None) -> None:
         self._tell, self._launch = tell, launch
         self._planned: Planned[Case, Protocol] | None = None
-        self._runner: Runner[Case, Protocol] | None = None
         self._store: Store | None = None
+        # Of each case's last launch of its own the peak of each rank's resident set.
+        self._peaks: dict[str, list[float]] = {}
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, {"refused": why} when it cannot be done."""
@@ -82,25 +99,32 @@ class Side:
             return {"refused": " ".join(str(error).split())}
 
     def hello(self) -> dict[str, Any]:
-        """Who is there: what it speaks and writes, and the folders of the package and of this module, which are one
-        unless something mixes two trees."""
+        """Who is there: what it speaks and writes, the folders of the package and of this module, which are one unless
+        something mixes two trees, and that it knows launches that take turns with the other side's."""
         return {
             "protocol": PROTOCOL,
             "schema": SCHEMA_VERSION,
             "version": parabench.__version__,
             "package": str(Path(str(parabench.__file__)).resolve().parent),
             "module": str(Path(__file__).resolve().parent.parent),
+            "turns": True,
         }
 
-    def plan(self, **request: Any) -> dict[str, Any]:
+    def plan(self, turns: bool = False, **request: Any) -> dict[str, Any]:
         """Plan what these fields of a `Request` ask for: {"cases": {id: label}, "skipped": {id: reason}, "protocol":
-        its fields, "seed"}. Labels are told apart by fields that differ."""
+        its fields, "seed"}. Labels are told apart by fields that differ. With `turns` launches take turns with the
+        other side's where cases can and nobody asks for something else."""
         asked = TrainingRequest.of(
             **request | {"argv": [], "out": Path(request["out"]), "axes": tuple(request.get("axes", ()))}
         )
         assert asked.suite is not None
-        self._request, self._planned = asked, plan_training(asked, load_suite(asked.suite), this_machine())
-        plan = self._planned.plan
+        suite, machine = load_suite(asked.suite), this_machine()
+        planned = plan_training(asked, suite, machine, turns="rounds" in asked.options)
+        if turns and "rounds" not in asked.options and any(why_alone(case) is None for case in planned.plan.cases):
+            asked = replace(asked, options={**IN_TURNS, **asked.options})
+            planned = plan_training(asked, suite, machine, turns=True)
+        self._request, self._planned = asked, planned
+        plan = planned.plan
         check_traces(asked.out, plan.protocol)
         return {
             "cases": labels(plan.cases),
@@ -137,8 +161,10 @@ class Side:
     def start(self) -> None:
         assert self._store is not None
         self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
-        self._runner = runner_of(self._store, self._state, self._launch)
-        self._runner.progress = Told(self._tell, self._runner.deadline_s)
+        runner = runner_of(self._store, self._state, self._launch)
+        assert isinstance(runner, TrainingRunner)
+        runner.progress = Told(self._tell, runner.deadline_s, self._peaks)
+        self._runner = runner
 
     def explain(self) -> dict[str, Any]:
         """Let NCCL tell what it chooses for each case, in launches that do not count: {"left_out": {case id: why}} of
@@ -167,10 +193,38 @@ class Side:
         assert self._runner is not None
         self._runner.run_reference(next(each for each in self._runner.plan.cases if each.id == case))
 
-    def take(self, case: str, block: int) -> None:
-        """Launch one turn of the plan."""
+    def take(self, case: str, block: int) -> dict[str, Any]:
+        """Launch a case by itself: {"failed": ids of the cases of which a launch has}."""
         assert self._runner is not None
         self._runner.run_launch(self._turns[case, block])
+        return self._failed()
+
+    def turns_need(self, cases: list[str], block: int) -> dict[str, Any]:
+        """What a launch needs that these cases share: {"deadline_s", "bytes": of memory, as far as it was seen}."""
+        assert self._runner is not None
+        spec = self._runner.turns_spec(self._cases(cases, block), block)
+        own = psutil.Process().memory_info().rss  # about what a rank has before it builds anything
+        seen = (self._peaks.get(case, []) for case in cases)
+        return {"deadline_s": spec.deadline_s, "bytes": sum(max(0.0, peak - own) for each in seen for peak in each)}
+
+    def take_turns(self, cases: list[str], block: int, pair: dict[str, str], deadline_s: float) -> dict[str, Any]:
+        """Make a launch that these cases share, and that takes turns with one of the other side's, but do not keep it:
+        {"status", "ended": whether it failed because the other one has ended}."""
+        assert self._runner is not None
+        of = self._cases(cases, block)
+        label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else of[0].label
+        self._tell({"tells": "starting", "label": label, "block": block, "deadline_s": deadline_s})
+        spec = replace(self._runner.turns_spec(of, block), pair=Pair(**pair), deadline_s=deadline_s)
+        self._shared = launch = self._runner.launch(spec)
+        failure = launch.failure.message if launch.failure else ""
+        return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}
+
+    def keep_turns(self, block: int) -> dict[str, Any]:
+        """Keep what the launch of `take_turns` tells: {"kept": ids of cases, "failed": as `take` tells}."""
+        assert self._runner is not None
+        planned = {each.case: each for each in self._turns.values() if each.block == block}
+        kept = self._runner.keep_turns(self._shared, planned)
+        return {"kept": [case.id for case in kept], **self._failed()}
 
     def finish(self) -> None:
         assert self._store is not None
@@ -180,14 +234,25 @@ class Side:
         if self._store is not None:
             self._store.close()
 
+    def _cases(self, ids: list[str], block: int) -> tuple[Case, ...]:
+        return tuple(self._turns[each, block].case for each in ids)
+
+    def _failed(self) -> dict[str, list[str]]:
+        assert self._runner is not None
+        return {"failed": [case.id for case in self._runner.failed]}
+
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
-        """What there is to do: {"session": its id, "seed", "blocks", "turns": [[case id, block]], "done": the same,
-        "left_out": {case id: why} of what launches have shown not to run here}."""
+        """What there is to do: {"session": its id, "seed", "blocks", "rounds" in which cases take turns, "cohorts":
+        ids of those that share launches, "alone": {case id: why} of others, "turns": [[case id, block]], "done": the
+        same, "left_out": {case id: why} of what launches have shown not to run here}."""
         self._state, plan = state, state.plan
         return {
             "session": state.session_id,
             "seed": plan.seed,
-            "blocks": plan.protocol.launches,
+            "blocks": plan.blocks,
+            "rounds": plan.protocol.rounds,
+            "cohorts": [[case.id for case in cohort] for cohort in cohorts(plan.cases)],
+            "alone": {case.id: why for case in plan.cases if (why := why_alone(case))},
             "turns": turns_of(plan),
             "done": sorted(state.done),
             "left_out": left_out(plan),

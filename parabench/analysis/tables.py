@@ -17,7 +17,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.turns import IN_TURNS, paired_numbers, shared_launches
+from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, shared_launches
 from parabench.plan.case import Case
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
@@ -66,10 +66,11 @@ def launch_columns(results: Results, session: Session) -> Columns:
     Raises UsageError for a session that trained nothing.
     """
     session.require("training", results.path)
-    launches = results.launch_columns[results.launch_columns["session_id"] == session.id]
-    launches = launches.assign(launch_id=launches["id"])
-    ids = launches["id"]
-    table = numbered(launches, results.steps_columns, {session.id: bool(session.environment.get("gpus"))})
+    gpus = {session.id: bool(session.environment.get("gpus"))} | _gpus_of_partner(results, session)
+    launches = results.launch_columns[np.isin(results.launch_columns["session_id"], list(gpus))]
+    both = numbered(launches.assign(launch_id=launches["id"]), results.steps_columns, gpus)
+    table: Columns = both[launches["session_id"] == session.id]
+    ids = table["launch_id"]
     warned = set(results.finding_columns[results.finding_columns["code"] == UNVERIFIED]["launch_id"].tolist())
     seconds = table["launch_step_s"]
     tokens = table["global_batch"] * table["seq_len"] / np.where(seconds > 0, seconds, np.nan)
@@ -85,12 +86,21 @@ def launch_columns(results: Results, session: Session) -> Columns:
     return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
+def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
+    """{id: whether its machine had GPUs} of the other side of the session, where that is a side of an `ab`."""
+    return {
+        row["id"]: bool(json.loads(row["environment"]).get("gpus"))
+        for row in records(results.session_columns, ("id", "environment", "interleaved"))
+        if session.interleaved and json.loads(row["interleaved"] or "{}").get("run") == session.interleaved["run"]
+    }
+
+
 def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     """Launches with their case's fields, `label`, `statistic`, `in_turns` (it shared its ranks with other cases),
     `shared_launch` (the first of those that did), `launch_step_s`, `p90_s`, `drift` and `n_steps`.
 
-    `launches` are rows of the store of any sessions, by rising `launch_id`; `steps` is `Results.steps`; `gpus` tells of
-    each session whether its machine had some.
+    `launches` are rows of the store of any sessions, of an `ab` of both sides, by rising `launch_id`; `steps` is
+    `Results.steps`; `gpus` tells of each session whether its machine had some.
     """
     ids = np.asarray(launches["launch_id"])
     fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
@@ -101,6 +111,9 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     if in_turns.any():
         first = shared_launches(ids, in_turns, launches["session_id"], table["block"], table["facts"])
         numbers = paired_numbers(ids, in_turns, first, numbers, table["facts"], steps)
+        pair = pair_launches(ids, table["case_id"], table["block"], table["facts"])
+        if (pair != ids).any():
+            numbers = paired_numbers(ids, in_turns, pair, numbers, table["facts"], steps)
     return table.assign(in_turns=in_turns, shared_launch=first, launch_step_s=numbers)
 
 

@@ -18,6 +18,8 @@ from parabench.store.columns import Array, Rows
 
 # What the facts hold, as JSON, of a launch that several cases shared.
 IN_TURNS = '"turns": {'
+# And of one that took turns with a launch of the other side of an `ab`.
+IN_PAIR = '"pair": {'
 # The share of rounds that count for nothing at each end: a turn into which another process came is no measure of its
 # case. On two quiet cores (12 cases and a twin, 6 launches of 20 rounds) a launch's number had a standard deviation of
 # 2.4 % with it, 2.4 % with none, 2.6 % with 0.2 and 3.1 % with the median of rounds.
@@ -35,13 +37,26 @@ def shared_launches(ids: Array, in_turns: Array, session: Any, block: Any, facts
     return found
 
 
+def pair_launches(ids: Array, case: Array, block: Array, facts: Array) -> Array:
+    """Of each launch, given as for `shared_launches`, the id of the first of the two that took turns as the sides of an
+    `ab`; its own of every other."""
+    first: dict[tuple[Any, ...], int] = {}
+    found = ids.copy()
+    for at, text in enumerate(facts.tolist()):
+        if IN_PAIR in (text or ""):
+            key = _turns(text)["pair"]["run"], int(block[at]), case[at]
+            found[at] = first.setdefault(key, int(ids[at]))
+    return found
+
+
 def paired_numbers(
     ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, facts: Array, steps: Rows
 ) -> Array:
     """Each launch's number in seconds, made of its rounds where it took turns to its end with others, else that of
     `seconds`, which it has by itself; `steps` is as `Results.steps` has it.
 
-    The mean of the numbers of a shared launch, on the log scale, stays what it is: its level is that of the launch.
+    The mean of the numbers of a shared launch, on the log scale, stays what it is: its level is that of the launch. Of
+    two sides of an `ab` it is given as `pair_launches` has it: then the numbers differ by what their rounds do.
     """
     values, of = np.asarray(steps["step_s"], dtype=float), np.asarray(steps["launch_id"])
     begin, end = np.searchsorted(of, ids), np.searchsorted(of, ids, side="right")

@@ -9,6 +9,7 @@ import click
 from parabench.commands.compare import OF_GATE, OUTPUTS
 from parabench.commands.options import axes_in, command, gate_options, session_options, shared, training_options
 from parabench.commands.output import STANDARD_OUTPUT, console, files_in, give, renders_of
+from parabench.plan.protocol import MOST_ROUNDS
 
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 @click.option("--a", "a", required=True, metavar="SIDE", help="The base, or '' for this checkout and environment.")
 @click.option("--b", "b", required=True, metavar="SIDE", help="The candidate.")
 @shared(*training_options)
+@click.option(
+    "--rounds",
+    type=click.IntRange(0, MOST_ROUNDS),
+    help="In how many rounds of a launch the ranks of both sides take turns of a few steps; 0: whole launches "
+    "alternate. [default: 40, in 5 launches]",
+)
 @shared(*gate_options)
 @shared(*OUTPUTS)
 @shared(*session_options)

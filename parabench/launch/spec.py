@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from parabench.launch.token import Pair
 from parabench.store.record import AnyCase
 from parabench.workloads import WORKLOADS, kind_of
 
@@ -15,7 +16,8 @@ from parabench.workloads import WORKLOADS, kind_of
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
     """One launch: cases that share its ranks, how each is measured, and after how many seconds the launch counts as
-    hung. Traces that the protocol asks for go into the folder `traces` of each node; None: none are written.
+    hung. Traces that the protocol asks for go into the folder `traces` of each node; None: none are written. With a
+    `pair` its turns alternate with those of another launch of this node.
 
     Raises ValueError for cases that cannot share ranks.
     """
@@ -25,6 +27,7 @@ class LaunchSpec:
     protocol: Any
     deadline_s: float
     traces: Path | None = None
+    pair: Pair | None = None
 
     def __post_init__(self) -> None:
         if len({(each.nodes, each.device, each.backend) for each in self.cases}) != 1:

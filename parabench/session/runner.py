@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -196,7 +196,8 @@ class TrainingRunner(Runner[Case, Protocol]):
     """Verifies each training against that of one device."""
 
     _failed_references: dict[str, int] = field(default_factory=dict)
-    _failed: set[Case] = field(default_factory=set)
+    # Those of which a launch that counts has failed.
+    failed: set[Case] = field(default_factory=set)
 
     def _judge(self, launch: Launch, case: Case) -> None:
         reference = self.references.get(case.reference().id)
@@ -221,14 +222,14 @@ class TrainingRunner(Runner[Case, Protocol]):
                 continue
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
-            alone = [each for each in launches if each.case in self._failed]
-            together = cohorts([case for case in by_case if case not in self._failed])
+            alone = [each for each in launches if each.case in self.failed]
+            together = cohorts([case for case in by_case if case not in self.failed])
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 
     def _finish(self, launch: Launch) -> None:
         if launch.status is not Status.OK and launch.block >= FIRST_BLOCK:
-            self._failed.add(cast(Case, launch.case))
+            self.failed.add(cast(Case, launch.case))
         super()._finish(launch)
 
     def run_turns(self, planned: Sequence[PlannedLaunch[Case]]) -> None:
@@ -238,19 +239,26 @@ class TrainingRunner(Runner[Case, Protocol]):
         while left:
             block = planned[0].block
             self.progress.taking_turns(list(left), block)
-            launch = self.launch(self._shared(tuple(left), block))
-            for arm in launch.arms:
-                each = left.pop(cast(Case, arm.case))
-                arm.block, arm.position = block, each.position
-                self._judge(arm, each.case)
-                self._finish(arm)
+            launch = self.launch(self.turns_spec(tuple(left), block))
+            for case in self.keep_turns(launch, left):
+                del left[case]
             if not launch.arms:
-                self._failed |= left.keys()
+                self.failed |= left.keys()
                 for each in left.values():
                     self.run_launch(each)
                 left = {}
 
-    def _shared(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
+    def keep_turns(self, launch: Launch, planned: Mapping[Case, PlannedLaunch[Case]]) -> list[Case]:
+        """Judge and keep what a shared launch tells of cases; which they are."""
+        cases = [cast(Case, arm.case) for arm in launch.arms]
+        for arm, case in zip(launch.arms, cases, strict=True):
+            arm.block, arm.position = planned[case].block, planned[case].position
+            self._judge(arm, case)
+            self._finish(arm)
+        return cases
+
+    def turns_spec(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
+        """A launch in which these cases take turns."""
         plan = self.plan
         protocol = turns_protocol(plan.protocol, plan.seed, block)
         if plan.protocol.deadline_s is not None:

@@ -18,6 +18,7 @@ from parabench.launch.outcome import reached
 from parabench.launch.rank import device_of, join_group
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path
 from parabench.launch.spec import LaunchSpec
+from parabench.launch.token import Partner
 from parabench.launch.workload import RankEnv, Workload, handed_over
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts
@@ -93,6 +94,7 @@ class TurnsWorkload(Workload):
         protocol: TurnsProtocol = spec.protocol
         all_turns = list(turns(protocol, len(spec.cases)))
         shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
+        first = launch.facts.pop("first", ())
         ended = range(len(spec.cases))
         if launch.status is not Status.OK:
             culprit = culprit_of(launch, marks, all_turns, [case.world_size for case in spec.cases])
@@ -111,7 +113,7 @@ class TurnsWorkload(Workload):
                     **launch.facts,
                     **(told[0].facts if told else {}),
                     **replicas_apart([each.checksums for each in told]),
-                    "turns": {**shared, "place": place},
+                    "turns": {**shared, "place": place, **pair_facts(spec, all_turns, place, first)},
                     "counts": asdict(counts),
                 },
                 samples=[],
@@ -152,6 +154,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
     cases = cases_of(spec)
     arms: dict[int, Arm] = {}
     at = BUILD
+    partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
 
     def use(place: int) -> None:
         case = cases[place]
@@ -165,6 +168,10 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
             at = turn.round
         # Nobody has the next turn while others are in this one; those without a part wait here, asleep.
         groups.barrier()
+        if spec.pair:
+            if partner:
+                partner.next_turn()
+            groups.barrier()
         if turn.arm not in materials:
             # It has come further than those it waits for.
             for _ in range(turn.steps * MARKS):
@@ -185,6 +192,11 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
     gc.enable()
     clock.finish()
     report = TurnsReport(rank=info.rank, arms=[None] * len(cases))
+    if spec.pair:
+        groups.barrier()
+    if partner:
+        partner.end()
+        report.facts["first"] = partner.first
     for place, arm in arms.items():
         use(place)
         report.arms[place] = told = report_of(arm.case, info.rank, arm.training, arm.parallel, arm.known)
@@ -221,6 +233,15 @@ def culprit_of(launch: Launch, marks: Sequence[Marks], all_turns: Sequence[Turn]
     came = reached(marks[rank])
     turn, _ = turn_at(all_turns, came // MARKS)
     return turn.arm if came and turn is not None and rank < sizes[turn.arm] else None
+
+
+def pair_facts(spec: LaunchSpec, all_turns: Sequence[Turn], place: int, first: Sequence[bool]) -> dict[str, Any]:
+    """Of a launch that took turns with another: which side of which run it is, and in which rounds the case at `place`
+    had its turn before the other side's. `first` says of each turn whether it was."""
+    if spec.pair is None:
+        return {}
+    rounds = [was for turn, was in zip(all_turns, first, strict=False) if turn.arm == place and turn.round >= 0]
+    return {"pair": {"run": spec.pair.run, "side": spec.pair.side, "first": rounds}}
 
 
 def steps_of(marks: Marks, all_turns: Sequence[Turn], place: int) -> tuple[Marks, list[Phase]]:

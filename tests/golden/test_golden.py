@@ -160,8 +160,8 @@ class SideHere:
         launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
         self._side = Side(lambda told: heard(variant.name, told), launcher)
 
-    def hello(self) -> None:
-        self.ask("hello")
+    def hello(self) -> bool:
+        return bool(self.ask("hello")["turns"])
 
     def say(self, question: str, **values: Any) -> None:
         self._answer = self._side.answer(question, json.loads(json.dumps(values)))
@@ -188,7 +188,8 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     monkeypatch.setattr(
         driver, "running", lambda _, heard: nullcontext([SideHere(one, heard, slower) for one in sides])
     )
-    run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"))
+    monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
+    run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
     return told(lambda console: driver.run_ab(asked, console))
 

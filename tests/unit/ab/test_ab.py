@@ -23,7 +23,7 @@ from rich.console import Console
 from fake_launch import FakeLauncher
 from parabench.ab import driver as ab
 from parabench.ab.driver import AbRequest, hide, pairs, run_ab
-from parabench.ab.server import PROTOCOL, Side, labels
+from parabench.ab.server import IN_TURNS, PROTOCOL, Side, labels
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
@@ -128,8 +128,10 @@ class InProcess:
         side._tell = lambda told: heard(variant.name, json.loads(json.dumps(told)))
         self.answers: list[dict[str, Any]] = []
 
-    def hello(self) -> None:
-        assert self.side.answer("hello", {})["protocol"] == PROTOCOL
+    def hello(self) -> bool:
+        there = self.side.answer("hello", {})
+        assert there["protocol"] == PROTOCOL
+        return bool(there.get("turns"))
 
     def say(self, question: str, **values: Any) -> None:
         self.answers.append(json.loads(json.dumps(self.side.answer(question, json.loads(json.dumps(values))))))
@@ -151,6 +153,11 @@ class InProcess:
         self.side._store = None
 
 
+def blamed(answers: list[dict[str, Any]]) -> int | None:
+    """Of launches that take turns, the side of which it failed."""
+    return next((at for at, each in enumerate(answers) if each["status"] != Status.OK), None)
+
+
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
 
 
@@ -165,6 +172,7 @@ class Lab:
         self.interrupt_at: int | None = None
         self.output = ""
         monkeypatch.setattr(ab, "running", self.running)
+        monkeypatch.setattr(ab, "hear_turns", lambda sides, token: blamed([side.hear() for side in sides]))
 
     @contextmanager
     def running(self, variants: list[Any], heard: Any) -> Iterator[list[InProcess]]:
@@ -182,7 +190,7 @@ class Lab:
             jitter = 1 + 0.0004 * ((7 * len(self.log)) % 5)
             fake.step_s = lambda case: self.step_s[name] * jitter
             launched = fake(spec)
-            self.log.append((name, spec.case.label, len(fake.calls)))
+            self.log.append((name, ", ".join(case.label for case in spec.cases), len(fake.calls)))
             return launched
 
         return launch
@@ -192,7 +200,7 @@ class Lab:
             suite=suite,
             argv=["parabench", "ab"],
             out=self.folder / "out",
-            **({"axes": AXES, "launches": 3, "steps": 4} if suite else {}) | fields,
+            **({"axes": AXES, "launches": 3, "steps": 4, "rounds": 0} if suite else {}) | fields,
         )
         console = Console(file=StringIO(), width=200)
         try:
@@ -287,6 +295,125 @@ def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
     # Complete, it is only compared again; and as it was asked for it is the same ab.
     assert lab.run(b="TOKEN=hush", resume=True) == 0, lab.output
     assert lab.launches() == there
+
+
+# -- launches that take turns ---------------------------------------------------------------------------------------
+
+ROUNDS = {"rounds": 4, "launches": 2}
+
+
+def blocks(lab: Lab, at: int) -> list[str]:
+    """What was launched from the `at`-th launch on: the side, and how many cases."""
+    return [f"{side}{len(said.split(', 2 ranks')) - 1}" for side, said, _ in lab.log[at:]]
+
+
+def test_both_sides_launch_all_cases_at_once_after_a_launch_of_each(lab: Lab) -> None:
+    lab.step_s["b"] = 0.0107
+    assert lab.run(**ROUNDS) == 1, lab.output
+    assert len(lab.log) == 2 + 2 * 3 + 2 * 2
+    assert blocks(lab, 8) == ["a3", "b3", "a3", "b3"]
+    there = [each for each in lab.launches() if each[2] >= 0]
+    assert len(there) == len(set(there)) == 2 * 3 * 3
+    facts = [json.loads(text) for text in load(lab.folder / "out" / "results.db").launch["facts"]]
+    pairs = [each["turns"]["pair"] for each in facts if "turns" in each]
+    assert len(pairs) == 12
+    assert len({each["run"] for each in pairs}) == 1
+    # What each launch has to itself is no part of the comparison.
+    assert "2 launches per side" in lab.output
+
+
+def test_turns_are_what_is_measured_where_nobody_says(lab: Lab) -> None:
+    lab.run(rounds=None, launches=None)
+    protocol = select_session(load(lab.folder / "out" / "results.db"), "ab-b").plan["protocol"]
+    assert {name: protocol[name] for name in IN_TURNS} == IN_TURNS
+    lab.run(rounds=None, launches=None, axes=("strategy=single",))
+    plan = select_session(load(lab.folder / "out" / "results.db"), "ab-2-b").plan
+    assert plan["protocol"]["rounds"] == IN_TURNS["rounds"]
+
+
+class Older(Side):
+    def hello(self) -> dict[str, Any]:
+        return {name: value for name, value in super().hello().items() if name != "turns"}
+
+    def plan(self, **request: Any) -> dict[str, Any]:
+        assert not {"turns", "rounds"} & request.keys()
+        return super().plan(**request)
+
+
+def test_whole_launches_alternate_where_a_side_knows_no_turns(lab: Lab) -> None:
+    lab.sides["b"] = lab.sides["a"] = Older
+    lab.run(rounds=4)
+    assert "whole launches alternate: the parabench of side a and side b knows no turns" in lab.output
+    assert set(blocks(lab, 2)) == {"a1", "b1"}
+
+
+def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = lab.launcher
+
+    def launcher(name: str) -> Callable[..., Launch]:
+        launch = plain(name)
+
+        def failing(spec: LaunchSpec) -> Launch:
+            seen = launch(spec)
+            if name == "b" and spec.pair and len(spec.cases) == 3:
+                # A launch that fails has the case whose turn it was.
+                seen.status, seen.failure = Status.CRASHED, Failure("ended by SIGKILL", 0)
+                seen.arms = [replace(seen.arms[1], status=Status.CRASHED, failure=seen.failure)]
+            return seen
+
+        return failing
+
+    monkeypatch.setattr(lab, "launcher", launcher)
+    assert lab.run(**ROUNDS) == 1, lab.output
+    # Block 2: both at once, which fails; the two others at once; the one that failed on the other side by itself.
+    # Block 3: the two at once, and the one that has failed by itself.
+    assert blocks(lab, 8)[:5] == ["a3", "b3", "a2", "b2", "a1"]
+    assert sorted(blocks(lab, 13)) == ["a1", "a2", "b1", "b2"]
+    there = [each for each in lab.launches() if each[2] >= 0]
+    assert len(there) == len(set(there)) == 2 * 3 * 3
+    statuses = load(lab.folder / "out" / "results.db").launch["status"].tolist()
+    assert statuses.count("crashed") == 1
+
+
+def test_launches_that_fail_before_any_turn_are_made_one_by_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = lab.launcher
+
+    def launcher(name: str) -> Callable[..., Launch]:
+        launch = plain(name)
+
+        def failing(spec: LaunchSpec) -> Launch:
+            seen = launch(spec)
+            if name == "a" and spec.pair:
+                seen.status, seen.failure, seen.arms = Status.FAILED, Failure("no port", 0), []
+            return seen
+
+        return failing
+
+    monkeypatch.setattr(lab, "launcher", launcher)
+    assert lab.run(**ROUNDS) in (0, 3), lab.output
+    assert blocks(lab, 8)[:2] == ["a3", "b3"]
+    assert sorted(blocks(lab, 10)) == ["a1"] * 6 + ["b1"] * 6
+
+
+def test_too_little_memory_for_both_sides_is_said(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    need = Side.turns_need
+    monkeypatch.setattr(Side, "turns_need", lambda side, **asked: need(side, **asked) | {"bytes": 1e15})
+    assert lab.run(**ROUNDS) in (0, 3), lab.output
+    assert "whole launches alternate in 3 cases: both sides at once need 2000000.0 GB of memory, and " in lab.output
+    assert set(blocks(lab, 2)) == {"a1", "b1"}
+
+
+def test_turns_that_were_stopped_go_on(lab: Lab) -> None:
+    lab.interrupt_at = 9  # side b of the first pair: nothing of it is kept
+    assert lab.run(**ROUNDS) == STOPPED
+    before, lab.interrupt_at = lab.launches(), None
+    assert len([each for each in before if each[2] >= 0]) == 6
+    assert lab.run(suite=None, resume=True) in (0, 3), lab.output
+    assert "resuming: 6 of 18 launches are done" in lab.output
+    assert "a pair is completed" not in lab.output
+    there = lab.launches()
+    assert there[: len(before)] == before
+    assert len([each for each in there if each[2] >= 0]) == len({each for each in there if each[2] >= 0}) == 18
 
 
 class OneCaseLess(Side):
