@@ -37,7 +37,7 @@ def half_width(launches: pd.DataFrame) -> float:
     """The largest half-width of a comparison with the fastest, as a fraction."""
     effects = fit(launches)
     best = min(effects.cases, key=lambda case: effects.means[case])
-    return math.expm1(float(np.max(effects.half_widths(best))))
+    return math.expm1(float(np.max(effects.best_half_widths(best))))
 
 
 def main(launches: int = 5, rounds: int = 20) -> None:

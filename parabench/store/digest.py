@@ -1,7 +1,8 @@
 """A launch's samples in brief, kept beside them: reading a large store then costs a hundredth of its rows.
 
-Nothing is decided here that an analysis could want otherwise: a digest holds each step on its slowest rank, each rank's
-median of every part of a step and of how far its device lagged, and all that belongs to no step, as it was told.
+Nothing is decided here that an analysis could want otherwise: a digest holds each timed or settling step on its slowest
+rank, each rank's median of every part of a timed step and of how far its device lagged, and all that belongs to no
+step, as it was told.
 Numbers that are unknown are NaN.
 """
 
@@ -14,7 +15,8 @@ from typing import NamedTuple
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Phase, Sample
 
-# The kinds of digests: of timed steps `slowest`, by step, and `median`, by rank; `whole`, by rank, is of no step.
+# The kinds of digests: of timed and of settling steps `slowest`, by step; of timed ones `median`, by rank; `whole`, by
+# rank, is of no step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 _TIMED = ("step_s", *STEP_PARTS, "device_lag_s")
@@ -35,18 +37,20 @@ def digests(samples: Iterable[Sample]) -> list[Digest]:
     """Those of one launch, from its samples in the order in which they were told."""
     whole: dict[tuple[str, str], list[tuple[int, float]]] = {}
     by_rank: dict[str, dict[int, list[float]]] = {}
-    steps: dict[int, float] = {}
+    steps: dict[str, dict[int, float]] = {}
     for rank, step, phase, metric, told in samples:
         value = _UNKNOWN if told is None else float(told)
         if step is None:
             whole.setdefault((phase, metric), []).append((rank, value))
-        elif phase == Phase.MEASURE and metric in _TIMED:
+            continue
+        if phase == Phase.MEASURE and metric in _TIMED:
             by_rank.setdefault(metric, {}).setdefault(rank, []).append(value)
-            if metric == "step_s":
-                before = steps.get(step, value)
-                # Unknown on one rank is unknown: nobody can say that another was the slowest.
-                steps[step] = value if value > before or value != value else before
-    found = [_packed(SLOWEST, Phase.MEASURE, "step_s", sorted(steps.items()))] if steps else []
+        if metric == "step_s" and phase in (Phase.MEASURE, Phase.SETTLE):
+            slowest = steps.setdefault(phase, {})
+            before = slowest.get(step, value)
+            # Unknown on one rank is unknown: nobody can say that another was the slowest.
+            slowest[step] = value if value > before or value != value else before
+    found = [_packed(SLOWEST, phase, "step_s", sorted(slowest.items())) for phase, slowest in steps.items()]
     for metric, ranks in by_rank.items():
         medians = [(rank, _median(values)) for rank, values in sorted(ranks.items())]
         found.append(_packed(MEDIAN, Phase.MEASURE, metric, medians))

@@ -74,7 +74,15 @@ class Results:
     def steps_columns(self) -> Columns:
         """`launch_id, step, step_s` of every timed step, by launch and step. It takes as long as its slowest rank, so
         `step_s` is the maximum over ranks; NaN when a rank's is unknown."""
-        found = self._digested(SLOWEST)
+        return self._steps(Phase.MEASURE)
+
+    @property
+    def settling_columns(self) -> Columns:
+        """The same of the first steps of turns, which do not count."""
+        return self._steps(Phase.SETTLE)
+
+    def _steps(self, phase: Phase) -> Columns:
+        found = self._digested(SLOWEST, f"phase = '{phase}'")
         return Columns({"launch_id": found["launch_id"], "step": found["rank"], "step_s": found["value"]})
 
     @property
@@ -113,9 +121,9 @@ class Results:
         (The plus in `+launch_id` keeps SQLite from an index that it would have to sort by.)"""
         return int(self.launch_columns["id"].max()) if len(self.launch_columns) else 0
 
-    def _digested(self, kind: str) -> Columns:
+    def _digested(self, kind: str, where: str = "TRUE") -> Columns:
         """One row a number: `launch_id, rank, phase, metric, value`; `rank` may be a step."""
-        packed = self.columns("digest", f"kind = '{kind}'")
+        packed = self.columns("digest", f"kind = '{kind}' AND {where}")
         counts = np.array([len(value) // 8 for value in packed["value"]], dtype=np.int64)
         return Columns(
             {

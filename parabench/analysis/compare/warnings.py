@@ -16,8 +16,8 @@ from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.stats.quantiles import studentized_range
 from parabench.analysis.stats.ttest import LEAST_SD, TTest, logs_of
-from parabench.analysis.stats.tukey import studentized_range
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
 from parabench.analysis.warnings.launches import session_warnings

@@ -63,7 +63,9 @@ def bucket_curves(
             continue
         best = min(ids, key=effects.means.__getitem__)
         others = [case for case in ids if case != best]
-        widths = {case: effects.half_width(best, case) for case in others} if decided else {}
+        # As the set of the best is found, which the curve is part of.
+        width_of = dict(zip(effects.cases, effects.best_half_widths(best), strict=True))
+        widths = {case: width_of[case] for case in others} if decided else {}
         half_width = format.number_or_none(math.expm1(max(widths.values()))) if widths else None
         upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)
         near = set(effects.indistinguishable(best)) if decided else set(ids)

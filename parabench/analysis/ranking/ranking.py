@@ -161,7 +161,8 @@ def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | N
     """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
     many more blocks would make that sharp enough."""
     among = near if len(near) > 1 else effects.cases
-    widest = max(effects.half_width(case, first) for case in among if case != first)
+    widths = dict(zip(effects.cases, effects.best_half_widths(first), strict=True))
+    widest = max(widths[case] for case in among if case != first)
     half_width = format.number_or_none(math.expm1(widest))
     if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
         return half_width, None

@@ -13,7 +13,7 @@ from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
-from parabench.analysis.stats.tukey import Numbers
+from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import timed_launches
 from parabench.store.columns import Rows
 from parabench.store.record import FIRST_BLOCK

@@ -1,9 +1,10 @@
-"""The additive model log(number) = case + block: its fit, and Tukey's simultaneous comparison of cases.
+"""The additive model log(number) = case + block: its fit, and the simultaneous comparison of cases.
 
-Blocks are every case launched once, interleaved, so what drifts between blocks (clocks, neighbours,
-temperature) cancels. With every case in every block this is "centre by block, then compare means with the
-studentized range"; the least squares form gives the same numbers there, and stays right when a launch is
-missing (Tukey-Kramer). A case's own noise counts too: four ranks on two cores are louder than two.
+Blocks are every case launched once, interleaved, so what drifts between blocks (clocks, neighbours, temperature)
+cancels. With every case in every block this is "centre by block, then compare means"; the least squares form gives the
+same numbers there, and stays right when a launch is missing. Cases are compared with the best by Hsu's multiple
+comparisons with the best, all pairs by Tukey and Kramer's. A case's own noise counts too: four ranks on two cores are
+louder than two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.tukey import Numbers, range_cdf, studentized_range, t_quantile
+from parabench.analysis.stats.layout import Layout, Places
+from parabench.analysis.stats.quantiles import (
+    MOST_ALIKE,
+    Numbers,
+    dunnett,
+    dunnett_cdf,
+    studentized_range,
+    t_quantile,
+)
 from parabench.store.columns import Rows, coded
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
@@ -50,24 +59,61 @@ class Effects:
     df: int
     residual: float
     variances: dict[str, float]
-    _layout: _Layout
+    _layout: Layout
 
     def half_width(self, case: str, other: str) -> float:
-        """Half-width (log scale) of the simultaneous interval of case - other; infinite when unknown."""
+        """Half-width (log scale) of the interval of case - other, simultaneous for all pairs; infinite when unknown."""
         if other in self._scales:  # it is the same the other way round
             case, other = other, case
         return float(self.half_widths(case)[self._place[other]])
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """The same against each of `cases`, in their order."""
+        k = len(self.cases)
+        return self._widths(case, studentized_range(k, self.df, confidence) if self.df > 0 and k > 1 else 0.0)
+
+    def best_half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
+        """How far (log scale) each of `cases`, in their order, may be behind `case`, the best by its mean, and still be
+        the best of all: in `confidence` of sessions the true best is no further behind. Infinite when unknown.
+
+        A case that is the best is a control that no other beats, so it is compared by Dunnett's one-sided quantile for
+        all others (J. C. Hsu, "Multiple Comparisons", 1996, chapter 4). The correlation of these comparisons is a half
+        where all means are equally certain, and less for a case of more launches than others, whose quantile is larger:
+        with a half for all, a race would exclude its true best too often, once others have left. Their mean stands for
+        all correlations, which errs on the side of a larger quantile.
+        """
+        if confidence not in self._quantiles:
+            own, component = self._noise[0], self._layout.component[: len(self.cases)]
+            others = np.bincount(component)[component] - 1
+            # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
+            mean = (np.bincount(component, own)[component] - own) / np.maximum(others, 1)
+            df = _freedom(self.df, len(self.cases))
+            self._quantiles[confidence] = self._of_best(others, df, _ratio(own, own + mean), confidence)
+        return self._widths(case, self._quantiles[confidence])
+
+    def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float) -> Numbers:
+        """Each case's quantile for as many comparisons with `others`, for differences over the square root of 2.
+
+        Where these are not all other cases, the chance of an error is shared by the number of comparisons. Between
+        eighths of the correlation quantiles are interpolated: a thousand cases need nine.
+        """
+        found = np.ones(len(others))
+        for count in set(others.tolist()) - {0} if df > 0 else ():
+            own = others == count
+            share = confidence ** (count / (len(self.cases) - 1))
+            eighths = 8 * np.minimum(correlation[own], MOST_ALIKE)
+            knots = np.arange(math.floor(eighths.min()), math.ceil(eighths.max()) + 1)
+            found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
+        return math.sqrt(2) * found
+
+    def _widths(self, case: str, quantiles: float | Numbers) -> Numbers:
+        """The quantiles of cases, in their order, times the `scales` of their differences from this one."""
         at = self._place[case]
         if case not in self._scales:
             self._scales[case] = self._layout.scales(at, *self._noise)
-        scales = self._scales[case]
-        if self.df < 1:
-            widths = np.full(len(scales), np.inf)
-        else:
-            widths = (studentized_range(len(self.cases), self.df, confidence) if len(scales) > 1 else 0.0) * scales
+        widths = np.full(len(self.cases), np.inf)
+        if self.df > 0:
+            widths = quantiles * self._scales[case]
         widths[at] = 0.0
         return widths
 
@@ -91,6 +137,11 @@ class Effects:
         """By case, what was asked for: all pairs of a thousand cases would be a million."""
         return {}
 
+    @cached_property
+    def _quantiles(self) -> dict[float, Numbers]:
+        """By confidence, what was asked for: each bucket curve asks."""
+        return {}
+
     def own_half_width(self, case: str) -> float:
         """Half-width (log scale) of one mean's interval; infinite without a residual."""
         if self.df < 1:
@@ -98,17 +149,18 @@ class Effects:
         return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(self.variances[case] / self.n[case])
 
     def indistinguishable(self, case: str, confidence: float = CONFIDENCE) -> list[str]:
-        """The cases whose simultaneous interval against `case` holds zero, fastest first, with `case`."""
-        apart = np.abs(self.levels - self.means[case])
-        near = [self.cases[at] for at in np.flatnonzero(apart <= self.half_widths(case, confidence) + ROUNDING)]
+        """The cases that may be the best where `case` is so by its mean (Hsu's multiple comparisons with the best),
+        fastest first, with `case`."""
+        behind = self.levels - self.means[case]
+        near = [self.cases[at] for at in np.flatnonzero(behind <= self.best_half_widths(case, confidence) + ROUNDING)]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
-        """The fewest blocks, all cases in each, for at most `half_width` between any of `among` (the common noise
+        """The fewest blocks, all cases in each, for at most `half_width` between the best and `among` (the common noise
         decides where none are named); capped at MOST_BLOCKS + 1.
 
-        The half-width is q(k, (k-1)(blocks-1)) * noise / sqrt(blocks): small enough when the range's probability
-        below half_width * sqrt(blocks) / noise reaches CONFIDENCE, which is one integral instead of a search.
+        The half-width is d * noise * sqrt(2 / blocks): small enough when the probability of Dunnett's t below
+        half_width * sqrt(blocks / 2) / noise reaches CONFIDENCE, which is one integral instead of a search.
         """
         loudest = sorted(self.variances[case] for case in among)[-2:]
         noise = math.sqrt(sum(loudest) / len(loudest)) if loudest else self.residual
@@ -121,101 +173,14 @@ def _fewest_blocks(k: int, noise: float, half_width: float) -> int:
         return 2
 
     def enough(blocks: int) -> bool:
-        q = half_width * math.sqrt(blocks) / noise
-        return range_cdf(q, k, (k - 1) * (blocks - 1)) >= CONFIDENCE
+        d = half_width * math.sqrt(blocks / 2) / noise
+        return dunnett_cdf(d, k - 1, _freedom((k - 1) * (blocks - 1), k)) >= CONFIDENCE
 
     low, high = 1, MOST_BLOCKS + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Which case was launched in which block, and what least squares of case + block makes of it.
-
-    `counts` has shape (cases, blocks). Cases are many and blocks are few, so cases are eliminated: what is left to
-    solve is the `reduced` system of blocks, symmetric, with a null space that is known (the level of each component of
-    cases and blocks that launches connect), so that no rank is guessed. With every case in every block this is
-    centring. J. A. John and E. R. Williams, "Cyclic and Computer Generated Designs" (1995), section 1.3.
-    """
-
-    counts: Numbers
-    component: np.ndarray[Any, np.dtype[np.int64]]
-
-    @classmethod
-    def of(cls, case: np.ndarray, block: np.ndarray) -> _Layout:
-        """The layout of launches with these places of their cases and blocks."""
-        k, b = int(case.max()) + 1, int(block.max()) + 1
-        counts = np.zeros((k, b))
-        np.add.at(counts, (case, block), 1.0)
-        # Blocks are of one component where cases connect them, through other blocks too.
-        joined = counts.T @ counts > 0
-        while (further := joined @ joined).sum() > joined.sum():
-            joined = further
-        of_block = np.unique(joined.argmax(axis=1), return_inverse=True)[1]
-        return cls(counts, np.concatenate([of_block[counts.argmax(axis=1)], of_block]))
-
-    @cached_property
-    def n(self) -> Numbers:
-        """Launches of each case."""
-        total: Numbers = self.counts.sum(axis=1)
-        return total
-
-    @cached_property
-    def shares(self) -> Numbers:
-        """The share of each case's launches that lies in each block."""
-        return self.counts / self.n[:, None]
-
-    @cached_property
-    def reduced(self) -> Numbers:
-        """The pseudo-inverse of the blocks' system when cases are eliminated, of shape (blocks, blocks)."""
-        system = np.diag(self.counts.sum(axis=0)) - self.counts.T @ self.shares
-        component = self.component[len(self.counts) :]
-        alike = component[:, None] == component
-        null = alike / alike.sum(axis=0)  # projects onto the level of each component
-        inverse: Numbers = np.linalg.inv(system + null) - null
-        return inverse
-
-    @property
-    def rank(self) -> int:
-        """Of the design matrix: each component's level is in its cases and in its blocks."""
-        return len(self.component) - int(self.component.max()) - 1
-
-    def solve(self, y: Numbers, case: np.ndarray, block: np.ndarray) -> tuple[Numbers, Numbers]:
-        """(case effects, block effects) of least squares with the least norm."""
-        own = np.bincount(case, y) / self.n
-        blocks: Numbers = self.reduced @ (np.bincount(block, y) - self.counts.T @ own)
-        cases: Numbers = own - self.shares @ blocks
-        effects = np.concatenate([cases, blocks])
-        sign = np.repeat([1.0, -1.0], self.counts.shape)
-        shift = -np.bincount(self.component, sign * effects) / np.bincount(self.component)
-        effects += sign * shift[self.component]
-        return effects[: len(cases)], effects[len(cases) :]
-
-    def leverages(self, case: np.ndarray, block: np.ndarray) -> Numbers:
-        """Of each launch: the diagonal of the matrix that makes fitted numbers of measured ones."""
-        spread = self.shares @ self.reduced
-        own = 1 / self.n + np.einsum("ij,ij->i", spread, self.shares)
-        found: Numbers = own[case] - 2 * spread[case, block] + self.reduced.diagonal()[block]
-        return found
-
-    def noise(self, variances: Numbers) -> Numbers:
-        """The covariance of the right side of the blocks' system, of shape (blocks, blocks), where one launch of a case
-        has its own of `variances`."""
-        total: Numbers = np.diag(variances @ self.counts) - (self.counts * variances[:, None]).T @ self.shares
-        return total
-
-    def scales(self, at: int, own: Numbers, noise: Numbers) -> Numbers:
-        """The standard error of the case at place `at` minus each case, over the square root of 2, where each case's
-        mean has a variance of its `own` and blocks add their `noise`; infinite where the launches cannot compare the
-        two."""
-        apart = (self.shares - self.shares[at]) @ self.reduced
-        squared = own + own[at] + np.einsum("ij,ij->i", apart @ noise, apart)
-        component = self.component[: len(own)]
-        scales: Numbers = np.where(component == component[at], np.sqrt(np.maximum(0.0, squared) / 2), np.inf)
-        return scales
 
 
 @dataclass(frozen=True)
@@ -230,18 +195,36 @@ class StratifiedEffects(Effects):
     """
 
     between: Effects
-    cohort: np.ndarray[Any, np.dtype[np.int64]]
+    cohort: Places
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """Against cases of other cohorts from the variances of both strata, with the degrees of freedom of the levels,
         of which there are few and whose variance is the larger."""
-        widths, between, at = Effects.half_widths(self, case, confidence), self.between, self._place[case]
+        df = self.between.df
+        across = studentized_range(len(self.cases), df, confidence) if df > 0 else 0.0
+        return self._in_strata(case, Effects.half_widths(self, case, confidence), across)
+
+    def best_half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
+        """The same in two strata: comparisons across cohorts have in common the case's own level and, where they are
+        with cases of one cohort, that cohort's."""
+        sizes, level = np.bincount(self.cohort), self.between._noise[0]
+        own = level[self.cohort] + self._within
+        others = len(self.cases) - sizes[self.cohort]
+        mean = (own.sum() - np.bincount(self.cohort, own)[self.cohort]) / np.maximum(others, 1)
+        pairs = sizes * (sizes - 1) * level
+        shared = own + (pairs.sum() - pairs[self.cohort]) / np.maximum(others * (others - 1), 1)
+        df = _freedom(self.between.df, len(sizes))
+        across = self._of_best(others, df, _ratio(shared, own + mean), confidence)
+        return self._in_strata(case, Effects.best_half_widths(self, case, confidence), across)
+
+    def _in_strata(self, case: str, inside: Numbers, across: float | Numbers) -> Numbers:
+        """Half-widths `inside` the cohort of a case, and what quantiles make of the noise `across` cohorts."""
+        between, at = self.between, self._place[case]
         if between.df < 1:
-            return widths
+            return inside
         apart = between._layout.scales(int(self.cohort[at]), *between._noise)[self.cohort]
         within = (self._within[at] + self._within) / 2
-        across = studentized_range(len(self.cases), between.df, confidence) * np.sqrt(apart**2 + within)
-        return np.where(self.cohort == self.cohort[at], widths, across)
+        return np.where(self.cohort == self.cohort[at], inside, across * np.sqrt(apart**2 + within))
 
     def own_half_width(self, case: str) -> float:
         between, at = self.between, self._place[case]
@@ -262,6 +245,24 @@ class StratifiedEffects(Effects):
         """The variance of each case's mean around that of its cohort; 0 where the case is all of it."""
         found: Numbers = self._noise[0] * (1 - 1 / np.bincount(self.cohort)[self.cohort])
         return found
+
+
+def _freedom(df: int, cases: int) -> float:
+    """Degrees of freedom of the variance of a difference between two means, of variances as `_moderated` makes them.
+
+    By the variance of that variance where cases are equally noisy (F. E. Satterthwaite, 1946): fewer than the `df` of
+    the common variance, and equal to it for two `cases`.
+    """
+    if df < 1:
+        return 0.0
+    own = df / cases
+    return (COMMON_WEIGHT + own) ** 2 / (own / 2 + COMMON_WEIGHT * (COMMON_WEIGHT + 2 * own) / df)
+
+
+def _ratio(part: Numbers, whole: Numbers) -> Numbers:
+    """Of variances: a half where there is no noise at all."""
+    found: Numbers = np.divide(part, whole, out=np.full(len(part), 0.5), where=whole > 0)
+    return found
 
 
 def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
@@ -292,7 +293,7 @@ def _fit(of_case: Any, of_block: Any, y: Numbers) -> Effects:
     """Least squares of log(number) = case + block."""
     case, cases = coded(of_case)
     block, blocks = coded(of_block)
-    layout = _Layout.of(case, block)
+    layout = Layout.of(case, block)
     means, levels = layout.solve(y, case, block)
     df = len(y) - layout.rank
     error = y - means[case] - levels[block]

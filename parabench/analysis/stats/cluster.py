@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.tukey import t_quantile
+from parabench.analysis.stats.quantiles import t_quantile
 
 Matrix = NDArray[np.float64]
 

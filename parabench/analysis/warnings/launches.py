@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis.carry_over import carry_over
 from parabench.analysis.environment.nodes import crowded, rank_said, several_nodes, sharing
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
+from parabench.analysis.text import carry_over as text
 from parabench.analysis.text import format
 from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings import nodes as node_checks
@@ -54,6 +56,7 @@ def session_warnings(seen: SessionData) -> list[Finding]:
         *arithmetic(seen),
         *_noisy(cases),
         *_drifting(seen.valid),
+        *_carried_over(seen),
         *_slow_ranks(seen),
         *(finding for findings in CHECKS for finding in findings(seen)),
     ]
@@ -173,6 +176,19 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
             f"{format.percent(abs(largest))}.",
             advice="Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
             case_id=str(case_id),
+        )
+
+
+def _carried_over(seen: SessionData) -> Iterator[Finding]:
+    tested = seen.once(carry_over)
+    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    for case_id, said in text.found(tested, labels) if tested else ():
+        yield Finding(
+            code="carry_over",
+            message=said,
+            advice="Trust no smaller difference between cases that shared launches; launches of their own (--rounds 0) "
+            "carry nothing over.",
+            case_id=case_id,
         )
 
 

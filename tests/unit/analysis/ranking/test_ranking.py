@@ -16,7 +16,7 @@ from parabench.analysis.ranking.answer import case_rows
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.stats.tukey import studentized_range
+from parabench.analysis.stats.quantiles import dunnett, studentized_range
 from parabench.analysis.tables import case_table, launch_table
 from parabench.analysis.text.best import lines
 from parabench.analysis.text.ranking import notes, sentence, to_dict
@@ -70,20 +70,10 @@ def test_two_that_are_close_are_told_together_and_the_default_among_them(tmp_pat
     assert "PyTorch's default" in sentence(answer)
 
 
-def test_false_exclusions_of_equal_cases_stay_near_five_percent():
-    """The family-wise promise, on launch effects and block effects: the best must rarely exclude an equal."""
-    random = np.random.default_rng(0)
-    excluded = 0
-    for _ in range(200):
-        blocks = random.normal(0, 0.2, 4)
-        frame = pd.DataFrame(
-            [(str(c), b, math.exp(blocks[b] + random.normal(0, 0.03))) for b in range(4) for c in range(5)],
-            columns=["case_id", "block", "launch_step_s"],
-        )
-        effects = fit(frame)
-        first = min(effects.means, key=effects.means.__getitem__)
-        excluded += len(effects.indistinguishable(first)) < 5
-    assert excluded <= 0.09 * 200  # 5 % expected; 18 of 200 has p < 0.01
+def freedom(own, df):
+    """Of a difference of two variances that each count `own` residuals and four of all cases, which have `df`."""
+    weight = effects_module.COMMON_WEIGHT
+    return (weight + own) ** 2 / (own / 2 + weight * (weight + 2 * own) / df)
 
 
 def test_complete_blocks_give_the_textbook_interval():
@@ -103,10 +93,19 @@ def test_complete_blocks_give_the_textbook_interval():
     # Each case has 6 / 4 degrees of freedom of its own beside the common variance's weight.
     own = (effects_module.COMMON_WEIGHT * residual**2 + error.sum(axis=0)) / (effects_module.COMMON_WEIGHT + 6 / 4)
     assert effects.half_width("0", "3") == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
+    # No correlation of comparisons with a case is further from the half of equal variances than that of all others.
+    error = math.sqrt((own[0] + own[3]) / 3)
+    others = (own.sum() - own) / 3
+    assert effects.best_half_widths("0")[3] == pytest.approx(
+        error * dunnett(3, freedom(6 / 4, 6), 0.95, own[3] / (own[3] + others[3])), rel=1e-3
+    )
     assert effects.own_half_width("1") == pytest.approx(stats.t.ppf(0.975, 6) * math.sqrt(own[1] / 3))
     assert [effects.means[str(c)] for c in range(4)] == pytest.approx(logs.mean(axis=0).tolist())
     blocks = effects.blocks_for(0.02)
-    widths = [stats.studentized_range.ppf(0.95, 4, 3 * (b - 1)) * residual / math.sqrt(b) for b in (blocks, blocks - 1)]
+    widths = [
+        dunnett(3, freedom(3 * (b - 1) / 4, 3 * (b - 1)), 0.95) * residual * math.sqrt(2 / b)
+        for b in (blocks, blocks - 1)
+    ]
     assert widths[0] <= 0.02 < widths[1]
     quiet, *_, loud = sorted(range(4), key=lambda case: own[case])
     assert effects.blocks_for(0.01, among=[str(quiet)]) < effects.blocks_for(0.01, among=[str(loud)])
@@ -205,7 +204,7 @@ def test_the_studentized_range_is_scipys(k, df, confidence):
 def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("ring", "tree") for b in (1.0, 4.0, 10.0, 25.0)]
     near = {("ring", 10.0): 0.0400, ("ring", 25.0): 0.0401, ("tree", 25.0): 0.0402}
-    launches = fake.sweep(cases, lambda c: near.get((c.algorithm, c.bucket_mib), 0.06), noise=0.02, blocks=5)
+    launches = fake.sweep(cases, lambda c: near.get((c.algorithm, c.bucket_mib), 0.06), noise=0.025, blocks=5)
     (answer,) = spots(tmp_path, launches)
     assert [each.name for each in answer.members] == ["ddp ring, 10 to 25 MiB, 2 ranks", "ddp tree 25 MiB, 2 ranks"]
     assert set(answer.members[0].case_ids) == {cases[2].id, cases[3].id}

@@ -112,10 +112,10 @@ def test_equal_sides_pass_with_as_many_launches_as_the_gate_asks_for():
         assert 20 < asked < 300
 
 
-def test_the_sweet_spot_set_holds_the_true_best_and_keeps_all_of_a_flat_curve():
+def test_the_sweet_spot_set_holds_the_true_best_and_each_that_is_as_fast():
     for noise in (QUIET, SHARED, PURE):
         assert sweet_spots(noise, 5, gap=0.005, sessions=100)[0] >= 0.95
-        assert sweet_spots(noise, 5, gap=0.0, sessions=300, seed=1)[1] >= 0.90
+        assert sweet_spots(noise, 5, gap=0.0, sessions=300, seed=1)[1] >= 0.94  # 95 %, known within ±0.6 %
 
 
 def test_the_set_is_not_large_for_want_of_looking():

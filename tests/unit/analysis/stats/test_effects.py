@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from parabench.analysis.stats.block_model import COMMON_WEIGHT, fit
-from parabench.analysis.stats.tukey import studentized_range
+from parabench.analysis.stats.quantiles import studentized_range
 
 
 def dense(frame):

@@ -1,0 +1,47 @@
+"""What a case's turn carries over to the next one, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from parabench.analysis.carry_over import CarryOver, Effect
+from parabench.analysis.text import format
+
+# Of each test what was found, of a case and of all together.
+_SAID = {
+    "after": "the turn after one of {case} is {slower} than after the others",
+    "first": "{case}: the first step of a turn that counts is {slower} than the later ones",
+    "long": "{case}: in turns {long} times as long a step is {slower}, against the others, than in short ones",
+    "alone": "{case}: in a launch of its own a step is {slower}, against the others, than in shared launches",
+}
+_OF_ALL = "the first step of a turn that counts is {slower} than the later ones"
+
+
+def found(seen: CarryOver, labels: Mapping[str, str]) -> Iterator[tuple[str | None, str]]:
+    """(case id, sentence) of each carry-over that was found; None for all cases."""
+    for test, effect in seen.found.items():
+        case = labels.get(effect.case_id or "", "")
+        text = (_SAID[test] if case else _OF_ALL).format(case=case, slower=_slower(effect), long=seen.long)
+        said = f"Carry-over between turns: {text}{_interval(effect)}."
+        yield effect.case_id, said
+
+
+def sentence(seen: CarryOver) -> str:
+    """What was tested and how much is ruled out, where nothing was found."""
+    of = f"{format.count(seen.launches, 'shared launch')}"
+    if seen.found:
+        return f"Carry-over between turns was found in {of}; see the warnings."
+    ends = [abs(end) for each in seen.tests["after"] for end in (each.low, each.high) if end is not None]
+    bound = f": a turn depends on the case before it by less than {format.percent(max(ends))} (95 %)" if ends else ""
+    return f"No carry-over between turns was found in {of}{bound}."
+
+
+def _slower(effect: Effect) -> str:
+    size = effect.size or 0.0
+    return f"{format.percent(abs(size))} {'slower' if size > 0 else 'faster'}"
+
+
+def _interval(effect: Effect) -> str:
+    if effect.low is None or effect.high is None:
+        return ""
+    return f" (95 %: {format.signed(effect.low)} to {format.signed(effect.high)})"

@@ -1,0 +1,120 @@
+"""Comparisons with the best: Dunnett's quantile against published and independent values, and what a set of the best
+promises: that the true best is in it, whatever launches the cases have."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.quantiles import MOST_ALIKE, dunnett, dunnett_cdf, t_quantile
+
+# So many degrees of freedom that the standard deviation is as good as known.
+KNOWN = 1e8
+
+
+@pytest.mark.parametrize(
+    ("df", "confidence", "published"),
+    [
+        (5, 0.95, (2.02, 2.44, 2.68, 2.85, 2.98)),
+        (10, 0.95, (1.81, 2.15, 2.34, 2.47, 2.56)),
+        (20, 0.95, (1.72, 2.03, 2.19, 2.30, 2.39)),
+        (10, 0.99, (2.76, 3.11, 3.31, 3.45, 3.56)),
+    ],
+)
+def test_dunnetts_quantile_is_that_of_his_tables(df, confidence, published):
+    """C. W. Dunnett, 1955, table 1, for one to five comparisons."""
+    assert tuple(round(dunnett(count, df, confidence), 2) for count in range(1, 6)) == published
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "df", "correlation"), [(2, 1, 0.5), (3, 4, 0.25), (11, 22.5, 0.5), (26, 52, 0.875), (11, 286, 0.0)]
+)
+@pytest.mark.parametrize("confidence", [0.95, 0.9999])
+def test_dunnetts_quantile_is_that_of_the_double_integral(comparisons, df, correlation, confidence):
+    """Trapezoids converge at an exponential rate: here of twice as many, farther out, and of scipy's distributions."""
+    z, step = np.linspace(-10, 10, 401, retstep=True)
+    ends = np.log([stats.chi.ppf(1e-15, df), stats.chi.isf(1e-18, df)]) - math.log(df) / 2
+    logs, log_step = np.linspace(*ends, 1001, retstep=True)
+    s = np.exp(logs)
+    density = s * math.sqrt(df) * stats.chi.pdf(s * math.sqrt(df), df)
+    d = dunnett(comparisons, df, confidence, correlation)
+    free = (math.sqrt(correlation) * z + d * s[:, None]) / math.sqrt(1 - correlation)
+    highest = special.ndtr(free) ** comparisons @ stats.norm.pdf(z) * step
+    assert density @ highest * log_step == pytest.approx(confidence, abs=1e-9)
+
+
+def test_the_limits_of_dunnetts_quantile():
+    assert dunnett(1, 7, 0.95) == dunnett(1, 7, 0.95, 0.25) == t_quantile(0.95, 7)
+    independent = stats.norm.ppf(0.95 ** (1 / 9))
+    assert dunnett(9, KNOWN, 0.95, 0.0) == pytest.approx(independent, abs=1e-6)
+    assert dunnett_cdf(0.0, 2, 10) == pytest.approx(1 / 3)  # the control is the best of three equal means
+    falling = [dunnett(9, 20, 0.95, rho) for rho in np.linspace(0, MOST_ALIKE, 8).tolist()]
+    assert falling == sorted(falling, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_mean_correlation_stands_for_unequal_ones_on_the_safe_side(seed):
+    """The comparisons of a control of variance 1 with means of other variances have the correlations of a product."""
+    random = np.random.default_rng(seed)
+    others = np.exp(random.normal(0, 2, int(random.integers(2, 20))))
+    loads = 1 / np.sqrt(1 + others)
+    d = dunnett(len(others), KNOWN, 0.95, min(MOST_ALIKE, 1 / (1 + others.mean())))
+    z = np.linspace(-9, 9, 4001)[:, None]
+    below = np.prod(stats.norm.cdf((loads * z + d) / np.sqrt(1 - loads**2)), axis=1)
+    assert integrate.simpson(below * stats.norm.pdf(z[:, 0]), x=z[:, 0]) >= 0.95
+
+
+def session(random, launches, truth, noise=0.02):
+    """A launch of each case in each of its first blocks."""
+    case = np.repeat(np.arange(len(launches)), launches)
+    block = np.concatenate([np.arange(n) for n in launches])
+    logs = np.asarray(truth)[case] + 0.2 * random.standard_normal(max(launches))[block]
+    return {"case_id": case, "block": block, "launch_step_s": np.exp(logs + noise * random.standard_normal(len(case)))}
+
+
+def held(launches, truth, sessions):
+    """In how many sessions the set holds the first case."""
+    random = np.random.default_rng(0)
+    count = 0
+    for _ in range(sessions):
+        effects = fit(session(random, launches, truth))
+        count += 0 in effects.indistinguishable(min(effects.cases, key=effects.means.__getitem__))
+    return count
+
+
+def fewest(sessions):
+    """A chance of 95 % gives fewer in one of a thousand tries."""
+    return int(stats.binom.ppf(0.001, sessions, 0.95))
+
+
+LAUNCHES = {
+    "all 3": lambda k: [3] * k,
+    "all 12": lambda k: [12] * k,
+    "it alone 12, the others 2": lambda k: [12] + [2] * (k - 1),
+    "half 12, half 2": lambda k: [12] * (k // 2) + [2] * (k // 2 + k % 2),
+    "it 2, the others 12": lambda k: [2] + [12] * (k - 1),
+}
+
+
+@pytest.mark.parametrize("cases", [4, 12, 27])
+@pytest.mark.parametrize("launches", LAUNCHES)
+def test_the_set_holds_the_best_in_95_of_100_sessions(cases, launches):
+    """Where all are equal, which is the hardest, each is as good as the best."""
+    assert held(LAUNCHES[launches](cases), np.zeros(cases), 500) >= fewest(500)
+
+
+@pytest.mark.parametrize("cases", [4, 12, 27])
+@pytest.mark.parametrize("launches", ["all 3", "half 12, half 2"])
+def test_it_does_where_one_is_the_best_or_each_a_little_worse(cases, launches):
+    one_best = np.where(np.arange(cases) == 0, 0.0, 0.01)
+    for truth in (one_best, 0.002 * np.arange(cases)):
+        assert held(LAUNCHES[launches](cases), truth, 100) >= fewest(100)
+
+
+def test_a_set_is_smaller_than_where_all_pairs_are_compared():
+    effects = fit(session(np.random.default_rng(1), [5] * 12, np.zeros(12)))
+    assert (effects.best_half_widths(0) <= 0.85 * effects.half_widths(0)).all()
