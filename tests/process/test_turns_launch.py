@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -10,18 +11,23 @@ import numpy as np
 import pytest
 
 from guard import GUARD_S
+from parabench.collectives import ON_ANY_BACKEND
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import TurnsProtocol, cohorts
+from parabench.plan.turns import TurnsProtocol, cohorts, why_alone
 from parabench.store.record import Launch, Phase, Status
+from parabench.strategies import STRATEGIES
 from parabench.workloads.verify import Reference, reference_of, verify
 from trained_helpers import cpu_case
 
 TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
 # As many steps as each of them takes.
 REFERENCE = Protocol(warmup=2, steps=6, instrumented=0)
+
+# Launches that share out every strategy over every algorithm.
+PARTS = 6
 
 MIXED = (
     cpu_case(strategy="ddp", bucket_mib=0.5),
@@ -59,11 +65,10 @@ def share(cases: Sequence[Case], protocol: TurnsProtocol = TURNS, deadline_s: fl
     return launch(LaunchSpec(kind="turns", cases=tuple(cases), protocol=protocol, deadline_s=deadline_s))
 
 
-def test_all_that_share_a_launch_train_as_one_device_does():
-    assert cohorts(MIXED) == [MIXED]
-    seen = share(MIXED)
+def check(seen: Launch, cases: Sequence[Case]) -> None:
+    """Each case took its turns and computed what one device does."""
     assert seen.status is Status.OK, seen.failure
-    assert [arm.case for arm in seen.arms] == list(MIXED)
+    assert [arm.case for arm in seen.arms] == list(cases)
     for arm in seen.arms:
         verify(arm, reference())
         assert arm.status is Status.OK, (arm.case.label, arm.failure)
@@ -74,6 +79,29 @@ def test_all_that_share_a_launch_train_as_one_device_does():
         assert np.isfinite(measured).all()
         assert len(arm.step_times(Phase.SETTLE)) == TURNS.rounds * TURNS.settle
         assert {sample.rank for sample in arm.samples} == set(range(arm.case.world_size))
+
+
+def test_all_that_share_a_launch_train_as_one_device_does():
+    assert cohorts(MIXED) == [MIXED]
+    check(share(MIXED), MIXED)
+
+
+def every_case() -> Iterator[Case]:
+    """Every strategy that can share, over every algorithm, on two and on four ranks."""
+    for name, entry in STRATEGIES.items():
+        for ranks in (1,) if entry.one_rank_only else (2, 4):
+            for algorithm in ON_ANY_BACKEND if "algorithm" in entry.axes else ("native",):
+                case = cpu_case(strategy=name, algorithm=algorithm, world_size=ranks)
+                if why_alone(case) is None:
+                    yield case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_strategy_and_algorithm_trains_as_one_device_does_beside_others(part):
+    cases = random.Random(0).sample(every := list(every_case()), len(every))[part::PARTS]
+    assert len(cohorts(cases)) == 1
+    check(share(cases), cases)
 
 
 @pytest.mark.parametrize("wrong", ["FORGETFUL", "DOUBLING"])
