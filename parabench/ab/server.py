@@ -25,10 +25,10 @@ from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
+from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
-from parabench.plan.turns import cohorts, why_alone
 from parabench.registry import import_from_here
 from parabench.session.progress import Progress, outcome
 from parabench.session.request import Planned, TrainingRequest, plan_training

@@ -83,7 +83,7 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dic
         {
             "kind": (kind, "nothing here looks like one"),
             "cores": (core_limit(root), no_limit),
-            "memory_bytes": (_memory_limit(root), no_limit),
+            "memory_bytes": (memory_limit(root), no_limit),
         }
     )
 
@@ -110,7 +110,8 @@ def core_limit(root: Path = ROOT) -> float | None:
     return min(shares, default=None)
 
 
-def _memory_limit(root: Path) -> int | None:
+def memory_limit(root: Path = ROOT) -> int | None:
+    """How many bytes the control groups allow; None without a limit."""
     limits = []
     for folder in _groups(root, "memory"):
         said = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or "max"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the planner needs. `gpus_reason` says why `gpus` is empty, `cuda_fault` why this torch cannot use them.
+    `memory_bytes` is how much processes may have; None where it is not known.
 
     Of a session on several nodes each is like this one, and runs up to `ranks_per_node` ranks. None: nobody said how
     many a node is to run.
@@ -68,6 +70,7 @@ class Machine:
     ranks_per_node: int | None = None
     nccl: Nccl = field(default_factory=Nccl)
     cuda_fault: str | None = None
+    memory_bytes: int | None = None
 
     def ranks(self, device: str) -> int:
         """How many ranks a node may run on `device` ("cpu" or "cuda")."""
@@ -91,12 +94,19 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """What this process may use: its cores, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
+    """What this process may use: its cores, its memory, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
     from parabench.machine import gpus, nvml
 
     found, reason = gpus.devices(nvml.visible_devices)
     fault = gpus.fault_here(found) if found else None
-    return Machine(cores=cores(), gpus=found, gpus_reason=reason, nccl=this_nccl(), cuda_fault=fault)
+    return Machine(
+        cores=cores(),
+        gpus=found,
+        gpus_reason=reason,
+        nccl=this_nccl(),
+        cuda_fault=fault,
+        memory_bytes=min(psutil.virtual_memory().total, host.memory_limit() or sys.maxsize),
+    )
 
 
 def cores() -> int:

@@ -9,16 +9,13 @@ changes, and is balanced so that each case follows each other one equally often.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from parabench.machine import accelerator
-from parabench.plan.case import Case
 from parabench.plan.fields import Checked, Field
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Phase
-from parabench.strategies import Rule, entry_of
 
 # One round of so many is of long turns: in them what a case left behind is a smaller share of the next one's turn, so
 # that the ratios of both tell whether it matters. A launch of four rounds has one.
@@ -130,33 +127,3 @@ def _williams(n: int) -> list[tuple[int, ...]]:
     first = [0, *((step + 1) // 2 if step % 2 else n - step // 2 for step in range(1, n))]
     rows = [tuple((place + shift) % n for place in first) for shift in range(n)]
     return rows if n % 2 == 0 or n == 1 else rows + [row[::-1] for row in rows]
-
-
-def why_alone(case: Case) -> str | None:
-    """Why a case can share its ranks with no other; None where it can."""
-    entry = entry_of(case.strategy)
-    if entry.one_process:
-        return f"{case.strategy} runs in one process"
-    if entry.rule is Rule.APPLIED_ONCE:
-        return f"ranks of {case.strategy} do not take their steps together"
-    if entry.package is not None:
-        return f"{entry.package} sets up the whole process"
-    if case.algorithm.startswith("nccl:"):
-        return f"{case.algorithm} is set for a whole process, in NCCL's environment"
-    if case.device == accelerator.TYPE:
-        return "cases on CUDA devices do not share a launch yet"
-    return None
-
-
-def cohorts(cases: Sequence[Case]) -> list[tuple[Case, ...]]:
-    """`cases` by those that share a launch, in their order; what can share with none is by itself.
-
-    A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
-    nodes each of these has its part of every case.
-    """
-    found: dict[object, list[Case]] = {}
-    for case in cases:
-        ranks = case.world_size if case.nodes > 1 else None
-        alike = (ranks, case.nodes, case.device, case.backend, case.threads)
-        found.setdefault(case if why_alone(case) else alike, []).append(case)
-    return [tuple(each) for each in found.values()]

@@ -20,13 +20,14 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
+from parabench.plan.cohorts import SHARE, cohorts, state_bytes, why_alone
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
 from parabench.plan.plan import Plan, unknown_fields
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
-from parabench.plan.turns import TurnsProtocol, cohorts, turns_protocol, why_alone
+from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.serve.text import duration
 from parabench.session.links import expected_links
@@ -75,7 +76,7 @@ def dry_run(request: Request, console: Console) -> int:
     for line in (
         *notes,
         *case_lines(state.plan, SCREENFUL if console.is_terminal else None),
-        *plan_lines(state, launches, links, until=bool(stopping)),
+        *plan_lines(state, launches, links, until=bool(stopping), memory_bytes=machine.memory_bytes),
     ):
         log(line)
     times = expected(launches, machine, known_seconds(store, state.plan.protocol), store)
@@ -121,7 +122,11 @@ def planned_for(
 
 
 def plan_lines(
-    state: SessionState[Any, Any], launches: Sequence[ExpectedLaunch], links: Sequence[str], until: bool
+    state: SessionState[Any, Any],
+    launches: Sequence[ExpectedLaunch],
+    links: Sequence[str],
+    until: bool,
+    memory_bytes: int | None,
 ) -> Iterator[str]:
     """The plan in numbers, with what `links` says of the step before it."""
     plan = state.plan
@@ -130,7 +135,7 @@ def plan_lines(
         "; --until-decided may add blocks for the candidates for fastest" if until else ""
     )
     if plan.takes_turns:
-        yield from _turns(plan)
+        yield from _turns(plan, memory_bytes)
     yield f"sizes:     {format.listed(sizes(plan.cases), 8)}"
     if of_trainings:
         yield f"each step: {format.listed(_work(plan.cases), 8)}"
@@ -138,8 +143,8 @@ def plan_lines(
         ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
         yield f"buffers:   {format.listed(ranges)}"
     counts = Counter(min(block, FIRST_BLOCK) for _, block, _ in launches)
-    runner = RUNNERS[plan.kind](plan=plan)
-    left = count_launches([each for each in launches if each[1] >= FIRST_BLOCK])
+    runner = RUNNERS[plan.kind](plan=plan, memory_bytes=memory_bytes)
+    left = count_launches([each for each in launches if each[1] >= FIRST_BLOCK], memory_bytes)
     total = sum(1 for _ in runner.launches_of(plan.launches()))
     done = f" ({total - left:,} of {total:,} are done)" if state.done else ""
     yield f"launches:  {left:,}{done}{_apart(counts)}"
@@ -152,10 +157,10 @@ def plan_lines(
     yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
 
 
-def _turns(plan: Plan[Case, Protocol]) -> Iterator[str]:
+def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str]:
     """Which cases share launches, and which do not, with the reason."""
     protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK)
-    every = cohorts(plan.cases)
+    every = cohorts(plan.cases, memory_bytes)
     together = [cohort for cohort in every if why_alone(cohort[0]) is None]
     yield (
         f"turns:     after the first block, {format.count(len(together), 'launch')} per block shared by "
@@ -165,6 +170,10 @@ def _turns(plan: Plan[Case, Protocol]) -> Iterator[str]:
     )
     alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
     yield from (f"           never shared: {why}" for why in alone)
+    if memory_bytes is not None and len(every) > len(cohorts(plan.cases)):
+        held = format.mebibytes(sum(state_bytes(case) for cohort in together for case in cohort))
+        room = f"{100 * SHARE:g} % of this machine's {format.mebibytes(memory_bytes)}"
+        yield f"           split anew in each block: their training states take up to {held}, and a launch's may {room}"
 
 
 def _cohort(cases: Sequence[Case]) -> str:
@@ -291,7 +300,7 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
     if seen:
         lines.append(f"{duration(sum(seen))} for {format.count(len(seen), 'launch')}, as measured in {store}")
     if guessed:
-        starts = count_launches(guessed)
+        starts = count_launches(guessed, machine.memory_bytes)
         more = f"the start of {format.count(starts, 'launch')}: {duration(starts * LAUNCH_S, 1)} or more"
         guess = _guess_calls if isinstance(guessed[0][0], CollectiveCase) else _guess_steps
         lines += [*guess(guessed, machine), more]
@@ -299,14 +308,14 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
     return lines
 
 
-def count_launches(measured: Sequence[ExpectedLaunch]) -> int:
+def count_launches(measured: Sequence[ExpectedLaunch], memory_bytes: int | None) -> int:
     """How many launches they are: cases that take turns share one."""
     shared: dict[int, list[Case]] = defaultdict(list)
     for case, block, protocol in measured:
         if isinstance(protocol, TurnsProtocol):
             shared[block].append(case)
     alone = len(measured) - sum(map(len, shared.values()))
-    return alone + sum(len(cohorts(cases)) for cases in shared.values())
+    return alone + sum(len(cohorts(cases, memory_bytes)) for cases in shared.values())
 
 
 def _as_measured(known: Known, case: Any, block: int, protocol: Any) -> float | None:

@@ -12,11 +12,12 @@ from typing import Any, Generic, cast
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
+from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
-from parabench.plan.turns import cohorts, turns_protocol, why_alone
+from parabench.plan.turns import turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.progress import Progress
 from parabench.store.record import (
@@ -64,7 +65,8 @@ def _nobody(*_: Any, **__: Any) -> Any:
 class Runner(Generic[C, P]):
     """Runs a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
     a case was taken; without it none is taken. `check` raises where no launch can follow one. Without
-    `probes` NCCL is not asked what it chooses. Traces that the protocol asks for go to the folder `traces`."""
+    `probes` NCCL is not asked what it chooses. Traces that the protocol asks for go to the folder `traces`. Cases that
+    share a launch have `memory_bytes` of a node, as far as that is known."""
 
     plan: Plan[C, P]
     launch: Executor = _nobody
@@ -75,6 +77,7 @@ class Runner(Generic[C, P]):
     check: Callable[[Launch], None] = lambda launch: None
     probes: bool = True
     traces: Path | None = None
+    memory_bytes: int | None = None
     # Of the single-device runs of trainings, by case.
     references: dict[str, Reference] = field(default_factory=dict)
     # By (case id, whether it was launched as a reference, which may take another number of steps).
@@ -223,7 +226,7 @@ class TrainingRunner(Runner[Case, Protocol]):
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
             alone = [each for each in launches if each.case in self.failed]
-            together = cohorts([case for case in by_case if case not in self.failed])
+            together = cohorts([case for case in by_case if case not in self.failed], self.memory_bytes)
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 

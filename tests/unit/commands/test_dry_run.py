@@ -21,7 +21,7 @@ from fake_launch import FakeLauncher
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
-from parabench.machine.machine import Machine
+from parabench.machine.machine import Machine, this_machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
@@ -375,3 +375,14 @@ def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suit
     assert told["turns"].endswith("never shared: ranks of parameter_server_async do not take their steps together")
     # Each of five by itself; then four together and the one that shares with none, twice.
     assert told["launches"] == "9, plus 1 reference on one device"
+
+
+def test_cases_that_do_not_fit_into_memory_together_are_split_and_the_reason_is_said(suite, tmp_path, monkeypatch):
+    nano = 16 * MODELS["gpt-nano"].parameters
+    here = replace(this_machine(), memory_bytes=8 * nano)
+    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: here)
+    told = facts(said(suite, tmp_path / "out", rounds=10))
+    # Three of two ranks, and one device.
+    assert "2 launches per block shared by 2 cases of 1 to 2 ranks and 2 cases of 2 ranks" in told["turns"]
+    assert "split anew in each block: their training states take up to" in told["turns"]
+    assert told["launches"] == "8, plus 1 reference on one device"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
 
 from parabench.errors import UsageError
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import BUILD, WARM_UP, TurnsProtocol, cohorts, orders, turns, turns_protocol, why_alone
+from parabench.plan.turns import BUILD, WARM_UP, TurnsProtocol, orders, turns, turns_protocol
 from parabench.store.record import Phase
 
 
@@ -77,37 +76,6 @@ def test_blocks_of_a_session_have_other_orders():
     protocol = Protocol(rounds=8)
     assert turns_protocol(protocol, 0, 1) != turns_protocol(protocol, 0, 2)
     assert turns_protocol(protocol, 0, 1) == turns_protocol(protocol, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"strategy": "dp"}, "runs in one process"),
-        ({"strategy": "parameter_server_async", "algorithm": "native"}, "do not take their steps together"),
-        ({"strategy": "deepspeed1"}, "deepspeed sets up the whole process"),
-        ({"algorithm": "nccl:tree"}, "NCCL's environment"),
-        ({"device": "cuda", "backend": "nccl"}, "CUDA"),
-    ],
-)
-def test_what_shares_its_ranks_with_no_other_case_says_why(fields, why):
-    assert why in why_alone(case(**fields))
-
-
-def test_cases_share_a_launch_where_one_group_of_processes_can_hold_them():
-    together = [case(), case(strategy="single", world_size=1), case(world_size=4), case(strategy="fsdp")]
-    threads = [case(threads=2), case(world_size=4, threads=2)]
-    alone = case(strategy="parameter_server_async")
-    assert cohorts([together[0], alone, threads[0], *together[1:], threads[1]]) == [
-        tuple(together), (alone,), tuple(threads),
-    ]  # fmt: skip
-    assert not any(map(why_alone, [*together, *threads]))
-
-
-def test_on_several_nodes_cases_share_a_launch_where_they_need_the_same_ranks():
-    two, four = (case(world_size=ranks, nodes=2) for ranks in (2, 4))
-    assert cohorts([two, four, replace(two, algorithm="ring")]) == [(two, replace(two, algorithm="ring")), (four,)]
-    with pytest.raises(ValueError, match="world size"):
-        LaunchSpec(kind="turns", cases=(two, four), protocol=TurnsProtocol(), deadline_s=1.0)
 
 
 def test_a_plan_with_rounds_launches_each_case_once_by_itself_and_then_in_shared_launches():

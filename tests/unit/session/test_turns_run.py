@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,9 @@ from rich.console import Console
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import session_data
+from parabench.machine.machine import this_machine
+from parabench.plan.case import Case
+from parabench.plan.cohorts import SHARE, state_bytes
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
@@ -121,3 +125,18 @@ def test_a_deadline_that_was_asked_for_is_each_cases(run):
     fake = FakeLauncher()
     run(fake, deadline_s=70.0)
     assert {(spec.kind, spec.deadline_s) for spec in fake.specs} == {("training", 70.0), ("turns", 280.0)}
+
+
+def test_cases_that_do_not_fit_into_memory_together_are_compared_over_blocks_that_split_them_otherwise(
+    run, tmp_path, monkeypatch
+):
+    held = {case: state_bytes(case) for case in [Case(world_size=2), Case(strategy="fsdp", world_size=2)]}
+    here = replace(this_machine(), memory_bytes=round(2 * max(held.values()) / SHARE))
+    monkeypatch.setattr("parabench.session.session.this_machine", lambda: here)
+    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
+    code, said = run(fake, launches=6)
+    assert code == 0
+    assert [len(spec.cases) for spec in fake.specs[5:]] == [2] * 12
+    assert "Fastest: ddp native 4 MiB, 2 ranks" in said
+    launch = load(tmp_path / "out" / "results.db").launch
+    assert not launch.duplicated(["case_id", "block"]).any()

@@ -1,0 +1,86 @@
+"""Which cases share a launch, as far as one group of processes and the memory of a machine can hold them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from parabench.machine import accelerator
+from parabench.plan.case import Case
+from parabench.plan.validate import entry_of_model
+from parabench.strategies import Rule, entry_of
+from parabench.strategies.memory import WHOLE, Shape
+
+# What of a machine's memory the training states of a launch may take by theory. The rest is for activations, buckets,
+# the processes themselves and whoever else is there.
+SHARE = 0.5
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def why_alone(case: Case) -> str | None:
+    """Why a case can share its ranks with no other; None where it can."""
+    entry = entry_of(case.strategy)
+    if entry.one_process:
+        return f"{case.strategy} runs in one process"
+    if entry.rule is Rule.APPLIED_ONCE:
+        return f"ranks of {case.strategy} do not take their steps together"
+    if entry.package is not None:
+        return f"{entry.package} sets up the whole process"
+    if case.algorithm.startswith("nccl:"):
+        return f"{case.algorithm} is set for a whole process, in NCCL's environment"
+    if case.device == accelerator.TYPE:
+        return "cases on CUDA devices do not share a launch yet"
+    return None
+
+
+def cohorts(cases: Sequence[Case], memory_bytes: int | None = None) -> list[tuple[Case, ...]]:
+    """`cases` by those that share a launch, in their order; what can share with none is by itself.
+
+    A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
+    nodes each of these has its part of every case.
+
+    Where a node has `memory_bytes`, those whose training states would take more than SHARE of it are split evenly among
+    several launches. Cases in another order are split otherwise: as every block has its own, each two cases soon meet.
+    """
+    found: dict[object, list[Case]] = {}
+    for case in cases:
+        ranks = case.world_size if case.nodes > 1 else None
+        alike = (ranks, case.nodes, case.device, case.backend, case.threads)
+        found.setdefault(case if why_alone(case) else alike, []).append(case)
+    if memory_bytes is None:
+        return [tuple(each) for each in found.values()]
+    return [part for each in found.values() for part in _split(each, SHARE * memory_bytes)]
+
+
+def state_bytes(case: Case) -> float:
+    """What parameters, gradients and optimizer state of a case take on a node by theory, at most: as if tensor parallel
+    split nothing, and FSDP gathered all parameters at once."""
+    whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
+    ranks = case.world_size
+    shape = Shape(
+        whole=whole,
+        tensor=0.0,
+        root=whole,
+        ranks=ranks,
+        sharing=case.tp_size or ranks,
+        node=case.ranks_per_node or ranks,
+    )
+    state = (entry_of(case.strategy).memory or WHOLE).state(shape)
+    return (state.parameters + state.gradients + state.optimizer) * ranks / case.nodes
+
+
+def _split(cases: Sequence[Case], most: float) -> Iterator[tuple[Case, ...]]:
+    """The fewest even parts of `cases` of which none takes more; a case that takes more is by itself."""
+    states = {case: state_bytes(case) for case in cases}
+    small = [case for case in cases if states[case] <= most]
+    yield from ((case,) for case in cases if states[case] > most)
+    for count in itertools.count(1):
+        parts: list[list[Case]] = [[] for _ in range(count)]
+        held = [0.0] * count
+        for case in small:
+            least = held.index(min(held))
+            parts[least].append(case)
+            held[least] += states[case]
+        if max(held) <= most:
+            yield from (tuple(part) for part in parts if part)
+            return

@@ -1,0 +1,95 @@
+"""Which cases share a launch: what one group of processes can hold, and what fits into memory."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from parabench.launch.spec import LaunchSpec
+from parabench.models import MODELS
+from parabench.plan.case import Case
+from parabench.plan.cohorts import SHARE, cohorts, state_bytes, why_alone
+from parabench.plan.turns import TurnsProtocol
+
+
+def case(**fields):
+    return Case(**{"strategy": "ddp", "world_size": 2, "device": "cpu", "backend": "gloo", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"strategy": "dp"}, "runs in one process"),
+        ({"strategy": "parameter_server_async", "algorithm": "native"}, "do not take their steps together"),
+        ({"strategy": "deepspeed1"}, "deepspeed sets up the whole process"),
+        ({"algorithm": "nccl:tree"}, "NCCL's environment"),
+        ({"device": "cuda", "backend": "nccl"}, "CUDA"),
+    ],
+)
+def test_what_shares_its_ranks_with_no_other_case_says_why(fields, why):
+    assert why in why_alone(case(**fields))
+
+
+def test_cases_share_a_launch_where_one_group_of_processes_can_hold_them():
+    together = [case(), case(strategy="single", world_size=1), case(world_size=4), case(strategy="fsdp")]
+    threads = [case(threads=2), case(world_size=4, threads=2)]
+    alone = case(strategy="parameter_server_async")
+    assert cohorts([together[0], alone, threads[0], *together[1:], threads[1]]) == [
+        tuple(together), (alone,), tuple(threads),
+    ]  # fmt: skip
+    assert not any(map(why_alone, [*together, *threads]))
+
+
+def test_on_several_nodes_cases_share_a_launch_where_they_need_the_same_ranks():
+    two, four = (case(world_size=ranks, nodes=2) for ranks in (2, 4))
+    assert cohorts([two, four, replace(two, algorithm="ring")]) == [(two, replace(two, algorithm="ring")), (four,)]
+    with pytest.raises(ValueError, match="world size"):
+        LaunchSpec(kind="turns", cases=(two, four), protocol=TurnsProtocol(), deadline_s=1.0)
+
+
+# Bytes of the parameters of gpt-nano.
+K = 4 * MODELS["gpt-nano"].parameters
+
+
+@pytest.mark.parametrize(
+    ("fields", "held"),
+    [
+        ({}, 2 * 4 * K),
+        ({"world_size": 4, "nodes": 2}, 2 * 4 * K),
+        ({"precision": "bf16-true"}, 4 * K),
+        ({"strategy": "single", "world_size": 1}, 4 * K),
+        # All parameters gathered, and each rank's share of everything.
+        ({"strategy": "fsdp"}, 2 * K + 4 * K),
+        ({"strategy": "tp"}, 2 * 4 * K),
+        ({"strategy": "my_package:own"}, 2 * 4 * K),
+    ],
+)
+def test_a_training_state_is_counted_as_it_is_at_most(fields, held):
+    assert state_bytes(case(**fields)) == held
+
+
+def test_cases_that_do_not_fit_into_memory_together_are_split_evenly():
+    cases = [case(bucket_mib=size) for size in range(1, 8)]
+    held = sum(map(state_bytes, cases))
+    assert [len(part) for part in cohorts(cases, round(held / SHARE))] == [7]
+    parts = cohorts(cases, round(held / SHARE) - 1)
+    assert [len(part) for part in parts] == [4, 3]
+    assert {each for part in parts for each in part} == set(cases)
+
+
+def test_a_case_that_fits_beside_no_other_is_by_itself():
+    small = [case(), case(algorithm="ring")]
+    large = case(model="gpt2")
+    assert cohorts([small[0], large, small[1]], 1 << 30) == [(large,), tuple(small)]
+
+
+def test_in_another_order_cases_are_split_otherwise_and_soon_every_two_have_met():
+    cases, lot = [case(bucket_mib=size) for size in range(1, 7)], random.Random(0)
+    met = set()
+    for _ in range(10):
+        lot.shuffle(cases)
+        for part in cohorts(cases, round(sum(map(state_bytes, cases[:3])) / SHARE)):
+            met |= {frozenset((a, b)) for a in part for b in part if a != b}
+    assert len(met) == 6 * 5 / 2
