@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import psutil
 
@@ -24,7 +24,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.signals import Interrupted
 from parabench.store.record import Launch, Status
-from parabench.workloads.verify import reference_of, verify
+from parabench.workloads.verify import Reference, reference_of, verify
 
 ALGORITHMS = (*ON_ANY_BACKEND, "two_level(ring,tree)", "two_level(tree,tree)")
 # PyTorch's own buckets, and small ones: many reductions under way at once.
@@ -58,24 +58,34 @@ CASES = [
 ]
 
 
-def soak(launches: int, tell: Callable[[Launch], object]) -> Iterator[str]:
-    """Launch so often, `tell` of each, and yield what was wrong: a failure, a process that is left."""
+def specs(launches: int) -> Iterator[LaunchSpec]:
+    """So many launches of a case each."""
+    cases = itertools.islice(itertools.cycle(CASES), launches)
+    return (LaunchSpec.of(each, PROTOCOL, deadline_s=DEADLINE_S) for each in cases)
+
+
+def soak(specs: Iterable[LaunchSpec], reference: Protocol, tell: Callable[[Launch], object]) -> Iterator[str]:
+    """Launch each, `tell` of it, and yield what was wrong: a failure, a process that is left. All train the same as
+    one device does in the steps of `reference`."""
     start_server()
     before = children()
-    reference = launch(LaunchSpec.of(CASES[0].reference(), PROTOCOL, deadline_s=DEADLINE_S))
-    if reference.status is not Status.OK:
-        yield f"the reference is {reference.status}: {reference.failure}"
-        return
-    expected = reference_of(reference)
-    for number, each in enumerate(itertools.islice(itertools.cycle(CASES), launches)):
-        seen = launch(LaunchSpec.of(each, PROTOCOL, deadline_s=DEADLINE_S))
-        verify(seen, expected)
+    expected: Reference | None = None
+    for number, spec in enumerate(specs):
+        if expected is None:
+            single = launch(LaunchSpec.of(spec.cases[0].reference(), reference, deadline_s=DEADLINE_S))
+            if single.status is not Status.OK:
+                yield f"the reference is {single.status}: {single.failure}"
+                return
+            expected = reference_of(single)
+        seen = launch(spec)
+        for each in seen.arms or [seen]:
+            verify(each, expected)
+            if each.status is not Status.OK:
+                yield f"launch {number}, {each.case.label}: {each.status}, {each.failure}"
         tell(seen)
-        if seen.status is not Status.OK:
-            yield f"launch {number}, {each.label}: {seen.status}, {seen.failure}"
         left = {pid: name for pid, name in children().items() if pid not in before}
         if left:
-            yield f"launch {number}, {each.label}: left processes {left}"
+            yield f"launch {number}, {seen.case.label}: left processes {left}"
             before |= left
 
 
@@ -89,7 +99,7 @@ def main() -> None:
     begin, seen = time.perf_counter(), list[Launch]()
     wrong = 0
     try:
-        for complaint in soak(launches, seen.append):
+        for complaint in soak(specs(launches), PROTOCOL, seen.append):
             wrong += 1
             print(complaint, flush=True)
     except Interrupted:

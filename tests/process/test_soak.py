@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import soak
+from benchmarks import soak, turns_soak
 from parabench.launch.spec import LaunchSpec
 from parabench.store.record import Failure, Launch, Phase, Sample, Status
 
@@ -19,7 +19,7 @@ LAUNCHES = len(soak.ALGORITHMS)
 
 def test_launches_of_four_ranks_end_well_and_compute_what_one_device_does() -> None:
     seen: list[Launch] = []
-    assert list(soak.soak(LAUNCHES, seen.append)) == []
+    assert list(soak.soak(soak.specs(LAUNCHES), soak.PROTOCOL, seen.append)) == []
     assert [launch.case for launch in seen] == soak.CASES[:LAUNCHES]
     assert {launch.case.algorithm for launch in seen} == set(soak.ALGORITHMS)
     assert {launch.case.strategy for launch in seen} == {"ddp", "fsdp", "tp"}
@@ -28,6 +28,15 @@ def test_launches_of_four_ranks_end_well_and_compute_what_one_device_does() -> N
 def test_a_round_has_every_algorithm_under_every_strategy() -> None:
     pairs = {(each.algorithm, each.strategy, each.bucket_mib) for each in soak.CASES}
     assert len(pairs) == len(soak.CASES) == len(soak.ALGORITHMS) * len(soak.STRATEGIES)
+
+
+def test_shared_launches_of_any_strategies_and_sizes_end_well_and_compute_what_one_device_does() -> None:
+    seen: list[Launch] = []
+    short = list(turns_soak.specs(3))[1:]
+    assert list(soak.soak(short, turns_soak.REFERENCE, seen.append)) == []
+    assert [len(launch.arms) for launch in seen] == [len(spec.cases) for spec in short]
+    # Four ranks of which each holds what it did at each step of one of the cases.
+    assert all(len(launch.arms[0].facts["watched"]) == 4 for launch in seen)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any]) -> None:
@@ -55,7 +64,7 @@ def computes_something_else(launch: Launch) -> None:
 
 def test_a_launch_that_is_not_ok_is_told_with_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, {"tree": hangs, "two_level": computes_something_else})
-    complaints = list(soak.soak(len(soak.ALGORITHMS), lambda _: None))
+    complaints = list(soak.soak(soak.specs(LAUNCHES), soak.PROTOCOL, lambda _: None))
     assert len(complaints) == 2
     assert "launch 2, tp tree, 4 ranks: hung" in complaints[0]
     assert "no end after 60 s" in complaints[0]
@@ -70,7 +79,7 @@ def test_a_process_that_is_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
     stand_in(monkeypatch, {"ring": leaves})
     try:
-        complaints = list(soak.soak(len(soak.ALGORITHMS), lambda _: None))
+        complaints = list(soak.soak(soak.specs(LAUNCHES), soak.PROTOCOL, lambda _: None))
         assert len(complaints) == 1
         assert f"launch 1, fsdp ring, 4 ranks: left processes {{{left[0].pid}: " in complaints[0]
         assert psutil.pid_exists(left[0].pid)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from benchmarks.turns_soak import every_case
 from guard import GUARD_S
-from parabench.collectives import ON_ANY_BACKEND
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
+from parabench.plan.cohorts import cohorts
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import TurnsProtocol, cohorts, why_alone
+from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Launch, Phase, Status
-from parabench.strategies import STRATEGIES
 from parabench.workloads.verify import Reference, reference_of, verify
 from trained_helpers import cpu_case
 
@@ -56,9 +56,9 @@ MIXED = (
 
 
 @cache
-def reference() -> Reference:
+def reference(single: Case) -> Reference:
     """What one device computes in as many steps."""
-    return reference_of(launch(LaunchSpec.of(MIXED[0].reference(), REFERENCE, deadline_s=GUARD_S)))
+    return reference_of(launch(LaunchSpec.of(single, REFERENCE, deadline_s=GUARD_S)))
 
 
 def share(cases: Sequence[Case], protocol: TurnsProtocol = TURNS, deadline_s: float = GUARD_S) -> Launch:
@@ -70,7 +70,7 @@ def check(seen: Launch, cases: Sequence[Case]) -> None:
     assert seen.status is Status.OK, seen.failure
     assert [arm.case for arm in seen.arms] == list(cases)
     for arm in seen.arms:
-        verify(arm, reference())
+        verify(arm, reference(arm.case.reference()))
         assert arm.status is Status.OK, (arm.case.label, arm.failure)
         # Of ranks that train apart only the first loss is one device's.
         assert arm.facts["verified_steps"] == (1 if arm.case.strategy == "local_only" else REFERENCE.all_steps)
@@ -84,16 +84,6 @@ def check(seen: Launch, cases: Sequence[Case]) -> None:
 def test_all_that_share_a_launch_train_as_one_device_does():
     assert cohorts(MIXED) == [MIXED]
     check(share(MIXED), MIXED)
-
-
-def every_case() -> Iterator[Case]:
-    """Every strategy that can share, over every algorithm, on two and on four ranks."""
-    for name, entry in STRATEGIES.items():
-        for ranks in (1,) if entry.one_rank_only else (2, 4):
-            for algorithm in ON_ANY_BACKEND if "algorithm" in entry.axes else ("native",):
-                case = cpu_case(strategy=name, algorithm=algorithm, world_size=ranks)
-                if why_alone(case) is None:
-                    yield case
 
 
 @pytest.mark.slow
@@ -110,7 +100,7 @@ def test_a_wrong_one_is_caught_and_the_others_are_not_blamed(wrong):
     seen = share(cases)
     assert seen.status is Status.OK, seen.failure
     for arm in seen.arms:
-        verify(arm, reference())
+        verify(arm, reference(arm.case.reference()))
     assert [arm.status for arm in seen.arms] == [Status.OK, Status.WRONG, Status.OK]
 
 
