@@ -6,12 +6,13 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_table, good_sizes, launch_sizes
 from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stats.block_model import ROUNDING, fit
 from parabench.analysis.text import format
 from parabench.plan.collective_case import OPS
 from parabench.plan.collective_protocol import LATENCY
@@ -116,15 +117,19 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
 def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     """The algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
 
-    The sizes of a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one
-    in up to 26 % of sessions.
+    That they differ at all is what is claimed, so all pairs are compared and not each with the best alone. The sizes of
+    a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one in up to 26 % of
+    sessions.
     """
     names = dict(zip(good["case_id"], good["algorithm"], strict=True))
     if len(names) == 1:
         return tuple(names.values())
     effects = fit(good, "launch_call_s")
-    first = min(effects.cases, key=lambda case: effects.means[case])
-    return tuple(names[case] for case in effects.indistinguishable(first, 1 - (1 - CONFIDENCE) / sizes))
+    order = np.argsort(effects.levels, kind="stable")
+    first = effects.cases[order[0]]
+    behind = effects.levels - effects.means[first]
+    tied = behind <= effects.half_widths(first, 1 - (1 - CONFIDENCE) / sizes) + ROUNDING
+    return tuple(names[effects.cases[at]] for at in order if tied[at])
 
 
 def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[Range, ...]:
