@@ -15,7 +15,6 @@ effects of treatments", 1949; B. Jones and M. G. Kenward, "Design and Analysis o
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,9 +27,8 @@ import numpy as np
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.stats.crossover import Estimates, Numbers, Table, estimate, mean_of, undisturbed
-from parabench.analysis.turns import IN_TURNS
-from parabench.plan.turns import TurnsProtocol, orders
-from parabench.store.record import Status
+from parabench.analysis.turns import SharedLaunch, shared_launches_of
+from parabench.plan.turns import orders
 
 # What a difference between cases is worth: a carry-over above it asks for more settling steps.
 MATTERS = SHARP_ENOUGH
@@ -95,36 +93,6 @@ class CarryOver:
         return self.matters and self.settle >= MOST_SETTLE
 
 
-@dataclass(frozen=True)
-class SharedLaunch:
-    """The logarithms of the steps of a launch that cases shared: `names` by place, `rows` the places whose steps are
-    known; of each of these `settling` has shape (rounds, settle), and `timed` an array a round."""
-
-    names: tuple[str, ...]
-    protocol: TurnsProtocol
-    rows: tuple[int, ...]
-    settling: tuple[Numbers, ...]
-    timed: tuple[tuple[Numbers, ...], ...]
-
-    @property
-    def cases(self) -> list[str]:
-        """The cases of `rows`."""
-        return [self.names[place] for place in self.rows]
-
-    def parts(self, row: int, number: int) -> Numbers:
-        """The medians of a turn's steps, of a long one those of each part that is as long as a short turn."""
-        medians: Numbers = np.median(
-            self.timed[row][number].reshape(-1, self.protocol.timed_of(self.rows[row])), axis=1
-        )
-        return medians
-
-    def table(self, value: Any) -> Numbers:
-        """`value` of each row and round."""
-        return np.array(
-            [[value(row, number) for number in range(self.protocol.rounds)] for row in range(len(self.rows))]
-        )
-
-
 def settle_for(seen: CarryOver) -> int:
     """How many settling steps the next launches should have: twice as many where what was found matters."""
     return min(MOST_SETTLE, 2 * max(1, seen.settle)) if seen.matters else seen.settle
@@ -133,7 +101,7 @@ def settle_for(seen: CarryOver) -> int:
 def carry_over(seen: SessionData) -> CarryOver | None:
     """The tests of a session; None where no cases shared a launch. Where launches had more and more settling steps, of
     those with most."""
-    launches = shared_launches_of(seen)
+    launches = seen.once(shared_launches_of)
     if not launches:
         return None
     settle = max(each.protocol.settle for each in launches)
@@ -287,44 +255,6 @@ def _effects(names: Sequence[str | None], seen: Estimates, among: int | None = N
 
 def _fraction(log: float) -> float | None:
     return math.expm1(log) if math.isfinite(log) else None
-
-
-def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
-    """The launches of a session that cases shared and that ended well, with every step that is known to its end."""
-    table = seen.results.launch_columns
-    own = (table["session_id"] == seen.session.id) & (table["status"] == Status.OK)
-    groups: dict[tuple[Any, ...], dict[int, int]] = {}
-    told: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for at, facts in zip(table["id"][own].tolist(), table["facts"][own].tolist(), strict=True):
-        if IN_TURNS in facts:
-            turns = json.loads(facts)["turns"]
-            key = turns["protocol"]["seed"], *turns["cases"]
-            told[key] = turns
-            groups.setdefault(key, {})[turns["place"]] = at
-    if not groups:
-        return []
-    steps, settling = (_by_launch(each) for each in (seen.results.steps_columns, seen.results.settling_columns))
-    found = []
-    for key, places in groups.items():
-        protocol = TurnsProtocol(**told[key]["protocol"])
-        rows = []
-        for place, at in sorted(places.items()):
-            ends = np.cumsum([length * protocol.timed_of(place) for length in protocol.lengths])
-            timed, first = steps.get(at, np.empty(0)), settling.get(at, np.empty(0))
-            if len(timed) == ends[-1] and len(first) == protocol.rounds * protocol.settle:
-                rows.append((place, first.reshape(protocol.rounds, protocol.settle), tuple(np.split(timed, ends[:-1]))))
-        whole = [row for row in rows if all(np.isfinite(each).all() for each in (row[1], *row[2]))]
-        if len(whole) > 1:
-            kept, firsts, turns = zip(*whole, strict=True)
-            found.append(SharedLaunch(tuple(told[key]["cases"]), protocol, kept, firsts, turns))
-    return found
-
-
-def _by_launch(steps: Any) -> dict[int, Numbers]:
-    """The logarithms of each launch's steps, in their order."""
-    ids, first = np.unique(steps["launch_id"], return_index=True)
-    # Of no steps there is one part too, of no launch.
-    return dict(zip(ids.tolist(), np.split(np.log(steps["step_s"]), first[1:]), strict=False))
 
 
 def _alone(seen: SessionData) -> dict[str, float]:

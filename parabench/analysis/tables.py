@@ -21,7 +21,7 @@ from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, sh
 from parabench.plan.case import Case
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
-from parabench.store.record import FIRST_BLOCK, UNVERIFIED, Phase, Status
+from parabench.store.record import FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.results import Results
 from parabench.strategies import entry_of
 
@@ -106,7 +106,9 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
     table = Columns({name: np.asarray(launches[name]) for name in _KEPT}).assign(**fields)
     table = table.assign(**step_numbers(steps, ids, table["device"]))
-    in_turns = np.array([IN_TURNS in (facts or "") for facts in table["facts"].tolist()], dtype=bool)
+    # What a second copy of a case measured is compared with the first, and with nothing else.
+    shared = np.array([IN_TURNS in (facts or "") for facts in table["facts"].tolist()], dtype=bool)
+    in_turns = shared & (table["block"] != TWIN_BLOCK)
     first, numbers = ids, table["launch_step_s"]
     if in_turns.any():
         first = shared_launches(ids, in_turns, launches["session_id"], table["block"], table["facts"])

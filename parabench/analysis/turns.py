@@ -9,12 +9,17 @@ so that each step weighs the same.
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.columns import Array, Rows
+from parabench.store.record import Status
+
+if TYPE_CHECKING:
+    from parabench.analysis.session import SessionData
 
 # What the facts hold, as JSON, of a launch that several cases shared.
 IN_TURNS = '"turns": {'
@@ -83,6 +88,77 @@ def compared(turns: Array) -> Array:
     numbers = apart[:, cut : apart.shape[1] - cut].mean(axis=1)
     centred: Array = numbers - numbers.mean()
     return centred
+
+
+@dataclass(frozen=True)
+class SharedLaunch:
+    """The logarithms of the steps of a launch that cases shared: `names` by place, `rows` the places whose steps are
+    known; of each of these `settling` has shape (rounds, settle), and `timed` an array a round."""
+
+    names: tuple[str, ...]
+    protocol: TurnsProtocol
+    rows: tuple[int, ...]
+    settling: tuple[Array, ...]
+    timed: tuple[tuple[Array, ...], ...]
+
+    @property
+    def cases(self) -> list[str]:
+        """The cases of `rows`."""
+        return [self.names[place] for place in self.rows]
+
+    def parts(self, row: int, number: int) -> Array:
+        """The medians of a turn's steps, of a long one those of each part that is as long as a short turn."""
+        medians: Array = np.median(self.timed[row][number].reshape(-1, self.protocol.timed_of(self.rows[row])), axis=1)
+        return medians
+
+    def all_parts(self) -> Array:
+        """The logarithms of all parts of all turns, a row a case."""
+        rounds = range(self.protocol.rounds)
+        return np.array([np.concatenate([self.parts(row, n) for n in rounds]) for row in range(len(self.rows))])
+
+    def table(self, value: Any) -> Array:
+        """`value` of each row and round."""
+        return np.array(
+            [[value(row, number) for number in range(self.protocol.rounds)] for row in range(len(self.rows))]
+        )
+
+
+def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
+    """The launches of a session that cases shared and that ended well, with every step that is known to its end."""
+    table = seen.results.launch_columns
+    own = (table["session_id"] == seen.session.id) & (table["status"] == Status.OK)
+    groups: dict[tuple[Any, ...], dict[int, int]] = {}
+    told: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for at, facts in zip(table["id"][own].tolist(), table["facts"][own].tolist(), strict=True):
+        if IN_TURNS in facts:
+            turns = _turns(facts)
+            key = turns["protocol"]["seed"], *turns["cases"]
+            told[key] = turns
+            groups.setdefault(key, {})[turns["place"]] = at
+    if not groups:
+        return []
+    steps, settling = (_by_launch(each) for each in (seen.results.steps_columns, seen.results.settling_columns))
+    found = []
+    for key, places in groups.items():
+        protocol = TurnsProtocol(**told[key]["protocol"])
+        rows = []
+        for place, at in sorted(places.items()):
+            ends = np.cumsum([length * protocol.timed_of(place) for length in protocol.lengths])
+            timed, first = steps.get(at, np.empty(0)), settling.get(at, np.empty(0))
+            if len(timed) == ends[-1] and len(first) == protocol.rounds * protocol.settle:
+                rows.append((place, first.reshape(protocol.rounds, protocol.settle), tuple(np.split(timed, ends[:-1]))))
+        whole = [row for row in rows if all(np.isfinite(each).all() for each in (row[1], *row[2]))]
+        if len(whole) > 1:
+            kept, firsts, turns = zip(*whole, strict=True)
+            found.append(SharedLaunch(tuple(told[key]["cases"]), protocol, kept, firsts, turns))
+    return found
+
+
+def _by_launch(steps: Any) -> dict[int, Array]:
+    """The logarithms of each launch's steps, in their order."""
+    ids, first = np.unique(steps["launch_id"], return_index=True)
+    # Of no steps there is one part too, of no launch.
+    return dict(zip(ids.tolist(), np.split(np.log(steps["step_s"]), first[1:]), strict=False))
 
 
 def _turns(facts: str) -> dict[str, Any]:

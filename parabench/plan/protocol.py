@@ -66,7 +66,8 @@ class Protocol(Checked):
     `measure_s`. What is None on both sides is chosen by the device (`resolved`).
     `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
     NCCL logs what it chooses: no launch that counts is measured so. With `rounds` each case has one launch of its own,
-    and `launches` more that it shares with all that can share (`plan.turns`), in which they take turns.
+    and `launches` more that it shares with all that can share (`plan.turns`), in which they take turns; with
+    `self_check` one of them takes the turns of two.
 
     DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
     `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
@@ -138,6 +139,14 @@ class Protocol(Checked):
             "its own. [default: 0]",
         ),
     ] = 0
+    self_check: Annotated[
+        bool,
+        Field(
+            role=TURNS,
+            option="--self-check",
+            help="Measure one case twice in every shared launch: what its copies differ by is the noise floor.",
+        ),
+    ] = False
     explain: bool = False
     deadline_s: Annotated[float | None, DEADLINE] = None
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from parabench.analysis.text import format
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Status
+from parabench.store.record import UNCOUNTED, Status
 
 # More of an error than this is in the page's own list.
 MOST_OF_AN_ERROR = 100
-
-_UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log"}
 
 
 def progress_words(
@@ -29,7 +27,7 @@ def progress_words(
 def last_words(label: str, block: int, status: str, error: str | None, wall_s: float) -> str:
     """The launch that ended last: what it was, and how it ended."""
     name = format.one_line(label)
-    what = f"{_UNCOUNTED[block]}, {name}" if block in _UNCOUNTED else f"{name}, block {block + 1}"
+    what = f"{UNCOUNTED[block]}, {name}" if block in UNCOUNTED else f"{name}, block {block + 1}"
     if status == Status.OK:
         return f"{what}: ok after {duration(wall_s)}"
     why = format.one_line(error or "")

@@ -20,7 +20,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, cohorts, state_bytes, why_alone
+from parabench.plan.cohorts import SHARE, cohorts, state_bytes, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
@@ -168,6 +168,9 @@ def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str
         f"{format.count(protocol.rounds, 'round')} of {protocol.settle} settling and {protocol.timed} timed steps"
         f"{f' ({protocol.long * protocol.timed} in {long})' if (long := protocol.lengths.count(protocol.long)) else ''}"
     )
+    if plan.protocol.self_check:
+        twins = [twin_of(cohort).label for cohort in together if len(cohort) > 1]
+        yield from (f"           measured twice: {label}" for label in twins)
     alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
     yield from (f"           never shared: {why}" for why in alone)
     if memory_bytes is not None and len(every) > len(cohorts(plan.cases)):

@@ -22,7 +22,7 @@ from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
-from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Launch, Phase, Status
+from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
 
 
 class PatientConsole(Console):
@@ -72,10 +72,6 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
         f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}"
         for reason, labels in reasons.items()
     ]
-
-
-# What launches that do not count are called.
-UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log"}
 
 
 class Progress:

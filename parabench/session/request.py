@@ -173,6 +173,10 @@ def plan_training(
     suite = suite.on(kind_of(machine, overrides))
     protocol = protocol_of(request, suite.protocol if turns else replace(suite.protocol, rounds=0))
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
+    if protocol.self_check and not plan.takes_turns:
+        raise UsageError(
+            "--self-check measures a case twice in a launch that cases share, and here none do; add --rounds"
+        )
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
     # Without a CUDA device there is nothing to remember, and no step is taken for it.
     settled = (

@@ -12,7 +12,7 @@ from typing import Any, Generic, cast
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
-from parabench.plan.cohorts import cohorts, why_alone
+from parabench.plan.cohorts import cohorts, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
@@ -25,6 +25,7 @@ from parabench.store.record import (
     FIRST_BLOCK,
     PIN_REFUSED,
     REFERENCE_BLOCK,
+    TWIN_BLOCK,
     UNVERIFIED,
     Finding,
     Launch,
@@ -253,16 +254,22 @@ class TrainingRunner(Runner[Case, Protocol]):
 
     def keep_turns(self, launch: Launch, planned: Mapping[Case, PlannedLaunch[Case]]) -> list[Case]:
         """Judge and keep what a shared launch tells of cases; which they are."""
-        cases = [cast(Case, arm.case) for arm in launch.arms]
-        for arm, case in zip(launch.arms, cases, strict=True):
-            arm.block, arm.position = planned[case].block, planned[case].position
+        kept: list[Case] = []
+        for place, arm in enumerate(launch.arms):
+            case = cast(Case, arm.case)
+            # A twin comes after its case.
+            twin = case in kept
+            arm.block, arm.position = (TWIN_BLOCK, place) if twin else (planned[case].block, planned[case].position)
             self._judge(arm, case)
             self._finish(arm)
-        return cases
+            kept += [] if twin else [case]
+        return kept
 
     def turns_spec(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
-        """A launch in which these cases take turns."""
+        """A launch in which these cases take turns, one of them twice where it is to check itself."""
         plan = self.plan
+        if plan.protocol.self_check:
+            cases = (*cases, twin_of([case for case in plan.cases if case in cases]))
         protocol = turns_protocol(plan.protocol, plan.seed, block)
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)

@@ -303,10 +303,13 @@ MESSAGES = ("send", "recv")
 TRACES = "traces"
 
 # Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
-# and the one for NCCL's debug log.
+# the one for NCCL's debug log, and what the second copy of a case measured in a shared launch.
 REFERENCE_BLOCK = -1
 EXPLAIN_BLOCK = -2
+TWIN_BLOCK = -3
 FIRST_BLOCK = 0
+# What they are called.
+UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log", TWIN_BLOCK: "twin"}
 
 # The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
 UNVERIFIED = "unverified"

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from parabench.analysis.memory import compared, state_columns
+from parabench.analysis.noise_floor import noise_floor
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
 from parabench.analysis.ranking.pareto import ParetoPoint
@@ -14,7 +15,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.stopping import blocks_begun, candidates_of_spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
-from parabench.analysis.text import format, ranking
+from parabench.analysis.text import format, ranking, turns
 from parabench.store.record import SHARED_PROCESSES
 from parabench.store.store import STORE_NAME
 
@@ -26,6 +27,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     """All answers of a session of trainings, by one objective; for a step's time also what ranks hold, and the command
     that would settle what is open."""
     parts = [part for answer in answers for part in _parts(answer)]
+    parts.append(_noise(seen))
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
@@ -43,7 +45,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
-    return [*said[0], *said[1], *_settling(seen, answers)]
+    return [*said[0], *said[1], *_noise(seen), *_settling(seen, answers)]
 
 
 def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str, str]]:
@@ -77,6 +79,13 @@ def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
 
 def _decided(answers: Sequence[Answer]) -> bool:
     return any(answer.decided for answer in answers)
+
+
+def _noise(seen: SessionData) -> list[str]:
+    """How much two copies of a configuration differed, where one was measured twice."""
+    floor = seen.once(noise_floor)
+    labels = dict(zip(seen.case_columns["case_id"], seen.case_columns["label"], strict=True))
+    return [turns.noise_sentence(floor, labels)] if floor else []
 
 
 def _held(seen: SessionData) -> list[str]:

@@ -11,8 +11,8 @@ from parabench.analysis.carry_over import carry_over
 from parabench.analysis.environment.nodes import crowded, rank_said, several_nodes, sharing
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
-from parabench.analysis.text import carry_over as text
 from parabench.analysis.text import format
+from parabench.analysis.text import turns as text
 from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.computing import arithmetic, launch_bound

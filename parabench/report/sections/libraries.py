@@ -14,9 +14,8 @@ from parabench.analysis.step.nccl import choices, inspected, wirings
 from parabench.analysis.text import format
 from parabench.report.spec import MOST_CASES, WORDED, Column, Section, Table, case_table, table_of
 from parabench.store.metrics import MEMORY_PARTS
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, TRACES
+from parabench.store.record import TRACES, UNCOUNTED
 
-_APART = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log"}
 # What launches tell of their files, and who wrote them.
 _FILES = {"profile": "profiler", "memory_snapshot": "allocator"}
 _WHOSE = "Values are of the largest rank, in its largest instrumented step; medians over launches."
@@ -189,7 +188,7 @@ def _files(seen: SessionData) -> Iterator[Table]:
     for launch in seen.launches[told_of].to_dict("records"):
         facts = json.loads(launch["facts"])
         of = {"case_id": launch["case_id"], "label": launch["label"]}
-        of["launch"] = _APART.get(launch["block"], f"block {launch['block']}")
+        of["launch"] = UNCOUNTED.get(launch["block"], f"block {launch['block']}")
         rows += [of | {"from": who} | told for name, who in _FILES.items() for told in facts.get(name, [])]
     if rows:
         yield case_table(

@@ -12,14 +12,15 @@ from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
 from parabench.report.spec import Column, Section, table_of
-from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
+from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
 # More rows than this nobody reads; the table of all launches has every one.
 MOST_EXCLUDED = 100
 NEVER_DELETED = "Outliers are never deleted: every launch that succeeded counts."
-_NO_COUNT = {
-    REFERENCE_BLOCK: ("reference", "other launches are verified against it"),
-    EXPLAIN_BLOCK: ("NCCL debug log", "NCCL logs in it, which takes time"),
+_WHY_NO_COUNT = {
+    REFERENCE_BLOCK: "other launches are verified against it",
+    EXPLAIN_BLOCK: "NCCL logs in it, which takes time",
+    TWIN_BLOCK: "a second copy of a case in a shared launch, for the noise floor",
 }
 
 
@@ -111,20 +112,18 @@ def excluded_section(seen: SessionData) -> Section:
 
 
 def _kind(row: dict[Any, Any]) -> str:
-    name, status = _NO_COUNT.get(row["block"], ("",))[0], str(row["status"])
+    name, status = UNCOUNTED.get(row["block"]), str(row["status"])
     if name:
         return name if status == Status.OK else f"{name} ({status})"
     return f"{status} without a step time" if status == Status.OK else status
 
 
 def _block(block: int) -> str:
-    return _NO_COUNT[block][0] if block in _NO_COUNT else str(block)
+    return UNCOUNTED.get(block, str(block))
 
 
 def _why(row: dict[Any, Any]) -> str:
     if row["status"] != Status.OK:
         error = row["error"] if isinstance(row["error"], str) else ""
         return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
-    if row["block"] in _NO_COUNT:
-        return _NO_COUNT[row["block"]][1]
-    return "no measured step has a known length"
+    return _WHY_NO_COUNT.get(row["block"], "no measured step has a known length")

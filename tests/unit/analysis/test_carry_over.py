@@ -15,7 +15,7 @@ import fake_turns
 from fake_turns import shared
 from parabench.analysis.carry_over import MOST_SETTLE, TESTS, carry_over, judge, settle_for
 from parabench.analysis.session import session_data
-from parabench.analysis.text import carry_over as text
+from parabench.analysis.text import turns as text
 from parabench.analysis.warnings.launches import session_warnings
 
 NAMES = [f"case {at}" for at in range(6)]

@@ -11,13 +11,14 @@ from rich.console import Console
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import session_data
+from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, state_bytes
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
-from parabench.store.record import Failure, Status
+from parabench.store.record import TWIN_BLOCK, Failure, Status
 from parabench.store.results import load
 
 SUITE = '''"""Which is fastest?"""
@@ -140,3 +141,47 @@ def test_cases_that_do_not_fit_into_memory_together_are_compared_over_blocks_tha
     assert "Fastest: ddp native 4 MiB, 2 ranks" in said
     launch = load(tmp_path / "out" / "results.db").launch
     assert not launch.duplicated(["case_id", "block"]).any()
+
+
+def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answer(run, tmp_path):
+    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
+    code, said = run(fake, self_check=True)
+    assert code == 0
+    assert "Fastest: ddp native 4 MiB, 2 ranks" in said
+    assert "[twin] ddp native 1 MiB, 2 ranks: " in said
+    assert "Two copies of ddp native 1 MiB, 2 ranks differed by 0.0 % (95 %: no spread) in 3 shared launches." in said
+    twins = [spec.cases[-1].bucket_mib for spec in fake.specs[5:]]
+    assert twins == [1, 1, 1]
+    seen = session_data(load(tmp_path / "out" / "results.db"))
+    table = seen.launches
+    assert table["block"].eq(TWIN_BLOCK).sum() == 3
+    assert set(seen.cases["n_launches"]) == {4}
+    (answer,) = answers(seen.launches)
+    assert answer.launches == 12
+
+
+def test_a_twin_is_of_pytorchs_default_where_that_takes_part(run, tmp_path):
+    fake = FakeLauncher()
+    run(fake, self_check=True, axes=("bucket_mib=1,default",))
+    assert {spec.cases[-1].bucket_mib for spec in fake.specs if spec.kind == "turns"} == {None}
+
+
+def test_what_fails_as_a_twin_is_the_case(run, tmp_path):
+    class Failing(FakeLauncher):
+        def _take_turns(self, spec):
+            launch = super()._take_turns(spec)
+            twin = spec.cases.count(spec.cases[-1]) > 1 and launch.arms[-1]
+            if not twin or spec.cases[-1].bucket_mib != 1:
+                return launch
+            failed = replace(twin, status=Status.CRASHED, failure=Failure("ended by SIGKILL"), samples=[])
+            return replace(failed, arms=[failed])
+
+    code, _ = run(Failing(), self_check=True)
+    assert code == 1
+    table = session_data(load(tmp_path / "out" / "results.db")).cases.set_index("bucket_mib")
+    assert table.loc[1.0, "status"] == "3 ok, 1 crashed"
+
+
+def test_self_check_needs_launches_that_cases_share(run):
+    with pytest.raises(UsageError, match="--self-check measures a case twice"):
+        run(FakeLauncher(), rounds=0, self_check=True)

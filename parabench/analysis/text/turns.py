@@ -1,10 +1,11 @@
-"""What a case's turn carries over to the next one, in words."""
+"""What launches in which cases took turns say of themselves, in words: what turns carry over, and the noise floor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from parabench.analysis.carry_over import CarryOver, Effect
+from parabench.analysis.noise_floor import NoiseFloor
 from parabench.analysis.text import format
 
 # Of each test what was found, of a case and of all together.
@@ -15,6 +16,14 @@ _SAID = {
     "alone": "{case}: in a launch of its own a step is {slower}, against the others, than in shared launches",
 }
 _OF_ALL = "the first step of a turn that counts is {slower} than the later ones"
+
+
+def noise_sentence(of: NoiseFloor, labels: Mapping[str, str]) -> str:
+    """The noise floor: 'Two copies of X differed by 0.4 % (95 %: ±0.9 %) in 5 shared launches.'"""
+    what = labels.get(of.case_id or "", "the same configuration")
+    within = "" if of.half_width is None else f" (95 %: {format.within(of.half_width)})"
+    launches = format.count(of.launches, "shared launch")
+    return f"Two copies of {what} differed by {format.percent(abs(of.difference))}{within} in {launches}."
 
 
 def found(seen: CarryOver, labels: Mapping[str, str]) -> Iterator[tuple[str | None, str]]:
