@@ -162,10 +162,12 @@ def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str
     protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK)
     every = cohorts(plan.cases, memory_bytes)
     together = [cohort for cohort in every if why_alone(cohort[0]) is None]
+    alike = Counter(map(_cohort, together)).items()
+    said = format.joined(f"{cohort} ({n:,} launches)" if n > 1 else cohort for cohort, n in alike)
     yield (
-        f"turns:     after the first block, {format.count(len(together), 'launch')} per block shared by "
-        f"{format.joined(map(_cohort, together))}, which take turns in "
-        f"{format.count(protocol.rounds, 'round')} of {protocol.settle} settling and {protocol.timed} timed steps"
+        f"turns:     after the first block, {format.count(len(together), 'launch')} per block shared by {said}, "
+        f"which take turns in {format.count(protocol.rounds, 'round')} of {protocol.settle} settling and "
+        f"{protocol.timed} timed steps"
         f"{f' ({protocol.long * protocol.timed} in {long})' if (long := protocol.lengths.count(protocol.long)) else ''}"
     )
     if plan.protocol.self_check:

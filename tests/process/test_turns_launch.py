@@ -136,6 +136,17 @@ def test_a_hang_names_the_case_the_round_and_the_rank(ranks):
     assert arm.failure.rank == 1
 
 
+def test_a_hang_that_no_rank_alone_causes_names_the_case_and_its_ranks():
+    cases = (cpu_case(world_size=4), cpu_case(strategy="faulty_helpers:all_waiting_in_build"))
+    seen = share(cases, deadline_s=12.0)
+    assert seen.status is Status.HUNG
+    (arm,) = seen.arms
+    assert arm.case == cases[1]
+    assert arm.failure.rank is None
+    assert "2 ranks came equally far, to the building of faulty_helpers:all_waiting_in_build" in arm.failure.message
+    assert "in which ranks 2, 3 wait" in arm.failure.message
+
+
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     """Ranks 2 and 3 wait while the first two take turns that are much longer than those of all four."""
     cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
