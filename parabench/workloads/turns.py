@@ -191,9 +191,9 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         arm.taken += turn.steps
     gc.enable()
     clock.finish()
+    # What is read of a training takes time too, and somebody may still have the last turn.
+    groups.barrier()
     report = TurnsReport(rank=info.rank, arms=[None] * len(cases))
-    if spec.pair:
-        groups.barrier()
     if partner:
         partner.end()
         report.facts["first"] = partner.first
