@@ -12,7 +12,7 @@ from parabench.store.results import Results
 CODES: dict[str, str] = {
     "broken": "cases that succeeded on the first side fail on another, so no mean includes them",
     "busy": "`doctor`: something else uses the cores",
-    "carry_over": "in shared launches a case's turn depends on the case before it, or on how long the turn is",
+    "carry_over": "a case's turn in a shared launch depends on the case before it, or on how long the turn is",
     "clocks_moved": "a device's clock moved by more than its usual range during the timed steps of one launch",
     "ddp_disagrees": "DDP's own log and the instruments give different times for the same part of a step",
     "device_unreadable": "a reading of devices or of the host failed during timed steps, or all of them did",
