@@ -22,7 +22,7 @@ help:
 	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
-	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, each verified"
+	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
@@ -82,6 +82,7 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.turns_soak
 
 gpu:
 	@mkdir -p parabench-results

@@ -31,7 +31,7 @@ from parabench.plan.case import Case
 from parabench.plan.cohorts import why_alone
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import TurnsProtocol
-from parabench.signals import Interrupted
+from parabench.signals import STOPPED, Interrupted
 from parabench.store.record import Launch, Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.strategies.base import ParallelModel, StrategyContext
@@ -130,13 +130,14 @@ def main(launches: int = 200) -> int:
         for number, child in enumerate(psutil.Process().children()):
             readings.setdefault(f"child {number}", []).append(of(child))
 
-    wrong = 0
+    wrong, stopped = 0, False
     try:
         for complaint in soak(specs(launches), REFERENCE, tell):
             wrong += 1
             print(complaint, flush=True)
     except Interrupted:
-        return 130
+        stopped = True
+    launches = len(readings.get("this process", ()))
     if launches > LAUNCHES_AT_REST:
         over = f"launches {LAUNCHES_AT_REST} to {launches}"
         grown |= {f"{who}, {over}": growth(each, LAUNCHES_AT_REST) for who, each in readings.items()}
@@ -148,7 +149,7 @@ def main(launches: int = 200) -> int:
         f"{launches} shared launches in {time.perf_counter() - began:.0f} s: {outcomes[Status.OK]} of "
         f"{outcomes.total()} cases ok ({len(pairs)} of strategies, algorithms and ranks), {wrong} wrong"
     )
-    return 1 if wrong else 0
+    return STOPPED if stopped else bool(wrong)
 
 
 if __name__ == "__main__":
