@@ -3,7 +3,11 @@
     python -m benchmarks.real_gate same [COMPARISONS] [FOLDER]      A/A: `parabench ab` of `quick` with two equal sides
     python -m benchmarks.real_gate again FOLDER ...                 the same launches, compared in other ways
     python -m benchmarks.real_gate slowed [LAUNCHES ...]            one side's step has a real delay of 5 %
+    python -m benchmarks.real_gate turns SHARE [GATES] [FOLDER] [OPTION ...]
 
+The first three are of whole launches that alternate. `turns` makes gates of one case in which the sides take turns, as
+`parabench ab` does with these options of it, the step of one side longer by a real delay of SHARE (0: none); `again`
+then draws more gates from their launches.
 Prints one line a comparison, and the totals for docs/explanation/certainty.md. Every store is kept in FOLDER.
 """
 
@@ -26,9 +30,11 @@ from parabench.analysis.text.compare import line, sentence
 
 GATES = 1000
 # Less than `quick` takes by itself: fewer steps, none of them instrumented. Its cases and its 3 launches are all there.
-SHORT = ("--warmup", "2", "--steps", "5", "--instrumented", "0")
+SHORT = ("--rounds", "0", "--warmup", "2", "--steps", "5", "--instrumented", "0")
 SLOWED = ("--model", "benchmarks.slowed_model:slowed", "--set", "strategy=ddp", "--set", "algorithm=native")
 SLOWED += ("--set", "world_size=2")
+# One case, with a short step.
+ONE = ("--set", "bucket_mib=25", "--set", "seq_len=32")
 
 
 def run_ab(folder: Path, a: str, b: str, *options: str) -> Comparison:
@@ -82,16 +88,35 @@ def again(folders: list[Path]) -> None:
         print(f"{GATES} gates of {n} drawn blocks: {failed} false alarms", flush=True)
 
 
+def turns(share: float, gates: int, folder: Path, *options: str) -> None:
+    """Gates of one case whose sides take turns."""
+    found, spent = 0, []
+    for number in range(gates):
+        began, sides = time.perf_counter(), ("SLOWED_MODEL=0", f"SLOWED_MODEL={share}")
+        out = folder / f"{number:03d}"
+        seen = run_ab(out, *sides, "bucket_size", *SLOWED, *ONE, "--seed", str(number), *options)
+        spent.append(time.perf_counter() - began)
+        found += seen.verdict is Verdict.REGRESSION
+        load = os.getloadavg()[0]
+        print(f"{number + 1}/{gates}: {line(seen.rows[0])} ({spent[-1]:.0f} s, load {load:.1f})", flush=True)
+    what = "found" if share else "false alarms"
+    print(
+        f"a delay of {share:.0%}: {what} {found} of {gates}; {np.median(spent):.0f} s a gate, at most {max(spent):.0f}"
+    )
+
+
 def complete(store: Path) -> bool:
     """Whether both sides were measured to the end, and every launch counts."""
     sides = [read_side(f"{store}@ab-{name}", name) for name in "ab"]
-    return all(side.session.finished_utc and len(side.valid) == 3 * len(side.cases) for side in sides)
+    protocol = sides[0].session.plan["protocol"]
+    launches = protocol["launches"] + (protocol["rounds"] > 0)
+    return all(side.session.finished_utc and len(side.valid) == launches * len(side.cases) for side in sides)
 
 
 def differences(store: Path) -> list[dict[str, float]]:
     """Of each block of a run, each case's log-ratio of the sides."""
     base, candidate = (
-        read_side(f"{store}@ab-{name}", name).valid.set_index(["block", "case_id"])["launch_step_s"] for name in "ab"
+        read_side(f"{store}@ab-{name}", name).timed.set_index(["block", "case_id"])["launch_step_s"] for name in "ab"
     )
     ratios = np.log(candidate / base).dropna()
     return [dict(block.droplevel("block")) for _, block in ratios.groupby(level="block")]
@@ -122,5 +147,8 @@ if __name__ == "__main__":
         same(int(rest[0]) if rest else 30, Path(rest[1] if len(rest) > 1 else "parabench-results/same"))
     elif kind == "again":
         again([Path(folder) for folder in rest])
+    elif kind == "turns":
+        share, gates, folder, *options = [*rest, *("0.05", "60", "parabench-results/turns")[len(rest) :]]
+        turns(float(share), int(gates), Path(folder), *options)
     else:
         slowed([int(n) for n in rest] or [5, 10, 20], Path("parabench-results/slowed"))
