@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions
+from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
 from benchmarks.simulator import Machine, Noise, launch_frame, launch_table
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.stopping import candidates
@@ -81,6 +81,7 @@ PARTS = {
     "sessions": print_sessions,
     "passes": print_passes,
     "power": print_power,
+    "turns": print_turns,
     "best": print_best,
 }
 

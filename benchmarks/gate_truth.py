@@ -16,6 +16,8 @@ from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, allowed, measured
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, TTest, holm, judge
+from parabench.analysis.turns import compared
+from parabench.plan.turns import TurnsProtocol
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -157,6 +159,46 @@ def former_alarms(blocks: int, sds: tuple[float, ...], *, gates: int) -> float:
         said = former_verdict(base, candidate, paired=True, tolerance=TOLERANCE, alpha=ALPHA)
         alarms += said is Verdict.REGRESSION
     return alarms / gates
+
+
+# The standard deviation of a turn (docs/explanation/certainty.md), with the tails of Student's t: now and then another
+# process comes into one.
+TURN_SD, TURN_DF = 0.10, 3
+
+
+def gates_in_turns(
+    gates: int, *, launches: int, rounds: int, slowdown: float, of_launch: float, tolerance: float, seed: int = 0
+) -> float:
+    """The share of gates of one case that fail where the sides take turns, as `parabench ab` has them. `of_launch` is
+    the standard deviation by which pairs of launches differ beyond what their turns do."""
+    random, found = np.random.default_rng(seed), 0
+    parts = sum(TurnsProtocol(rounds=rounds).lengths)
+    sd = TURN_SD / np.sqrt(TURN_DF / (TURN_DF - 2))
+    truth = np.log1p(np.array([0.0, slowdown]))[:, None]
+    for _ in range(gates):
+        turns = sd * random.standard_t(TURN_DF, (launches, 2, parts)) + truth
+        turns[:, 1] += of_launch * random.standard_normal(launches)[:, None]
+        numbers = np.array([compared(each) for each in turns])
+        (test,) = judge({0: (numbers[:, 0], numbers[:, 1])}, paired=True).values()
+        found += speed(test, tolerance, ALPHA)[0] is Outcome.SLOWER
+    return found / gates
+
+
+def print_turns(count: int) -> None:
+    """Gates of one case whose sides take turns: those that fail."""
+    for launches, rounds, slowdown, tolerance in ((5, 40, 0.0, 0.02), (5, 40, 0.05, 0.02), (10, 80, 0.02, 0.01)):
+        said = []
+        for of_launch in (0.0, 0.01, 0.02):
+            many = 10 * count if slowdown == 0 else count
+            rate = gates_in_turns(
+                many, launches=launches, rounds=rounds, slowdown=slowdown, of_launch=of_launch, tolerance=tolerance
+            )
+            said.append(f"{of_launch:.0%}: {rate:.2%}")
+        print(
+            f"in turns, {launches} launches of {rounds} rounds, slower by {slowdown:.0%}, tolerance {tolerance:.0%}: "
+            f"gates that fail where launches differ by {', '.join(said)}",
+            flush=True,
+        )
 
 
 def print_alarms(count: int) -> None:

@@ -8,8 +8,17 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import trim_mean
 
-from parabench.analysis.turns import IN_TURNS, compared, paired_numbers, shared_launches
+from parabench.analysis.turns import (
+    IN_PAIR,
+    IN_TURNS,
+    TRIMMED,
+    compared,
+    pair_launches,
+    paired_numbers,
+    shared_launches,
+)
 from parabench.plan.turns import TurnsProtocol
 
 PROTOCOL = TurnsProtocol()
@@ -110,3 +119,27 @@ def test_launches_are_of_the_processes_that_their_cases_shared():
         np.array(["{}", *facts, facts[0]], dtype=object),
     )
     assert found.tolist() == [1, 2, 2, 4, 4, 6]
+
+
+def test_the_sides_of_an_ab_are_apart_by_the_mean_of_their_rounds():
+    rng = np.random.default_rng(5)
+    steps = pd.concat([shared(np.ones(ROUNDS), rng, 0.1, launch=each) for each in (1, 2)], ignore_index=True)
+    ids = np.array([10, 11, 12, 20, 21, 22])
+    sides = [{"run": "x", "side": side, "first": []} for side in "aaabbb"]
+    facts = [json.dumps({"turns": {"pair": side, "protocol": asdict(PROTOCOL), "place": 0}}) for side in sides]
+    assert all(IN_PAIR in each for each in facts)
+    pair = pair_launches(ids, np.array(list("uvw") * 2), np.ones(6, dtype=int), np.array(facts, dtype=object))
+    assert pair.tolist() == [10, 11, 12, 10, 11, 12]
+    level = steps.groupby("launch_id")["step_s"].quantile(0.1).to_numpy()
+    in_turns = np.ones(6, dtype=bool)
+    found = np.log(paired_numbers(ids, in_turns, pair, level, np.array(facts, dtype=object), steps))
+    medians = steps["step_s"].to_numpy().reshape(6, ROUNDS, TIMED)
+    turns = np.log(np.median(medians, axis=2))
+    assert found[3:] - found[:3] == pytest.approx(trim_mean(turns[3:] - turns[:3], TRIMMED, axis=1))
+    # The level of both is what it was.
+    assert found[3:] + found[:3] == pytest.approx(np.log(level[3:]) + np.log(level[:3]))
+
+
+def test_other_launches_are_in_no_pair():
+    blocks, facts = np.array([0, 1, 1]), np.array(["{}", None, '{"turns": {"place": 0}}'], dtype=object)
+    assert pair_launches(np.arange(1, 4), np.array(list("uuu")), blocks, facts).tolist() == [1, 2, 3]
