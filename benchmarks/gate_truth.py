@@ -186,14 +186,14 @@ def gates_in_turns(
 
 def print_turns(count: int) -> None:
     """Gates of one case whose sides take turns: those that fail."""
-    for launches, rounds, slowdown, tolerance in ((5, 40, 0.0, 0.02), (5, 40, 0.05, 0.02), (10, 80, 0.02, 0.01)):
+    for launches, rounds, slowdown, tolerance in ((8, 24, 0.0, 0.02), (8, 24, 0.05, 0.02), (20, 40, 0.02, 0.01)):
         said = []
-        for of_launch in (0.0, 0.01, 0.02):
+        for of_launch in (0.0, 0.01, 0.015, 0.02):
             many = 10 * count if slowdown == 0 else count
             rate = gates_in_turns(
                 many, launches=launches, rounds=rounds, slowdown=slowdown, of_launch=of_launch, tolerance=tolerance
             )
-            said.append(f"{of_launch:.0%}: {rate:.2%}")
+            said.append(f"{of_launch:.1%}: {rate:.2%}")
         print(
             f"in turns, {launches} launches of {rounds} rounds, slower by {slowdown:.0%}, tolerance {tolerance:.0%}: "
             f"gates that fail where launches differ by {', '.join(said)}",

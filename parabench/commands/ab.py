@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
     help="In how many rounds of a launch the ranks of both sides take turns of a few steps; 0: whole launches "
-    "alternate. [default: 40, in 5 launches]",
+    "alternate. [default: 24, in 8 launches]",
 )
 @shared(*gate_options)
 @shared(*OUTPUTS)
