@@ -120,6 +120,8 @@ class Side:
         )
         assert asked.suite is not None
         suite, machine = load_suite(asked.suite), this_machine()
+        if asked.options.get("rounds"):
+            asked = replace(asked, options={**IN_TURNS, **asked.options})
         planned = plan_training(asked, suite, machine, turns="rounds" in asked.options)
         if turns and "rounds" not in asked.options and any(why_alone(case) is None for case in planned.plan.cases):
             asked = replace(asked, options={**IN_TURNS, **asked.options})
@@ -240,7 +242,7 @@ class Side:
 
     def _failed(self) -> dict[str, list[str]]:
         assert self._runner is not None
-        return {"failed": [case.id for case in self._runner.failed]}
+        return {"failed": sorted(self._runner.failed)}
 
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
         """What there is to do: {"session": its id, "seed", "blocks", "rounds" in which cases take turns, "cohorts":

@@ -96,8 +96,14 @@ class Session:
     @property
     def launches_planned(self) -> int:
         """How many launches its plan has, the reference apart; 0 where it does not tell."""
-        blocks = (self.plan.get("protocol") or {}).get("launches") or 0
+        blocks = self.plan.get("blocks") or (self.plan.get("protocol") or {}).get("launches") or 0
         return len(self.plan.get("cases") or []) * int(blocks) + sum(map(len, self.plan.get("extra") or []))
+
+    @property
+    def raced(self) -> bool:
+        """Whether its measurements decided how often each case was launched."""
+        protocol = self.plan.get("protocol") or {}
+        return protocol.get("launches", 0) is None and protocol.get("rounds") != 0
 
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError when the session, of that store, is of another kind."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, shared_launches
+from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, shared_launches, turn_counts
 from parabench.plan.case import Case
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
@@ -97,7 +97,8 @@ def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
 
 def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     """Launches with their case's fields, `label`, `statistic`, `in_turns` (it shared its ranks with other cases),
-    `shared_launch` (the first of those that did), `launch_step_s`, `p90_s`, `drift` and `n_steps`.
+    `shared_launch` (the first of those that did), `turns` (how many its number is made of), `launch_step_s`,
+    `p90_s`, `drift` and `n_steps`.
 
     `launches` are rows of the store of any sessions, of an `ab` of both sides, by rising `launch_id`; `steps` is
     `Results.steps`; `gpus` tells of each session whether its machine had some.
@@ -109,14 +110,15 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     # What a second copy of a case measured is compared with the first, and with nothing else.
     shared = np.array([IN_TURNS in (facts or "") for facts in table["facts"].tolist()], dtype=bool)
     in_turns = shared & (table["block"] != TWIN_BLOCK)
-    first, numbers = ids, table["launch_step_s"]
+    first, numbers, turns = ids, table["launch_step_s"], np.ones(len(ids))
     if in_turns.any():
         first = shared_launches(ids, in_turns, launches["session_id"], table["block"], table["facts"])
         numbers = paired_numbers(ids, in_turns, first, numbers, table["facts"], steps)
         pair = pair_launches(ids, table["case_id"], table["block"], table["facts"])
         if (pair != ids).any():
             numbers = paired_numbers(ids, in_turns, pair, numbers, table["facts"], steps)
-    return table.assign(in_turns=in_turns, shared_launch=first, launch_step_s=numbers)
+        turns = turn_counts(in_turns, table["facts"])
+    return table.assign(in_turns=in_turns, shared_launch=first, turns=turns, launch_step_s=numbers)
 
 
 def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array]:

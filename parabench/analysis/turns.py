@@ -54,6 +54,13 @@ def pair_launches(ids: Array, case: Array, block: Array, facts: Array) -> Array:
     return found
 
 
+def turn_counts(in_turns: Array, facts: Array) -> Array:
+    """How many turns the number of each launch is made of, a long one as many as it is long; 1 of one by itself."""
+    found = np.ones(len(facts))
+    found[in_turns] = [sum(TurnsProtocol(**_turns(text)["protocol"]).lengths) for text in facts[in_turns]]
+    return found
+
+
 def paired_numbers(
     ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, facts: Array, steps: Rows
 ) -> Array:

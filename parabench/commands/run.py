@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 @click.option(
     "--until-decided",
     is_flag=True,
-    help="Then run more blocks of what may still be the fastest, until a difference of 2 % would show.",
+    help="Go on with what may still be the fastest until a difference of 2 % would show, however long it takes.",
 )
 @click.option(
     "--budget",
     type=float,
     metavar="MINUTES",
-    help="With it: begin no further block that would end after that time. The planned ones are run in any case.",
+    help="Of a race, or of --until-decided: begin no block that would end after that time. The planned ones are "
+    "run in any case. [default: the suite's, 5]",
 )
 @links_option
 @shared(*session_options)

@@ -147,6 +147,11 @@ class CollectiveProtocol(Checked):
             raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
 
     @property
+    def blocks(self) -> int:
+        """How many blocks are planned."""
+        return self.launches
+
+    @property
     def timing(self) -> str:
         """What its numbers are: THROUGHPUT, LATENCY or GRAPH. Numbers of different ones are not compared."""
         return GRAPH if self.graph else self.mode

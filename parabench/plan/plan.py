@@ -34,10 +34,10 @@ from parabench.workloads import WORKLOADS, kind_of
 
 
 class AnyProtocol(Interface):
-    """What every kind of protocol has: how often each case is launched, and when a launch counts as hung."""
+    """What every kind of protocol has: how many blocks are planned, and when a launch counts as hung."""
 
     @property
-    def launches(self) -> int: ...
+    def blocks(self) -> int: ...
     @property
     def deadline_s(self) -> float | None: ...
 
@@ -85,27 +85,28 @@ class Plan(Generic[C, P]):
     @property
     def blocks(self) -> int:
         """How many there are, the extra ones included."""
-        return self._planned_blocks + len(self.extra)
-
-    @property
-    def _planned_blocks(self) -> int:
-        return self.protocol.launches + self.takes_turns
+        return self.protocol.blocks + len(self.extra)
 
     @property
     def takes_turns(self) -> bool:
         """Whether cases share launches, in all blocks but the first, in which each has one of its own."""
-        return isinstance(self.protocol, Protocol) and self.protocol.rounds > 0
+        return isinstance(self.protocol, Protocol) and self.protocol.takes_turns
+
+    @property
+    def races(self) -> bool:
+        """Whether blocks are added for the cases that may still be the fastest."""
+        return isinstance(self.protocol, Protocol) and self.protocol.races
 
     def launches(self) -> list[PlannedLaunch[C]]:
         """Every case once per block, each block in its own seeded random order, so that drift hits all cases alike."""
         shuffle = random.Random(self.seed)
         launches = []
-        for block in range(self._planned_blocks):
+        for block in range(self.protocol.blocks):
             cases = list(self.cases)
             shuffle.shuffle(cases)
             launches += [PlannedLaunch(block, position, case) for position, case in enumerate(cases)]
         known = {case.id: case for case in self.cases}
-        for block, chosen in enumerate(self.extra, self._planned_blocks):
+        for block, chosen in enumerate(self.extra, self.protocol.blocks):
             some = [known[each] for each in chosen if each in known]
             # An order that needs no other block's: these come one at a time, perhaps from several commands.
             random.Random(f"{self.seed}, block {block}").shuffle(some)
@@ -136,6 +137,7 @@ class Plan(Generic[C, P]):
             "skipped": [{**asdict(s), "case": s.case.to_dict()} for s in self.skipped],
             "protocol": asdict(protocol),
             "seed": self.seed,
+            "blocks": self.protocol.blocks,
             "extra": [list(block) for block in self.extra],
         }
 

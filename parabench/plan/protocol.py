@@ -29,6 +29,16 @@ LONGEST_S = 86400.0
 
 # Of turns in a launch.
 MOST_ROUNDS = 10_000
+# How long the turns of a shared launch take together, about: the launch is the unit of replication, so many short ones
+# are better than a few long ones, but each builds every model anew.
+SHARED_S = 10.0
+# How many launches each case of a race is in before any can leave it; how many there are of each where nothing races.
+RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
+# What a launch of its own measures of a case that takes turns elsewhere, where nobody asks for more: it is there for
+# memory, instruments and energy, and as what the turns are compared with.
+OWN_WARMUP, OWN_STEPS = 3, 8
+# How long a race goes on, where the suite does not say.
+BUDGET_S = 300.0
 
 
 # The roles of what only `parabench run` can ask for: a step of which a trace is written, and turns.
@@ -67,14 +77,18 @@ class Protocol(Checked):
     `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
     NCCL logs what it chooses: no launch that counts is measured so. With `rounds` each case has one launch of its own,
     and `launches` more that it shares with all that can share (`plan.turns`), in which they take turns; with
-    `self_check` one of them takes the turns of two.
+    `self_check` one of them takes the turns of two. Without `launches` it is a race: cases share launches, and those
+    that may still be the fastest take part in the next, until that is decided or `budget_s` seconds are over.
 
     DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
     `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
     Raises UsageError for what no launch could do.
     """
 
-    launches: Annotated[int, LAUNCHES] = 3
+    launches: Annotated[
+        int | None,
+        replace(LAUNCHES, help=f"{LAUNCHES.help} [default: 3, or a race where cases take turns]"),
+    ] = None
     steps: Annotated[
         int | None,
         Field(least=1, most=MOST_STEPS, option="--steps", help="Measured steps per launch. [default: 40 on the CPU]"),
@@ -129,16 +143,16 @@ class Protocol(Checked):
         ),
     ] = False
     rounds: Annotated[
-        int,
+        int | None,
         Field(
             least=0,
             most=MOST_ROUNDS,
             role=TURNS,
             option="--rounds",
-            help="Let cases share launches and take turns of a few steps, in so many rounds; 0: each has launches of "
-            "its own. [default: 0]",
+            help="Turns of each case in a launch that cases share; 0: each has launches of its own. [default: as many "
+            f"as fill {SHARED_S:g} s; 0 with --launches]",
         ),
-    ] = 0
+    ] = None
     self_check: Annotated[
         bool,
         Field(
@@ -147,6 +161,7 @@ class Protocol(Checked):
             help="Measure one case twice in every shared launch: what its copies differ by is the noise floor.",
         ),
     ] = False
+    budget_s: Annotated[float, Field(above=0, most=LONGEST_DEADLINE_S, role=TURNS)] = BUDGET_S
     explain: bool = False
     deadline_s: Annotated[float | None, DEADLINE] = None
 
@@ -155,6 +170,31 @@ class Protocol(Checked):
         undecided = [pair for pair in BY_STEPS_OR_TIME.items() if all(getattr(self, name) is None for name in pair)]
         chosen = {name: value for name, value in ON_DEVICE[device].items() if any(name in pair for pair in undecided)}
         return replace(self, **chosen)
+
+    @property
+    def races(self) -> bool:
+        """Whether it is left to the measurements how often each case is launched."""
+        return self.launches is None and self.rounds != 0
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether cases share launches."""
+        return self.races or bool(self.rounds)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks are planned: where cases share launches, one more, in which each has one of its own."""
+        return (self.launches or (RACE_LAUNCHES if self.races else LAUNCHES_DEFAULT)) + self.takes_turns
+
+    def briefly_alone(self) -> Protocol:
+        """With fewer steps for the launches that cases have to themselves, where they go by steps."""
+        fewer = {"warmup": OWN_WARMUP, "steps": OWN_STEPS}
+        own = {name: getattr(self, name) for name in fewer}
+        return replace(self, **{name: min(own[name], fewer[name]) for name in fewer if own[name] is not None})
+
+    def without_turns(self) -> Protocol:
+        """The same with launches of their own for all cases."""
+        return replace(self, rounds=0, launches=self.launches or LAUNCHES_DEFAULT)
 
     @property
     def by_time(self) -> bool:

@@ -9,12 +9,12 @@ changes, and is balanced so that each case follows each other one equally often.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 from parabench.plan.fields import Checked, Field
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import SHARED_S, Protocol
 from parabench.store.record import Phase
 
 # One round of so many is of long turns: in them what a case left behind is a smaller share of the next one's turn, so
@@ -29,11 +29,11 @@ class TurnsProtocol(Checked):
     many timed steps. `seed` decides the orders, and which rounds are long."""
 
     rounds: Annotated[int, Field(least=1)] = 20
-    settle: Annotated[int, Field(least=0)] = 2
+    settle: Annotated[int, Field(least=0)] = 1
     timed: Annotated[int, Field(least=1)] = 6
     own: Annotated[tuple[int, ...], Field(least=1)] = ()
     long: Annotated[int, Field(least=1)] = 4
-    warmup: Annotated[int, Field(least=2)] = 5
+    warmup: Annotated[int, Field(least=2)] = 3
     seed: Annotated[int, Field(least=0)] = 0
 
     def timed_of(self, place: int) -> int:
@@ -66,11 +66,36 @@ class TurnsProtocol(Checked):
         return self._steps(max(self.own or (self.timed,)))
 
 
-def turns_protocol(protocol: Protocol, seed: int, block: int) -> TurnsProtocol:
-    """How the cases of a shared launch in `block` take turns, in a session of that `seed`."""
-    return TurnsProtocol(
-        rounds=protocol.rounds, warmup=protocol.least.warmup, seed=random.Random(f"{seed}, {block}").getrandbits(32)
-    )
+# How long the timed steps of a turn take together, about, and how many they are at least and at most: a turn that is
+# short beside what disturbs it (a scheduler's slice, a neighbour's burst) is compared with turns that meet the same.
+TURN_S = 0.12
+FEWEST_TIMED, MOST_TIMED = 2, 100
+# More rounds than this in a launch are worth less than another launch.
+MOST_CHOSEN_ROUNDS = 50
+
+
+def turns_protocol(protocol: Protocol, seed: int, block: int, step_s: Sequence[float | None]) -> TurnsProtocol:
+    """How the cases of a shared launch in `block` take turns, in a session of that `seed`, whose steps take so long as
+    far as that is known."""
+    own = tuple(_timed(each) for each in step_s)
+    lot = random.Random(f"{seed}, {block}").getrandbits(32)
+    asked = TurnsProtocol(rounds=protocol.rounds or 1, own=own, seed=lot)
+    known = [(place, each) for place, each in enumerate(step_s) if each is not None]
+
+    def seconds(of: TurnsProtocol) -> float:
+        return sum(each * (of.steps_of(place) - of.warmup) for place, each in known) * len(own) / len(known)
+
+    while protocol.rounds is None and known and asked.rounds < MOST_CHOSEN_ROUNDS:
+        more = replace(asked, rounds=asked.rounds + 1)
+        if seconds(more) > SHARED_S:
+            break
+        asked = more
+    return asked
+
+
+def _timed(step_s: float | None) -> int:
+    """How many steps of a turn count."""
+    return TurnsProtocol().timed if step_s is None else max(FEWEST_TIMED, min(MOST_TIMED, round(TURN_S / step_s)))
 
 
 # The rounds before the first: each case's training is built, which has a row of marks of its own, then warmed up.

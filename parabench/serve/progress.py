@@ -98,7 +98,8 @@ def _find(db: sqlite3.Connection, session: str | None) -> list[_Planned]:
     others = [row for row in rows for one in chosen if row[2] is not None and row[2] == one[2] and row[0] != one[0]]
     query = (
         "SELECT id, label, started_utc, finished_utc, json_array_length(plan, '$.cases'),"
-        " json_extract(plan, '$.protocol.launches'), coalesce(json_extract(plan, '$.extra'), '[]'),"
+        " coalesce(json_extract(plan, '$.blocks'), json_extract(plan, '$.protocol.launches')),"
+        " coalesce(json_extract(plan, '$.extra'), '[]'),"
         " json_extract(plan, '$.protocol.deadline_s') FROM session WHERE id = ?"
     )
     return [_Planned(*db.execute(query, (row[0],)).fetchone()) for row in chosen + others]

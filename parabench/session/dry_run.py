@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
@@ -35,6 +36,7 @@ from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, resume
 from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, training_operations
+from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -58,7 +60,6 @@ ALL = "into a pipe or a file all are written"
 def dry_run(request: Request, console: Console) -> int:
     """Say what `run_session` would do of the same request; returns the exit code. Raises UsageError as it would."""
     log = logger(console, request.prefix)
-    stopping = request.stopping()
     machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
     planned = request.plan(machine)
     plan = planned.plan if planned else None
@@ -69,6 +70,7 @@ def dry_run(request: Request, console: Console) -> int:
         state = SessionState(session_id=0, plan=plan)
     if planned:
         notes = [" ".join(planned.question.split()), *notes, *(finding.message for finding in planned.findings)]
+    stopping = request.stopping(state.plan)
     store = request.out / STORE_NAME
     runner = RUNNERS[request.kind](plan=state.plan, done=state.done, references=dict(state.references))
     launches = list(runner.expected())
@@ -76,7 +78,7 @@ def dry_run(request: Request, console: Console) -> int:
     for line in (
         *notes,
         *case_lines(state.plan, SCREENFUL if console.is_terminal else None),
-        *plan_lines(state, launches, links, until=bool(stopping), memory_bytes=machine.memory_bytes),
+        *plan_lines(state, launches, links, stopping, memory_bytes=machine.memory_bytes),
     ):
         log(line)
     times = expected(launches, machine, known_seconds(store, state.plan.protocol), store)
@@ -125,14 +127,14 @@ def plan_lines(
     state: SessionState[Any, Any],
     launches: Sequence[ExpectedLaunch],
     links: Sequence[str],
-    until: bool,
+    stopping: AdaptiveStopping | None,
     memory_bytes: int | None,
 ) -> Iterator[str]:
     """The plan in numbers, with what `links` says of the step before it."""
     plan = state.plan
     of_trainings = isinstance(plan.protocol, Protocol)
     yield f"cases:     {len(plan.cases):,}, each once per block, in {format.count(plan.blocks, 'block')}" + (
-        "; --until-decided may add blocks for the candidates for fastest" if until else ""
+        f"; then more for those that may still be the fastest, {_until(stopping)}" if stopping else ""
     )
     if plan.takes_turns:
         yield from _turns(plan, memory_bytes)
@@ -157,9 +159,14 @@ def plan_lines(
     yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
 
 
+def _until(stopping: AdaptiveStopping) -> str:
+    decided = f"until {100 * SHARP_ENOUGH:g} % would show"
+    return decided if stopping.budget_s is None else f"{decided} or {duration(stopping.budget_s)} are over"
+
+
 def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str]:
     """Which cases share launches, and which do not, with the reason."""
-    protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK)
+    protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK, [None] * len(plan.cases))
     every = cohorts(plan.cases, memory_bytes)
     together = [cohort for cohort in every if why_alone(cohort[0]) is None]
     alike = Counter(map(_cohort, together)).items()

@@ -22,6 +22,7 @@ from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
+from parabench.serve.text import duration
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
 
 
@@ -84,23 +85,37 @@ class Progress:
         """A launch that these cases share begins."""
 
     def launched(self, launch: Launch) -> None:
-        """It ended."""
+        """It ended; or a case's part of one that cases shared."""
+
+    def took_turns(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
+        """A launch that so many cases shared ended."""
 
 
 class PlainProgress(Progress):
-    """One line a launch."""
+    """One line a launch. Of `blocks` of a race nobody knows how many there will be."""
 
-    def __init__(self, console: Console, total: int, blocks: int, prefix: str) -> None:
+    def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
         self._log, self._total, self._blocks, self._done = logger(console, prefix), total, blocks, 0
 
     def launching(self, case: AnyCase, block: int) -> None:
         self.starting(case.label, block)
 
     def taking_turns(self, cases: Sequence[AnyCase], block: int) -> None:
-        self.starting(f"{format.count(len(cases), 'case')} in turns", block)
+        self.starting(_in_turns(len(cases)), block)
 
     def launched(self, launch: Launch) -> None:
-        self.ended(launch.case.label, launch.block, outcome(launch), launch.status is Status.OK)
+        ok = launch.status is Status.OK
+        if "turns" not in launch.facts:
+            self.ended(launch.case.label, launch.block, outcome(launch), ok)
+        elif not ok:
+            self.failed(launch.case.label, launch.block, outcome(launch))
+
+    def took_turns(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
+        self.ended(_in_turns(cases), block, f"{format.count(rounds, 'round')}, {duration(wall_s)}", True)
+
+    def failed(self, label: str, block: int, how: str) -> None:
+        """A case failed in a launch that it shared; what is not counted."""
+        self._log(f"{self._place(block)}{label}: {how}")
 
     def starting(self, label: str, block: int) -> None:
         """A launch of what is called `label` begins: the line comes when there is a step time to tell."""
@@ -110,17 +125,24 @@ class PlainProgress(Progress):
         count = UNCOUNTED.get(block)
         if count is None:
             self._done += 1
-            count = f"{self._done}/{self._total}"
-        self._log(f"[{count}] {self._place(block)}{label}: {how}")
+            count = f"{self._done}/{max(self._done, self._total)}"
+        said = f"{self._place(block)}{label}: {how}"
+        self._log(said if count == "1/1" else f"[{count}] {said}")
 
     def _place(self, block: int) -> str:
-        return "" if block < FIRST_BLOCK else f"block {block + 1} of {self._blocks}, "
+        if block < FIRST_BLOCK:
+            return ""
+        return f"block {block + 1}, " if self._blocks is None else f"block {block + 1} of {self._blocks}, "
+
+
+def _in_turns(cases: int) -> str:
+    return f"{format.count(cases, 'case')} in turns"
 
 
 class LiveProgress(PlainProgress):
     """A bar with the case, block, count, time left and the last step time; launches that fail leave a line."""
 
-    def __init__(self, console: Console, total: int, blocks: int, prefix: str) -> None:
+    def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
         super().__init__(console, total, blocks, prefix)
         self._prefix = prefix
         self.bar = rich.progress.Progress(
@@ -142,11 +164,14 @@ class LiveProgress(PlainProgress):
         if block >= FIRST_BLOCK:
             self.bar.advance(self._task)
         if not ok:
-            self.bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
+            self.failed(label, block, how)
+
+    def failed(self, label: str, block: int, how: str) -> None:
+        self.bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
 
 
 @contextmanager
-def make_progress(console: Console, total: int, blocks: int, prefix: str = "") -> Iterator[PlainProgress]:
+def make_progress(console: Console, total: int, blocks: int | None, prefix: str = "") -> Iterator[PlainProgress]:
     """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`."""
     if not console.is_terminal:
         yield PlainProgress(console, total, blocks, prefix)

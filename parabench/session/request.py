@@ -13,6 +13,7 @@ from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
+from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
@@ -90,8 +91,8 @@ class Request:
         """{field: value} of what was asked for and is a field of `kind`."""
         return {name: value for name, value in self.options.items() if name in option_fields(kind)}
 
-    def stopping(self) -> AdaptiveStopping | None:
-        """What adds blocks to the planned ones. Raises UsageError."""
+    def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
+        """What adds blocks to those of the plan. Raises UsageError."""
         return None
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
@@ -122,8 +123,8 @@ class TrainingRequest(Request):
         # By the class: a slotted dataclass is made anew, and `super()` without arguments means the one before.
         return ({"axes": self.axes} if self.axes else {}) | Request.given(self)
 
-    def stopping(self) -> AdaptiveStopping | None:
-        return AdaptiveStopping.asked(self.until_decided, self.budget)
+    def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
+        return AdaptiveStopping.asked(self.until_decided, self.budget, plan.protocol.budget_s if plan.races else None)
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         if self.suite is not None:
@@ -171,17 +172,24 @@ def plan_training(
             raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
         overrides[name] = parse_axis(name, values)
     suite = suite.on(kind_of(machine, overrides))
-    protocol = protocol_of(request, suite.protocol if turns else replace(suite.protocol, rounds=0))
+    protocol = protocol_of(request, suite.protocol)
+    if not turns or (protocol.launches is not None and protocol.rounds is None):
+        protocol = protocol.without_turns()
     plan = make_plan(suite, overrides, protocol, machine, request.seed or 0)
-    if protocol.self_check and not plan.takes_turns:
+    if protocol.races and all(len(cohort) == 1 for cohort in cohorts(plan.cases)):
+        protocol = protocol.without_turns()
+    if protocol.self_check and not protocol.takes_turns:
         raise UsageError(
-            "--self-check measures a case twice in a launch that cases share, and here none do; add --rounds"
+            "--self-check measures a case twice in a launch that cases share, and here none do; drop --launches, or "
+            "give --rounds with it"
         )
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
     # Without a CUDA device there is nothing to remember, and no step is taken for it.
     settled = (
         protocol.resolved(accelerator.TYPE) if on_cuda else replace(protocol, memory_snapshot=False).resolved("cpu")
     )
+    if settled.takes_turns and not request.options.keys() & {*BY_STEPS_OR_TIME, *BY_STEPS_OR_TIME.values()}:
+        settled = settled.briefly_alone()
     finding = Finding(
         "no_memory_snapshot",
         "No memory snapshot is written: torch keeps a history of its allocator on CUDA only, and every case runs "

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, cast
 
+from parabench.analysis.launch_number import launch_number
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -17,7 +18,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
-from parabench.plan.turns import turns_protocol
+from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.progress import Progress
 from parabench.store.record import (
@@ -29,6 +30,7 @@ from parabench.store.record import (
     UNVERIFIED,
     Finding,
     Launch,
+    Phase,
     Status,
 )
 from parabench.workloads import kind_of
@@ -81,6 +83,10 @@ class Runner(Generic[C, P]):
     memory_bytes: int | None = None
     # Of the single-device runs of trainings, by case.
     references: dict[str, Reference] = field(default_factory=dict)
+    # How long a step of each case takes, in seconds, by its id; and the ids of those of which a launch failed, which
+    # share none from then on.
+    step_times: dict[str, float | None] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
     # By (case id, whether it was launched as a reference, which may take another number of steps).
     _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
@@ -200,8 +206,6 @@ class TrainingRunner(Runner[Case, Protocol]):
     """Verifies each training against that of one device."""
 
     _failed_references: dict[str, int] = field(default_factory=dict)
-    # Those of which a launch that counts has failed.
-    failed: set[Case] = field(default_factory=set)
 
     def _judge(self, launch: Launch, case: Case) -> None:
         reference = self.references.get(case.reference().id)
@@ -226,14 +230,16 @@ class TrainingRunner(Runner[Case, Protocol]):
                 continue
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
-            alone = [each for each in launches if each.case in self.failed]
-            together = cohorts([case for case in by_case if case not in self.failed], self.memory_bytes)
+            alone = [each for each in launches if each.case.id in self.failed]
+            together = cohorts([case for case in by_case if case.id not in self.failed], self.memory_bytes)
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 
     def _finish(self, launch: Launch) -> None:
         if launch.status is not Status.OK and launch.block >= FIRST_BLOCK:
-            self.failed.add(cast(Case, launch.case))
+            self.failed.add(launch.case.id)
+        elif launch.block == FIRST_BLOCK:
+            self.step_times[launch.case.id] = launch_number(launch.step_times(Phase.MEASURE), launch.case.device)
         super()._finish(launch)
 
     def run_turns(self, planned: Sequence[PlannedLaunch[Case]]) -> None:
@@ -243,11 +249,14 @@ class TrainingRunner(Runner[Case, Protocol]):
         while left:
             block = planned[0].block
             self.progress.taking_turns(list(left), block)
-            launch = self.launch(self.turns_spec(tuple(left), block))
+            spec = self.turns_spec(tuple(left), block)
+            launch = self.launch(spec)
             for case in self.keep_turns(launch, left):
                 del left[case]
+            if launch.status is Status.OK:
+                self.progress.took_turns(len(launch.arms), block, spec.protocol.rounds, launch.wall_s)
             if not launch.arms:
-                self.failed |= left.keys()
+                self.failed |= {case.id for case in left}
                 for each in left.values():
                     self.run_launch(each)
                 left = {}
@@ -270,7 +279,7 @@ class TrainingRunner(Runner[Case, Protocol]):
         plan = self.plan
         if plan.protocol.self_check:
             cases = (*cases, twin_of([case for case in plan.cases if case in cases]))
-        protocol = turns_protocol(plan.protocol, plan.seed, block)
+        protocol = self._turns_of(cases, block)
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)
         else:
@@ -278,6 +287,11 @@ class TrainingRunner(Runner[Case, Protocol]):
             expected = sum(self._wall_s.get((case.id, False), self._expected_s(case)) for case in cases)
             deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * more * expected)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
+
+    def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:
+        # Who asks for rounds gets the same of every session: sides of an `ab` must agree.
+        step_s = [self.step_times.get(case.id) if self.plan.races else None for case in cases]
+        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s)
 
     def run_nccl_probe(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether
@@ -294,7 +308,7 @@ class TrainingRunner(Runner[Case, Protocol]):
     def protocol_in(self, planned: PlannedLaunch[Case]) -> Any:
         plan = self.plan
         shared = plan.takes_turns and planned.block > FIRST_BLOCK and why_alone(planned.case) is None
-        return turns_protocol(plan.protocol, plan.seed, planned.block) if shared else plan.protocol
+        return self._turns_of([planned.case], planned.block) if shared else plan.protocol
 
     def expected(self) -> Iterator[tuple[Case, int, Any]]:
         counted = list(super().expected())

@@ -37,7 +37,7 @@ from parabench.session.resume import (
 from parabench.session.runner import RUNNERS, Executor, Runner, launches_left
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import TRACES, Launch
+from parabench.store.record import TRACES, Launch, Status
 from parabench.store.results import Results, load
 from parabench.store.store import STORE_NAME, Store
 
@@ -50,7 +50,6 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     Raises UsageError before anything is launched or recorded.
     """
     log = logger(console, request.prefix)
-    stopping = request.stopping()
     machine = this_machine()
     topology = topology_of(request.cluster, os.environ, machine)
     if topology is not None:
@@ -61,7 +60,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
         return nodes
     try:
         with nodes:
-            code, session_id = lead_session(request, planned, machine, nodes, console, launch, stopping)
+            code, session_id = lead_session(request, planned, machine, nodes, console, launch)
             nodes.end(code)
     except Interrupted as stop:
         log(f"stopped by {stop}; nothing was launched yet")
@@ -85,12 +84,12 @@ def lead_session(
     nodes: Participants,
     console: Console,
     launch: Executor | None = None,
-    stopping: AdaptiveStopping | None = None,
 ) -> tuple[int, int]:
     """Run what is `planned`, or else what is stored, here where the store is kept: the exit code, and the session."""
     log = logger(console, request.prefix)
     check_outputs(request)
     if planned is not None:
+        request.stopping(planned.plan)  # what it cannot do is said before anything is written
         check_traces(request.out, planned.plan.protocol)
     with store_in(request.out, resumes=request.resume) as store:
         state: SessionState[Any, Any]
@@ -106,8 +105,9 @@ def lead_session(
             state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
             for finding in planned.findings:
                 log(finding.message)
+        stopping = request.stopping(state.plan)
         nodes.begun(store, state.session_id)
-        options = [*(stopping.options if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
+        options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
         go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
 
         def prepared() -> Runner[Any, Any]:
@@ -148,7 +148,8 @@ def run_launches(
                 done = store.launches_done(state.session_id)
                 left = launches_left(plan, done)
                 if left:
-                    with make_progress(console, len(left), plan.blocks, prefix) as progress:
+                    total = sum(1 for _ in RUNNERS[plan.kind](plan=plan).launches_of(left))
+                    with make_progress(console, total, None if plan.races else plan.blocks, prefix) as progress:
                         runner = runner or prepared()
                         runner.plan, runner.done, runner.progress = plan, done, progress
                         runner.run()
@@ -184,10 +185,22 @@ def runner_of(
         replan=lambda changed: store.replan(state.session_id, changed.to_dict()),
         done=state.done,
         references=dict(state.references),
+        **_seen(store, state),
         check=nodes.check,
         probes=not nodes.attached,
         traces=store.path.parent / TRACES,
     )
+
+
+def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
+    """What earlier launches of a session tell of how the next ones are shared."""
+    if not (state.done and state.plan.takes_turns):
+        return {}
+    from parabench.analysis.session import session_data
+
+    seen = session_data(load(store.path), state.session_id)
+    failed = {case for case, launches in seen.launched.items() if (launches["status"] != Status.OK).any()}
+    return {"step_times": dict(seen.step_times), "failed": failed}
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:

@@ -1,10 +1,10 @@
-"""`--until-decided`: block after block of the cases that may still be the fastest, until the sweet spot is sharp."""
+"""Block after block of the cases that may still be the fastest: a race, and `--until-decided`."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,28 +19,39 @@ if TYPE_CHECKING:
     from parabench.analysis.ranking.stopping import Undecided
 
 
+# No race has more blocks.
+MOST_LAPS = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveStopping:
     """Decides after each block whether there is another. `budget_s` is for the whole command, from `began` on, by
-    `clock`; None is without end."""
+    `clock`; None is without end. `words` are the options that asked for it."""
 
     budget_s: float | None = None
+    words: tuple[str, ...] = ()
     clock: Callable[[], float] = time.monotonic
     began: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def asked(cls, until_decided: bool, budget: float | None) -> AdaptiveStopping | None:
-        """From the options; `budget` in minutes. None when it was not asked for. Raises UsageError."""
-        if budget is not None and not until_decided:
-            raise UsageError("--budget is the time for --until-decided; give both, or neither")
+    def asked(cls, until_decided: bool, budget: float | None, race_s: float | None) -> AdaptiveStopping | None:
+        """From the options, `budget` in minutes, and the seconds of a race by itself, None where there is none.
+        None when nothing is to be added. Raises UsageError."""
+        if budget is not None and not until_decided and race_s is None:
+            raise UsageError(
+                "--budget is the time for a race, and with --launches, or where no cases can share a launch, there is "
+                "none; give --until-decided with it"
+            )
         if budget is not None and not (budget > 0 and math.isfinite(budget)):
             raise UsageError(f"--budget is {budget:g}; give minutes, more than 0")
-        return cls(budget_s=None if budget is None else budget * 60) if until_decided else None
-
-    @property
-    def options(self) -> list[str]:
-        """What continues a command that was stopped."""
-        return ["--until-decided", *([] if self.budget_s is None else ["--budget", f"{self.budget_s / 60:g}"])]
+        if race_s is None and not until_decided:
+            return None
+        words = ["--until-decided"] * until_decided + ([] if budget is None else ["--budget", f"{budget:g}"])
+        if budget is not None:
+            race_s = budget * 60
+        elif until_decided:
+            race_s = None
+        return cls(budget_s=race_s, words=tuple(words))
 
     def next_block(
         self, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None], go_on: str
@@ -57,6 +68,8 @@ class AdaptiveStopping:
 
         results = load(store.path)
         launches = launch_table(results, select_session(results, session_id))
+        if plan.races:
+            return self._next_lap(launches, store, session_id, plan, log)
         left = candidates(launches, patient=self.budget_s is not None)
         tell = f"{100 * SHARP_ENOUGH:g} %"
         if not left.cases:
@@ -77,10 +90,32 @@ class AdaptiveStopping:
         log(
             f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} resolve {tell}"
         )
-        order = [case.id for case in plan.cases if case.id in left.cases]
-        plan = replace(plan, extra=(*plan.extra, tuple(order)))
-        store.replan(session_id, plan.to_dict())
-        return plan
+        return _with_block(store, session_id, plan, left.cases)
+
+    def _next_lap(
+        self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]
+    ) -> Plan[C, P] | None:
+        """The same of a race."""
+        from parabench.analysis.ranking.race import races
+        from parabench.analysis.text import format
+        from parabench.serve.text import duration
+
+        looks = [race[-1] for race in races(launches) if race]
+        racing = [case for look in looks if not look.decided for case in look.racing]
+        if not racing:
+            return None
+        widths = [look.half_width for look in looks if not look.decided]
+        known = "" if None in widths else f", {format.within(max(filter(None, widths)))}"
+        standing = f"{len(racing)} of {len(plan.cases)} cases may be the fastest{known}"
+        last = launches[launches["block"] == launches["block"].max()]
+        if self.budget_s is not None and self.clock() - self.began + float(last["wall_s"].sum()) > self.budget_s:
+            log(f"{standing}: the race ends after {duration(self.budget_s)}")
+            return None
+        if plan.blocks >= MOST_LAPS:
+            log(f"{standing}: the race ends after {plan.blocks} blocks")
+            return None
+        log(standing)
+        return _with_block(store, session_id, plan, racing)
 
     def _too_long(self, left: Undecided, launches: pd.DataFrame, log: Callable[[str], None], go_on: str) -> bool:
         """Whether the block that would come next does not fit into what is left of the budget."""
@@ -98,6 +133,14 @@ class AdaptiveStopping:
             f"takes {takes} s; go on with: {go_on}"
         )
         return True
+
+
+def _with_block(store: Store, session_id: int, plan: Plan[C, P], cases: Collection[str]) -> Plan[C, P]:
+    """`plan` with one more block, of the cases with these ids, in the store too."""
+    order = [case.id for case in plan.cases if case.id in cases]
+    plan = replace(plan, extra=(*plan.extra, tuple(order)))
+    store.replan(session_id, plan.to_dict())
+    return plan
 
 
 def _estimate(left: Undecided, blocks: int) -> str:

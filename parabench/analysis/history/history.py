@@ -112,7 +112,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
 
 
 _OF_LAUNCH = (
-    "case_id", "case_json", "launch_id", "block", "status", "strategy", *WORK, "in_turns", "shared_launch",
+    "case_id", "case_json", "launch_id", "block", "status", "strategy", *WORK, "in_turns", "shared_launch", "turns",
     "launch_step_s",
 )  # fmt: skip
 _COLUMNS = (

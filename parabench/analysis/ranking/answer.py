@@ -10,6 +10,7 @@ from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, Members
 from parabench.analysis.ranking.by_axis import Place
 from parabench.analysis.ranking.pareto import ParetoPoint
+from parabench.analysis.ranking.race import Look
 from parabench.analysis.stats.block_model import TOO_WIDE
 from parabench.analysis.text import format
 from parabench.strategies import Rule, entry_of
@@ -62,7 +63,7 @@ class Answer:
     `no_comm_baseline` is what was measured without any communication, which is never among the configurations;
     `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
     curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for,
-    `links` what measured links say of the best, in words.
+    `links` what measured links say of the best, in words, `race` what a race stood at after each of its blocks.
     """
 
     heading: str
@@ -90,6 +91,7 @@ class Answer:
     no_comm_baseline: NoCommBaseline | None = None
     same_training: Candidate | None = None
     links: str = ""
+    race: tuple[Look, ...] = ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

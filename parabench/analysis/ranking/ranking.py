@@ -15,6 +15,7 @@ from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
 from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
 from parabench.analysis.ranking.pareto import front, launch_ids
+from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
 from parabench.analysis.tables import case_columns, only_ranked, same_work, timed_launches, valid_launches
@@ -39,18 +40,22 @@ def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = (
     Raises UsageError for no launch with a number for the objective, or no such axis.
     """
     axes = check_axes(by)
-    found = answers(numbered(seen, objective), objective, axes, seen.case_columns)
+    found = answers(numbered(seen, objective), objective, axes, seen.case_columns, seen.session.raced)
     return with_links(found, seen.results, seen.session, seen.launch_columns) if objective.name in TIMED else found
 
 
 def spots(seen: SessionData) -> tuple[Answer, ...]:
     """The same by step time, from what is known of a session; for `SessionData.once`."""
-    found = answers(seen.launch_columns, cases=seen.case_columns)
+    found = answers(seen.launch_columns, cases=seen.case_columns, raced=seen.session.raced)
     return with_links(found, seen.results, seen.session, seen.launch_columns)
 
 
 def answers(
-    launches: Rows, objective: Objective = STEP, by: tuple[str, ...] = (), cases: Columns | None = None
+    launches: Rows,
+    objective: Objective = STEP,
+    by: tuple[str, ...] = (),
+    cases: Columns | None = None,
+    raced: bool = False,
 ) -> tuple[Answer, ...]:
     """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
     launches = launches if objective.column in launches else with_costs(launches)
@@ -61,10 +66,10 @@ def answers(
     rows = records(case_columns(launches) if cases is None else cases, ("case_id", *_SHOWN))
     table = {row["case_id"]: row for row in rows}
     works = [work for work, _ in groups]
-    shares = _shares(groups)
+    shares, seconds = _shares(groups), seconds_at(own) if raced else None
     return tuple(
         replace(
-            _answer(work, group, table, objective, by),
+            _answer(work, group, table, objective, by, seconds),
             heading=_heading(work, works, share),
             unverified=_unverified(group),
         )
@@ -105,8 +110,16 @@ def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> s
     return f"{said} ({share})" if said and share else said
 
 
-def _answer(work: dict[str, Any], own: Rows, table: Cases, objective: Objective, by: tuple[str, ...]) -> Answer:
-    """Of one work: `own` are its launches, `table` the rows of the case table of all by id."""
+def _answer(
+    work: dict[str, Any],
+    own: Rows,
+    table: Cases,
+    objective: Objective,
+    by: tuple[str, ...],
+    seconds: Mapping[int, float] | None,
+) -> Answer:
+    """Of one work: `own` are its launches, `table` the rows of the case table of all by id; of a race `seconds` says
+    when each block had ended."""
     every = timed_launches(own) if objective.name in TIMED else valid_launches(own)
     ranked = only_ranked(every)
     if not len(ranked) and len(every):
@@ -154,6 +167,7 @@ def _answer(work: dict[str, Any], own: Rows, table: Cases, objective: Objective,
         same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
         if candidates[first].other_training
         else None,
+        race=race(good, seconds) if objective is STEP and seconds is not None else (),
     )
 
 

@@ -146,7 +146,7 @@ class Effects:
         """Half-width (log scale) of one mean's interval; infinite without a residual."""
         if self.df < 1:
             return math.inf
-        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(self.variances[case] / self.n[case])
+        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self._noise[0][self._place[case]]))
 
     def indistinguishable(self, case: str, confidence: float = CONFIDENCE) -> list[str]:
         """The cases that may be the best where `case` is so by its mean (Hsu's multiple comparisons with the best),
@@ -273,7 +273,7 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
     if len(np.unique(shared)) == len(y):
         return _fit(case, block, y)
-    inner = _fit(case, shared, y)
+    inner = _fit(case, shared, y, _weights(launches, shared))
     cohort = np.unique(inner._layout.component[: len(inner.cases)], return_inverse=True)[1]
     # What a case has over an average case of its cohort, and the level of each launch for such a case.
     over = inner.levels - (np.bincount(cohort, inner.levels) / np.bincount(cohort))[cohort]
@@ -289,22 +289,33 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     return StratifiedEffects(**fields, between=between, cohort=at)
 
 
-def _fit(of_case: Any, of_block: Any, y: Numbers) -> Effects:
+def _weights(launches: Rows, shared: np.ndarray) -> Numbers | None:
+    """Of launches by how many `turns` they are made of, on average 1: one of twice as many has half the variance."""
+    if "turns" not in launches:
+        return None
+    turns = np.asarray(launches["turns"], dtype=float)
+    _, at, size = np.unique(shared, return_inverse=True, return_counts=True)
+    found: Numbers = turns / turns[size[at] > 1].mean()
+    return found
+
+
+def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None) -> Effects:
     """Least squares of log(number) = case + block."""
+    weight = np.ones(len(y)) if weight is None else weight
     case, cases = coded(of_case)
     block, blocks = coded(of_block)
-    layout = Layout.of(case, block)
-    means, levels = layout.solve(y, case, block)
+    layout = Layout.of(case, block, weight)
+    means, levels = layout.solve(y, case, block, weight)
     df = len(y) - layout.rank
-    error = y - means[case] - levels[block]
+    error = np.sqrt(weight) * (y - means[case] - levels[block])
     residual = math.sqrt(float(error @ error) / df) if df > 0 else math.nan
-    variances = _moderated(error, 1 - layout.leverages(case, block), case, residual)
+    variances = _moderated(error, 1 - layout.leverages(case, block, weight), case, residual)
     # The solution of the least norm splits the common level between cases and blocks; give it all to the cases.
     means = means + levels.mean()
     return Effects(
         cases=tuple(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),
-        n=dict(zip(cases, layout.n.astype(int).tolist(), strict=True)),
+        n=dict(zip(cases, np.bincount(case).tolist(), strict=True)),
         n_blocks=len(blocks),
         df=df,
         residual=residual,

@@ -17,7 +17,8 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 class Layout:
     """Which case was launched in which block, and what least squares of case + block makes of it.
 
-    `counts` has shape (cases, blocks). Cases are many and blocks are few, so cases are eliminated: what is left to
+    `counts` has shape (cases, blocks): how many launches, or the sum of their weights where some say more than others.
+    Cases are many and blocks are few, so cases are eliminated: what is left to
     solve is the `reduced` system of blocks, symmetric, with a null space that is known (the level of each component of
     cases and blocks that launches connect), so that no rank is guessed. With every case in every block this is
     centring. J. A. John and E. R. Williams, "Cyclic and Computer Generated Designs" (1995), section 1.3.
@@ -27,11 +28,12 @@ class Layout:
     component: Places
 
     @classmethod
-    def of(cls, case: np.ndarray, block: np.ndarray) -> Layout:
-        """The layout of launches with these places of their cases and blocks."""
+    def of(cls, case: np.ndarray, block: np.ndarray, weight: Numbers) -> Layout:
+        """The layout of launches with these places of their cases and blocks: one of twice the weight has half the
+        variance."""
         k, b = int(case.max()) + 1, int(block.max()) + 1
         counts = np.zeros((k, b))
-        np.add.at(counts, (case, block), 1.0)
+        np.add.at(counts, (case, block), weight)
         # Blocks are of one component where cases connect them, through other blocks too.
         joined = counts.T @ counts > 0
         while (further := joined @ joined).sum() > joined.sum():
@@ -41,7 +43,7 @@ class Layout:
 
     @cached_property
     def n(self) -> Numbers:
-        """Launches of each case."""
+        """Launches of each case, by weight."""
         total: Numbers = self.counts.sum(axis=1)
         return total
 
@@ -65,10 +67,10 @@ class Layout:
         """Of the design matrix: each component's level is in its cases and in its blocks."""
         return len(self.component) - int(self.component.max()) - 1
 
-    def solve(self, y: Numbers, case: np.ndarray, block: np.ndarray) -> tuple[Numbers, Numbers]:
+    def solve(self, y: Numbers, case: np.ndarray, block: np.ndarray, weight: Numbers) -> tuple[Numbers, Numbers]:
         """(case effects, block effects) of least squares with the least norm."""
-        own = np.bincount(case, y) / self.n
-        blocks: Numbers = self.reduced @ (np.bincount(block, y) - self.counts.T @ own)
+        own = np.bincount(case, weight * y) / self.n
+        blocks: Numbers = self.reduced @ (np.bincount(block, weight * y) - self.counts.T @ own)
         cases: Numbers = own - self.shares @ blocks
         effects = np.concatenate([cases, blocks])
         sign = np.repeat([1.0, -1.0], self.counts.shape)
@@ -76,16 +78,16 @@ class Layout:
         effects += sign * shift[self.component]
         return effects[: len(cases)], effects[len(cases) :]
 
-    def leverages(self, case: np.ndarray, block: np.ndarray) -> Numbers:
+    def leverages(self, case: np.ndarray, block: np.ndarray, weight: Numbers) -> Numbers:
         """Of each launch: the diagonal of the matrix that makes fitted numbers of measured ones."""
         spread = self.shares @ self.reduced
         own = 1 / self.n + np.einsum("ij,ij->i", spread, self.shares)
-        found: Numbers = own[case] - 2 * spread[case, block] + self.reduced.diagonal()[block]
+        found: Numbers = weight * (own[case] - 2 * spread[case, block] + self.reduced.diagonal()[block])
         return found
 
     def noise(self, variances: Numbers) -> Numbers:
-        """The covariance of the right side of the blocks' system, of shape (blocks, blocks), where one launch of a case
-        has its own of `variances`."""
+        """The covariance of the right side of the blocks' system, of shape (blocks, blocks), where a launch of
+        weight 1 has a variance of its case's, of `variances`."""
         total: Numbers = np.diag(variances @ self.counts) - (self.counts * variances[:, None]).T @ self.shares
         return total
 

@@ -10,6 +10,7 @@ from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, CurveShape
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
+from parabench.analysis.ranking.race import Look
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.text import format
@@ -59,10 +60,22 @@ def sentences(answer: Answer) -> list[str]:
 
 def notes(answer: Answer) -> list[str]:
     """What the bucket curves say, where the answer itself is not about the bucket size alone; then what links do."""
-    links = [answer.links] if answer.links else []
+    links = [*_race(answer.race), *([answer.links] if answer.links else [])]
     if answer.differing == ("bucket_mib",) and not answer.slower:
         return links
     return _curves(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of) + links
+
+
+def _race(looks: Sequence[Look]) -> list[str]:
+    """Which left the race when, and by what bound: 'Left the race: 11 configurations after block 3, 24 % or more
+    behind; 2 more after block 5, 6.1 % or more behind.'"""
+    said: list[str] = []
+    for look in looks:
+        if look.left:
+            many = f"{len(look.left)} more" if said else format.count(len(look.left), "configuration")
+            bound = format.percent(min(each.at_least for each in look.left))
+            said.append(f"{many} after block {look.block + 1}, {bound} or more behind")
+    return [f"Left the race: {'; '.join(said)}."] if said else []
 
 
 def said_value(candidate: Candidate, objective: Objective) -> str:

@@ -122,4 +122,4 @@ def test_a_plan_of_an_older_version_lacks_what_is_new():
         "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=default --set world_size=2 "
         "--set global_batch=8"
     )
-    assert Protocol().launches  # the suite's own protocol counts then
+    assert Protocol().blocks  # the suite's own protocol counts then

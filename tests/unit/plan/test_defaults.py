@@ -35,7 +35,8 @@ def with_gpus(number, memory=80e9):
 
 
 def planned(machine, suite="quick", **options):
-    return plan_training(TrainingRequest.of(suite=suite, argv=[], out=None, **options), load_suite(suite), machine).plan
+    asked = TrainingRequest.of(suite=suite, argv=[], out=None, **options)
+    return plan_training(asked, load_suite(suite), machine, turns=True).plan
 
 
 def case_of(machine, **axes):
@@ -137,7 +138,9 @@ def test_quick_asks_on_several_gpus_what_it_asks_on_the_cpu():
     pair = planned(with_gpus(2))
     assert {case.world_size for case in pair.cases} == {1, 2}
     assert len(pair.cases) + len(pair.skipped) == 27
-    assert (here.protocol.steps, here.protocol.measure_s) == (20, None)
+    # Where cases take turns, launches of their own are short.
+    assert (here.protocol.races, here.protocol.steps, here.protocol.measure_s) == (True, 8, None)
+    assert planned(with_gpus(0), launches=2).protocol.steps == 20
     assert {name: getattr(two.protocol, name) for name in BY_TIME} == BY_TIME
 
 
@@ -161,8 +164,8 @@ def test_quick_on_one_gpu_needs_no_second_one():
 def test_steps_that_a_suite_means_are_kept_on_cuda():
     made = planned(with_gpus(2), suite="memory")
     assert (made.protocol.warmup, made.protocol.steps, made.protocol.by_time) == (2, 2, False)
-    assert planned(with_gpus(2), steps=7).protocol == Protocol(steps=7, warmup_s=2.0)
-    assert planned(with_gpus(0), measure_s=1.0).protocol == Protocol(warmup=5, measure_s=1.0)
+    assert planned(with_gpus(2), steps=7).protocol == Protocol(launches=3, rounds=0, steps=7, warmup_s=2.0)
+    assert planned(with_gpus(0), measure_s=1.0).protocol == Protocol(warmup=5, measure_s=1.0, budget_s=100)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])
@@ -176,7 +179,7 @@ def test_every_suite_can_be_planned_on_any_number_of_gpus(name, gpus):
         assert planned(with_gpus(gpus), suite=name).cases
 
 
-@pytest.mark.parametrize(("gpus", "said"), [(0, "20 measured"), (1, "2 s of measured steps"), (2, "2 s of measured")])
+@pytest.mark.parametrize(("gpus", "said"), [(0, "8 measured"), (1, "2 s of measured steps"), (2, "2 s of measured")])
 def test_a_dry_run_says_what_each_machine_measures(gpus, said, monkeypatch, tmp_path):
     for module in ("parabench.session.dry_run", "parabench.session.session"):
         monkeypatch.setattr(f"{module}.this_machine", lambda: with_gpus(gpus))
@@ -200,7 +203,7 @@ def test_a_suite_may_say_each_machine_apart(tmp_path):
     suite = load_suite(suite_file(tmp_path, f'CASES = {{{three}}}\nPROTOCOL = {{"gpus": Protocol(launches=9)}}\n'))
     told = {name: (suite.on(name).sweeps[0].axes["strategy"], suite.on(name).protocol.launches) for name in
             (CPU, ONE_GPU, GPUS)}  # fmt: skip
-    assert told == {CPU: (("single",), 3), ONE_GPU: (("ddp",), 3), GPUS: (("fsdp",), 9)}
+    assert told == {CPU: (("single",), None), ONE_GPU: (("ddp",), None), GPUS: (("fsdp",), 9)}
     assert suite.on(GPUS).on(GPUS) == suite.on(GPUS)
 
 

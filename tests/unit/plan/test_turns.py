@@ -74,8 +74,8 @@ def test_of_every_four_rounds_one_is_of_long_turns_wherever_it_falls():
 
 def test_blocks_of_a_session_have_other_orders():
     protocol = Protocol(rounds=8)
-    assert turns_protocol(protocol, 0, 1) != turns_protocol(protocol, 0, 2)
-    assert turns_protocol(protocol, 0, 1) == turns_protocol(protocol, 0, 1)
+    assert turns_protocol(protocol, 0, 1, [0.1]) != turns_protocol(protocol, 0, 2, [0.1])
+    assert turns_protocol(protocol, 0, 1, [0.1]) == turns_protocol(protocol, 0, 1, [0.1])
 
 
 def test_a_plan_with_rounds_launches_each_case_once_by_itself_and_then_in_shared_launches():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
-from parabench.analysis.session import session_data
+from parabench.analysis.session import select_session, session_data
 from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
@@ -185,3 +186,71 @@ def test_what_fails_as_a_twin_is_the_case(run, tmp_path):
 def test_self_check_needs_launches_that_cases_share(run):
     with pytest.raises(UsageError, match="--self-check measures a case twice"):
         run(FakeLauncher(), rounds=0, self_check=True)
+
+
+class Racing(FakeLauncher):
+    """Two cases that are near, and two far behind; every launch of a case has a noise of its own."""
+
+    def __init__(self, sd=0.01, **more):
+        super().__init__(**more)
+        self.lot, self.sd = random.Random(0), sd
+        truth = {1.0: 0.0100, 4.0: 0.0101}
+        self.step_s = lambda case: truth.get(case.bucket_mib, 0.020) * self.lot.lognormvariate(0, self.sd)
+
+
+def shared(fake):
+    return [spec for spec in fake.specs if spec.kind == "turns"]
+
+
+def test_without_a_number_of_launches_it_is_a_race_until_it_is_decided(run, tmp_path):
+    fake = Racing()
+    code, said = run(fake, launches=None, rounds=None, steps=None)
+    assert code == 0
+    sizes = [len(spec.cases) for spec in shared(fake)]
+    assert sizes[:3] == [4, 4, 2]
+    assert set(sizes[2:]) <= {1, 2}
+    assert "2 of 4 cases may be the fastest, ±" in said
+    assert "Left the race: 2 configurations after block 3, " in said
+    plan = select_session(load(tmp_path / "out" / "results.db")).plan
+    assert len(plan["extra"]) == len(sizes) - 2
+    # The launches of their own are short; in the shared ones a turn takes about as long of every case.
+    assert (plan["protocol"]["warmup"], plan["protocol"]["steps"]) == (3, 8)
+    first = shared(fake)[0]
+    near = [case.bucket_mib in (1, 4) for case in first.cases]
+    assert [11 <= own <= 13 if fast else own == 6 for own, fast in zip(first.protocol.own, near, strict=True)] == [
+        True
+    ] * 4
+    assert all(spec.protocol.rounds > 1 for spec in shared(fake))
+
+
+def test_a_race_ends_when_its_time_is_over_and_goes_on_when_it_is_resumed(run, tmp_path):
+    code, said = run(Racing(sd=0.2), launches=None, rounds=None, budget=0.00001)
+    assert code == 0
+    assert "the race ends after" in said
+    again = Racing(sd=0.001)
+    code, said = run(again, launches=None, rounds=None, resume=True)
+    assert code == 0
+    assert len(shared(again)) >= 1
+    assert "[reference]" not in said
+
+
+def test_a_race_that_was_interrupted_goes_on_with_what_it_knew(run):
+    code, _ = run(Racing(interrupt_at=6), launches=None, rounds=None)
+    assert code == STOPPED
+    again = Racing()
+    code, _ = run(again, launches=None, rounds=None, resume=True)
+    assert code == 0
+    # Step times of the first block decide how many steps a turn has.
+    assert len(set(shared(again)[0].protocol.own)) > 1
+
+
+def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_path):
+    fake = Racing()
+    run(fake, rounds=None)
+    assert shared(fake) == []
+    with pytest.raises(UsageError, match="--budget is the time for a race"):
+        run(Racing(), rounds=None, budget=1.0, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    only = Racing()
+    run(only, launches=None, rounds=None, axes=("strategy=ddp", "bucket_mib=4"), out=tmp_path / "one")
+    assert len(only.specs) == 1 + 3

@@ -186,10 +186,10 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
 
 
 def test_a_budget_that_is_used_up_ends_after_the_planned_blocks(suite: str, tmp_path: Path) -> None:
-    code, said = run(suite, tmp_path, Noisy(0.01), budget=0.001)
+    code, said = run(suite, tmp_path, Noisy(0.01), budget=0.00001)
     assert code == 0
-    assert "the budget of 0.001 min has 0 s left" in said
-    assert f"go on with: parabench run --resume --until-decided --budget 0.001 --out {tmp_path / 'out'}" in said
+    assert "the budget of 1e-05 min has 0 s left" in said
+    assert f"go on with: parabench run --resume --until-decided --budget 1e-05 --out {tmp_path / 'out'}" in said
     assert len(order(stored(tmp_path))) == 8
 
 

@@ -1,0 +1,84 @@
+"""The race: who leaves when, by what bound, and how often wrongly."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from parabench.analysis.ranking.race import ERROR, confidence_of, race
+from parabench.analysis.stats.block_model import fit
+from parabench.store.columns import Columns
+
+
+def simulated(truth, noise, looks, rounds=None, seed=0):
+    """The launches of a race as it would go: after the first two only who is still in it is launched."""
+    lot = np.random.default_rng(seed)
+    rows = {name: [] for name in ("case_id", "block", "shared_launch", "in_turns", "turns", "launch_step_s")}
+    racing = list(truth)
+    for block in range(1, looks + 2):
+        turns = 1 if rounds is None else rounds(len(racing))
+        level = lot.normal(0, 0.1)
+        for case in racing:
+            step_s = truth[case] * math.exp(level + lot.normal(0, noise / math.sqrt(turns)))
+            for name, value in zip(rows, (case, block, block, True, turns, step_s), strict=True):
+                rows[name].append(value)
+        launches = Columns({name: np.array(values) for name, values in rows.items()})
+        if block > 1:
+            found = race(launches, {each: 10.0 * each for each in range(block + 1)})
+            yield found
+            racing = list(found[-1].racing)
+
+
+def last(*args, **more):
+    *_, looks = simulated(*args, **more)
+    return looks
+
+
+def test_errors_of_all_looks_together_are_the_one_that_is_allowed():
+    spent = sum(1 - confidence_of(look) for look in range(2, 10_000))
+    assert spent == pytest.approx(ERROR, rel=1e-3)
+
+
+def test_who_is_slower_beyond_doubt_leaves_and_the_bound_is_said():
+    looks = last({"a": 1.0, "b": 1.01, "c": 1.5, "d": 3.0}, noise=0.01, looks=6)
+    assert [look.block for look in looks] == [2, 3, 4, 5, 6, 7]
+    assert [look.seconds for look in looks] == [10.0 * block for block in range(2, 8)]
+    left = {each.case_id: each for look in looks for each in look.left}
+    assert {"c", "d"} <= left.keys() <= {"b", "c", "d"}
+    assert left["d"].slower == pytest.approx(2.0, abs=0.2)
+    for each in left.values():
+        assert 0 < each.at_least < each.slower
+    assert looks[-1].racing[0] == "a"
+    assert all(early.half_width > late.half_width for early, late in zip(looks, looks[3:], strict=False))
+
+
+def test_a_race_of_the_same_goes_on_until_a_difference_worth_having_would_show():
+    *_, looks = simulated({"a": 1.0, "b": 1.0, "c": 1.0}, noise=0.02, looks=14, seed=1)
+    assert set(looks[-1].racing) == {"a", "b", "c"}
+    assert looks[-1].decided
+    assert not looks[0].decided
+
+
+def test_the_fastest_leaves_in_one_race_of_twenty_at_most():
+    """Twelve cases, of which five are as fast as the fastest."""
+    truth = {"best": 1.0} | {f"near{n}": 1.0 for n in range(5)} | {f"far{n}": 1.2 + n / 10 for n in range(6)}
+    lost = 0
+    for seed in range(60):
+        looks = last(truth, noise=0.05, looks=8, rounds=lambda racing: max(1, 12 // racing), seed=seed)
+        lost += "best" not in looks[-1].racing
+    # What a chance of one in twenty exceeds once in a thousand such tests.
+    assert lost <= 10
+
+
+def test_of_launches_of_more_turns_the_mean_is_nearer_to_what_they_say():
+    rows = {
+        "case_id": np.array(["a", "b"] * 2), "block": np.array([1, 1, 2, 2]), "shared_launch": np.array([1, 1, 3, 3]),
+        "in_turns": np.array([True] * 4), "turns": np.array([1, 1, 9, 9]),
+        "launch_step_s": np.exp([0.0, 0.5, 0.0, 0.1]),
+    }  # fmt: skip
+    (look,) = race(Columns(rows), {2: 1.0})
+    assert look.racing == ("a", "b")
+    effects = fit(Columns(rows))
+    assert effects.means["b"] - effects.means["a"] == pytest.approx(0.1 * 0.5 + 0.9 * 0.1)
