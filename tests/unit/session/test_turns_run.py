@@ -149,7 +149,6 @@ def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answ
     code, said = run(fake, self_check=True)
     assert code == 0
     assert "Fastest: ddp native 4 MiB, 2 ranks" in said
-    assert "[twin] ddp native 1 MiB, 2 ranks: " in said
     assert "Two copies of ddp native 1 MiB, 2 ranks differed by 0.0 % (95 %: no spread) in 3 shared launches." in said
     twins = [spec.cases[-1].bucket_mib for spec in fake.specs[5:]]
     assert twins == [1, 1, 1]
