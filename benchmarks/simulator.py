@@ -111,7 +111,8 @@ def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
                 "label": case.label,
                 "block": block,
             }
-            | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device], "verified": True}
+            | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
+            | {"verified": True, "in_turns": False}
             | {"launch_step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
             for i, (case, block, seconds) in enumerate(rows)
         ]

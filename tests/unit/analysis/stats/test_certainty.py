@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import fake_results as fake
-from benchmarks.certainty import sweet_spots
+from benchmarks.certainty import sweet_spots, until_decided
 from benchmarks.former_gate import former_verdict
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, pooled_alarms, wrong_passes
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise, launch_frame
@@ -116,6 +116,12 @@ def test_the_sweet_spot_set_holds_the_true_best_and_each_that_is_as_fast():
     for noise in (QUIET, SHARED, PURE):
         assert sweet_spots(noise, 5, gap=0.005, sessions=100)[0] >= 0.95
         assert sweet_spots(noise, 5, gap=0.0, sessions=300, seed=1)[1] >= 0.94  # 95 %, known within ±0.6 %
+
+
+def test_launching_until_decided_ends_with_the_true_best():
+    right, decided, launches = until_decided(QUIET, blocks=3, gap=0.02, sessions=3)
+    assert (right, decided) == (1.0, 1.0)
+    assert launches < 50
 
 
 def test_the_set_is_not_large_for_want_of_looking():
