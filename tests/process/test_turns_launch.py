@@ -10,8 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+import fake_results
 from benchmarks.turns_soak import every_case
 from guard import GUARD_S
+from parabench.analysis.carry_over import carry_over, settle_for
+from parabench.analysis.session import session_data
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -154,3 +157,16 @@ def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     assert seen.status is Status.OK, seen.failure
     used = seen.arms[0].facts["cpu_s"]
     assert max(used[2:]) < min(used[:2]) / 4, used
+
+
+def test_what_a_case_leaves_behind_for_the_next_turn_is_found(tmp_path):
+    cases = (MIXED[0], cpu_case(strategy="faulty_helpers:leaving_a_mess"), cpu_case(algorithm="ring"))
+    protocol = TurnsProtocol(rounds=12, settle=1, timed=1, long=2, warmup=2)
+    launches = [share(cases, replace(protocol, seed=seed)) for seed in (1, 2)]
+    arms = [replace(arm, block=block) for block, seen in enumerate(launches, 1) for arm in seen.arms]
+    seen = carry_over(session_data(fake_results.write(tmp_path / "results.db", arms)))
+    assert seen.launches == 2
+    assert seen.found["after"].case_id == cases[1].id
+    assert seen.found["after"].low > 0.1
+    assert seen.hopeless is False
+    assert settle_for(seen) == 2

@@ -1,0 +1,180 @@
+"""Whether the carry-over test finds what disturbs the next turn, and finds nothing between ordinary configurations.
+
+    python -m benchmarks.carry_over messy [SESSIONS] [ROUNDS]
+    python -m benchmarks.carry_over ordinary [LAUNCHES] [ROUNDS]
+
+`messy`: sessions of two shared launches in which two ordinary cases take turns with one that leaves a mess behind after
+each of its steps: it fills the allocator's free lists, keeps a thread busy into the next turn, or evicts the caches.
+It is caught where the test names it, in the turn after it or in the first step, which does not count; one whose mess
+is over by then changes no answer. As many sessions with a case that does nothing of it tell the false alarms.
+
+`ordinary`: eight pairs with PyTorch's default, in one cohort. Their ratios from short turns, from turns four times as
+long and from launches of their own, each with its 95 % interval over launches, and whether the intervals of their
+differences hold zero.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import stdtrit
+
+from parabench import Model
+from parabench.analysis.carry_over import ALPHA, CarryOver, carry_over
+from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.turns import compared, shared_launches_of
+from parabench.store.results import load
+from parabench.strategies.base import ParallelModel, StrategyContext, adamw
+from parabench.strategies.data_parallel import ddp
+
+# Blocks that a freed heap is cut into: the next large allocation has to look through all that are free.
+BLOCKS = 40_000
+BUSY_S = 0.08
+# Twice the last level of the caches of this machine.
+SWEPT_BYTES = 64 * 2**20
+
+_held: list[bytes] = []
+_swept = np.zeros(SWEPT_BYTES // 8)
+
+
+def _fill_free_lists(*_: Any) -> None:
+    """Every second block is free, and none can be joined with the next."""
+    _held.clear()
+    _held.extend(bytes(1100 + 16 * (at % 150)) for at in range(BLOCKS))
+    del _held[::2]
+
+
+def _keep_busy(*_: Any) -> None:
+    def work() -> None:
+        until, matrix = time.perf_counter() + BUSY_S, torch.rand(128, 128)
+        while time.perf_counter() < until:
+            matrix @ matrix
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def _evict(*_: Any) -> None:
+    np.add(_swept, 1.0, out=_swept)
+
+
+def _leaving(mess: Callable[..., None]) -> Callable[[Model, StrategyContext], ParallelModel]:
+    """DDP after each of whose steps there is a mess."""
+
+    def strategy(model: Model, context: StrategyContext) -> ParallelModel:
+        parallel = ddp(model, context)
+        optimizer = adamw(parallel.module.parameters(), fused=context.case.fused)
+        optimizer.register_step_post_hook(mess)
+        return replace(parallel, optimizer=optimizer)
+
+    return strategy
+
+
+filling, busy, evicting, clean = map(_leaving, (_fill_free_lists, _keep_busy, _evict, lambda *_: None))
+
+MESSY = """\"\"\"Is it caught?\"\"\"
+from parabench import sweep
+COMMON = dict(model="gpt-nano", world_size=2, seq_len=32, global_batch=4)
+CASES = [
+    sweep(strategy="ddp", bucket_mib=(1, 25), **COMMON),
+    sweep(strategy="benchmarks.carry_over:{name}", **COMMON),
+]
+"""
+ORDINARY = """\"\"\"Do ratios depend on how long turns are?\"\"\"
+from parabench import sweep
+COMMON = dict(model="gpt-nano", world_size=2, seq_len=32)
+CASES = [
+    sweep(strategy="ddp", bucket_mib=(None, 0.25, 1), **COMMON),
+    sweep(strategy="ddp", algorithm=("ring", "tree", "halving_doubling"), **COMMON),
+    sweep(strategy=("fsdp", "zero1", "tp"), **COMMON),
+]
+"""
+
+
+def run(suite: str, out: Path, *options: str) -> SessionData:
+    """A session of the suite with these options."""
+    path = out.with_suffix(".py")
+    path.write_text(suite)
+    command = [sys.executable, "-m", "parabench", "run", str(path), *options, "--out", str(out)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(done.stdout)
+    return session_data(load(out / "results.db"))
+
+
+def named(tested: CarryOver) -> dict[str, list[str | None]]:
+    """By test the cases that it names by themselves."""
+    return {
+        test: [each.case_id for each in effects if each.p is not None and each.p <= ALPHA]
+        for test, effects in tested.tests.items()
+    }
+
+
+def messy(sessions: int = 20, rounds: int = 40) -> None:
+    for name in ("filling", "busy", "evicting", "clean"):
+        caught: Counter[str] = Counter()
+        sizes: list[float] = []
+        for _ in range(sessions):
+            with tempfile.TemporaryDirectory() as folder:
+                options = ("--rounds", str(rounds), "--launches", "2", "--steps", "10", "--instrumented", "0")
+                seen = run(MESSY.format(name=name), Path(folder) / "session", *options)
+            tested = seen.once(carry_over)
+            assert tested is not None
+            (case,) = {each for each in seen.cases["case_id"] if name in each}
+            tests = named(tested)
+            caught.update(test for test in ("after", "settling") if case in tests.get(test, []))
+            caught["caught"] += any(case in tests.get(test, []) for test in ("after", "settling"))
+            caught["a finding"] += bool(tested.found)
+            sizes += [each.size or 0.0 for each in tested.tests["settling"] if each.case_id == case]
+        told = ", ".join(f"{test} {caught[test]}" for test in ("caught", "after", "settling", "a finding"))
+        print(f"{name} ({sessions} sessions): {told}; first step after it {100 * np.median(sizes):+.1f} %", flush=True)
+
+
+def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The mean and the half-width of its 95 % interval."""
+    return float(logs.mean()), float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
+
+
+def ordinary(launches: int = 12, rounds: int = 20) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shared = run(ORDINARY, Path(folder) / "shared", "--rounds", str(rounds), "--launches", str(launches))
+        alone = run(ORDINARY, Path(folder) / "alone", "--launches", str(launches), "--instrumented", "0")
+    labels = dict(zip(shared.cases["case_id"], shared.cases["label"], strict=True))
+    numbers: dict[str, dict[str, list[float]]] = {"short": {}, "long": {}, "own": {}}
+    for launch in shared.once(shared_launches_of):
+        long = np.repeat(np.array(launch.protocol.lengths) > 1, launch.protocol.lengths)
+        parts = launch.all_parts()
+        for kind, some in (("short", parts[:, ~long]), ("long", parts[:, long])):
+            for case, number in zip(launch.cases, compared(some), strict=True):
+                numbers[kind].setdefault(case, []).append(number)
+    for case, own in alone.by_case.items():
+        numbers["own"][case] = np.log(own["launch_step_s"]).tolist()
+    default = next(case for case, label in labels.items() if label == "ddp native, 2 ranks")
+    for case in labels:
+        if case == default:
+            continue
+        logs = {kind: np.array(of[case]) - np.array(of[default]) for kind, of in numbers.items()}
+        said = [f"{kind} {100 * math.expm1(mean):+.1f} % ±{100 * width:.1f}" for kind, (mean, width) in
+                ((kind, ratio(each)) for kind, each in logs.items())]  # fmt: skip
+        longer, by = ratio(logs["long"] - logs["short"])
+        apart = abs(logs["own"].mean() - logs["short"].mean())
+        agree = abs(longer) <= by, apart <= math.hypot(ratio(logs["own"])[1], ratio(logs["short"])[1])
+        print(f"{labels[case]}: {'; '.join(said)}; agree: {agree[0]}, {agree[1]}", flush=True)
+    tested = shared.once(carry_over)
+    assert tested is not None
+    print(f"found: {dict(tested.found) or 'nothing'}")
+
+
+if __name__ == "__main__":
+    {"messy": messy, "ordinary": ordinary}[sys.argv[1]](*map(int, sys.argv[2:]))
