@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from contextlib import ExitStack
@@ -46,7 +47,9 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         # One process may drive several devices.
         driven = max(len(ranks), spec.ranks_per_node)
         devices = partial(used_devices, driven) if spec.device == accelerator.TYPE else None
-        sources = sources_of(Watched(began_s=began, pids=pids, devices=devices))
+        # The partner's ranks, whose turn it is now and then, are children of the same `ab`.
+        ours = os.getppid() if spec.pair else os.getpid()
+        sources = sources_of(Watched(began_s=began, pids=pids, devices=devices, ours=ours))
         sampler = stack.enter_context(Sampler(began, sources))
         env = RankEnv(
             folder=folder,

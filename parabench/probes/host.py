@@ -21,13 +21,16 @@ UNCOUNTED = "the kernel counts no CPU time of the host"
 
 
 class Host(Source):
-    """The resident set of each rank, and the share of the host's CPU time that neither the driver nor what it started
-    used since the reading before."""
+    """The resident set of each rank, and the share of the host's CPU time that neither the process `ours` nor what it
+    started used since the reading before."""
 
     name = "host"
 
-    def __init__(self, began_s: float, pids: RankPids, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, began_s: float, pids: RankPids, *, ours: int | None = None, clock: Callable[[], float] = perf_counter
+    ) -> None:
         super().__init__(began_s, pids, clock=clock)
+        self._ours = os.getpid() if ours is None else ours
         self._processes: dict[int, psutil.Process] = {}
         self._spent: dict[int, float] = {}  # CPU seconds of each process of ours, since `start`
         self._before: dict[int, float] = {}
@@ -36,7 +39,7 @@ class Host(Source):
 
     @classmethod
     def of(cls, watched: Watched) -> Host | None:
-        return cls(watched.began_s, watched.pids) if watched.host else None
+        return cls(watched.began_s, watched.pids, ours=watched.ours) if watched.host else None
 
     def start(self) -> None:
         self._find_ours()
@@ -66,7 +69,7 @@ class Host(Source):
         return self._processes[pid]
 
     def _find_ours(self) -> None:
-        for pid in (os.getpid(), *_descendants(os.getpid())):
+        for pid in (self._ours, *_descendants(self._ours)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._process(pid)
 

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -33,12 +33,14 @@ PATIENCE_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """What there is to read around ranks that began at `began_s`: their `host`, and the `devices` that they use, asked
-    for when reading begins; None where they use none."""
+    for when reading begins; None where they use none. What the process `ours` started, and it itself, is no other load
+    of the host."""
 
     began_s: float
     pids: RankPids
     host: bool = True
     devices: Callable[[], Sequence[Used]] | None = None
+    ours: int = field(default_factory=os.getpid)
 
 
 class Source:

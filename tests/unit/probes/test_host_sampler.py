@@ -145,6 +145,19 @@ def test_a_process_that_is_found_late_was_never_somebody_elses(monkeypatch, tmp_
     assert after == pytest.approx(0.4 / CORES, rel=0.1)
 
 
+def test_launches_of_one_driver_that_take_turns_are_no_load_to_each_other(monkeypatch, tmp_path):
+    clock, ab, partner = Clock(3.0), 77, 503
+    faked = FakeHost(clock, others=0.4).install(monkeypatch)
+    faked.loads |= {ab: 0.1, partner: 1.0}
+    children = {ab: [host.os.getpid(), 501, 502, partner]}
+    monkeypatch.setattr(host, "_descendants", lambda pid: children.get(pid, []))
+    (tmp_path / "pid0").write_text("501")
+    source = Host(clock.began_s, RankPids(tmp_path, range(1)), ours=ab, clock=clock)
+    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
+    shares = [s.value for s in source.samples if s.metric == "other_cpu_share"]
+    assert sum(shares) * PERIOD_S * CORES == pytest.approx(0.4 * 2.9, abs=0.06)
+
+
 def test_a_rank_that_has_ended_holds_an_unknown_amount_and_that_is_said_once(monkeypatch, tmp_path):
     clock = Clock(0.6)
     faked = FakeHost(clock, others=0.0).install(monkeypatch)
