@@ -93,9 +93,12 @@ class CarryOver:
         return self.matters and self.settle >= MOST_SETTLE
 
 
-def settle_for(seen: CarryOver) -> int:
-    """How many settling steps the next launches should have: twice as many where what was found matters."""
-    return min(MOST_SETTLE, 2 * max(1, seen.settle)) if seen.matters else seen.settle
+def settle_for(seen: CarryOver, look: int = 2) -> int:
+    """How many settling steps the next launches should have: twice as many where what was found matters. The tests may
+    be asked after each launch; the `look`, 2 or more, is how many there were, and the errors of all add up to ALPHA."""
+    sure = ALPHA / (look * (look - 1)) / len(TESTS)
+    large = any(abs(each.size or 0.0) > MATTERS and (each.p or 0.0) <= sure for each in seen.found.values())
+    return min(MOST_SETTLE, 2 * max(1, seen.settle)) if large else seen.settle
 
 
 def carry_over(seen: SessionData) -> CarryOver | None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, shared_launches, turn_counts
+from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, shared_launches, superseded, turn_counts
 from parabench.plan.case import Case
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
@@ -118,6 +118,7 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
         if (pair != ids).any():
             numbers = paired_numbers(ids, in_turns, pair, numbers, table["facts"], steps)
         turns = turn_counts(in_turns, table["facts"])
+        numbers = np.where(superseded(in_turns, launches["session_id"], table["facts"]), np.nan, numbers)
     return table.assign(in_turns=in_turns, shared_launch=first, turns=turns, launch_step_s=numbers)
 
 

@@ -54,6 +54,16 @@ def pair_launches(ids: Array, case: Array, block: Array, facts: Array) -> Array:
     return found
 
 
+def superseded(in_turns: Array, session: Any, facts: Array) -> Array:
+    """Whether each launch had fewer settling steps than a later one of its session: carry-over has asked for more, and
+    what was measured without them does not count."""
+    settle = np.zeros(len(facts))
+    settle[in_turns] = [_turns(text)["protocol"]["settle"] for text in facts[in_turns]]
+    most = {at: settle[np.asarray(session) == at].max() for at in set(np.asarray(session).tolist())}
+    found: Array = in_turns & (settle < [most[at] for at in np.asarray(session).tolist()])
+    return found
+
+
 def turn_counts(in_turns: Array, facts: Array) -> Array:
     """How many turns the number of each launch is made of, a long one as many as it is long; 1 of one by itself."""
     found = np.ones(len(facts))

@@ -69,6 +69,7 @@ class Plan(Generic[C, P]):
     """What a session will do, decided before anything is launched.
 
     `extra` are the blocks that came after those of the protocol, each with the ids of the cases that it launches.
+    `settle` is how many settling steps turns have, where carry-over asked for more than usual.
     """
 
     cases: tuple[C, ...]
@@ -76,6 +77,7 @@ class Plan(Generic[C, P]):
     protocol: P
     seed: int
     extra: tuple[tuple[str, ...], ...] = ()
+    settle: int | None = None
 
     @property
     def kind(self) -> str:
@@ -139,6 +141,7 @@ class Plan(Generic[C, P]):
             "seed": self.seed,
             "blocks": self.protocol.blocks,
             "extra": [list(block) for block in self.extra],
+            "settle": self.settle,
         }
 
     @classmethod
@@ -165,6 +168,7 @@ class Plan(Generic[C, P]):
             protocol=protocol(**values["protocol"]),
             seed=values["seed"],
             extra=tuple(tuple(block) for block in values.get("extra", ())),
+            settle=values.get("settle"),
         )
 
 

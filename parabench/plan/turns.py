@@ -74,12 +74,16 @@ FEWEST_TIMED, MOST_TIMED = 2, 100
 MOST_CHOSEN_ROUNDS = 50
 
 
-def turns_protocol(protocol: Protocol, seed: int, block: int, step_s: Sequence[float | None]) -> TurnsProtocol:
+def turns_protocol(
+    protocol: Protocol, seed: int, block: int, step_s: Sequence[float | None], settle: int | None = None
+) -> TurnsProtocol:
     """How the cases of a shared launch in `block` take turns, in a session of that `seed`, whose steps take so long as
-    far as that is known."""
+    far as that is known; `settle` is how many settling steps are asked for."""
     own = tuple(_timed(each) for each in step_s)
     lot = random.Random(f"{seed}, {block}").getrandbits(32)
     asked = TurnsProtocol(rounds=protocol.rounds or 1, own=own, seed=lot)
+    if settle is not None:
+        asked = replace(asked, settle=settle)
     known = [(place, each) for place, each in enumerate(step_s) if each is not None]
 
     def seconds(of: TurnsProtocol) -> float:

@@ -291,7 +291,7 @@ class TrainingRunner(Runner[Case, Protocol]):
     def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:
         # Who asks for rounds gets the same of every session: sides of an `ab` must agree.
         step_s = [self.step_times.get(case.id) if self.plan.races else None for case in cases]
-        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s)
+        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s, self.plan.settle)
 
     def run_nccl_probe(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from parabench.analysis.ranking.stopping import Undecided
+    from parabench.analysis.session import SessionData
 
 
 # No race has more blocks.
@@ -62,12 +63,15 @@ class AdaptiveStopping:
         price: noise ends nothing before it is used, MOST_BLOCKS blocks do.
         """
         from parabench.analysis.ranking.stopping import block_seconds, candidates
-        from parabench.analysis.session import select_session
+        from parabench.analysis.session import SessionData, select_session
         from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
-        from parabench.analysis.tables import launch_table
 
         results = load(store.path)
-        launches = launch_table(results, select_session(results, session_id))
+        seen = SessionData(results, select_session(results, session_id))
+        settled = self._settling(seen, store, plan, log)
+        if settled is not None:
+            return settled
+        launches = seen.launches
         if plan.races:
             return self._next_lap(launches, store, session_id, plan, log)
         left = candidates(launches, patient=self.budget_s is not None)
@@ -91,6 +95,25 @@ class AdaptiveStopping:
             f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} resolve {tell}"
         )
         return _with_block(store, session_id, plan, left.cases)
+
+    def _settling(
+        self, seen: SessionData, store: Store, plan: Plan[C, P], log: Callable[[str], None]
+    ) -> Plan[C, P] | None:
+        """`plan` with a block of all cases whose turns have more settling steps, where carry-over asks for it; what was
+        measured with fewer does not count then. None where it does not, or there is no time."""
+        from parabench.analysis.carry_over import MATTERS, carry_over, settle_for
+
+        tested = seen.once(carry_over)
+        if tested is None or (self.budget_s is not None and self.clock() - self.began > self.budget_s):
+            return None
+        settle = settle_for(tested, max(2, tested.launches))
+        if settle == tested.settle:
+            return None
+        log(
+            f"a turn depends on the one before it by more than {100 * MATTERS:g} % of a step: all cases begin anew, "
+            f"with {settle} settling steps"
+        )
+        return _with_block(store, seen.session.id, replace(plan, settle=settle), [case.id for case in plan.cases])
 
     def _next_lap(
         self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]

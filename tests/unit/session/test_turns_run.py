@@ -6,9 +6,11 @@ import io
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+import fake_turns
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
@@ -253,3 +255,45 @@ def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_pat
     only = Racing()
     run(only, launches=None, rounds=None, axes=("strategy=ddp", "bucket_mib=4"), out=tmp_path / "one")
     assert len(only.specs) == 1 + 3
+
+
+class Messy(FakeLauncher):
+    """Whatever follows the first case is slow in its first two steps."""
+
+    def _take_turns(self, spec):
+        launch = super()._take_turns(spec)
+        names = [case.id for case in spec.cases]
+        left = {min(names): (0.5, 0.5, 0.0)}
+        rng = np.random.default_rng(spec.protocol.seed)
+        of = fake_turns.shared(
+            names, rng, seed=0, protocol=spec.protocol, left_behind=left, noise=0.02, of_launch=0.0, disturbed=0.0
+        )
+        for place, arm in enumerate(launch.arms):
+            rounds = zip(of.settling[place], of.timed[place], strict=True)
+            own = np.exp(np.concatenate([steps for both in rounds for steps in both]))
+            arm.samples = [
+                each._replace(value=0.01 * own[each.step - spec.protocol.warmup])
+                if each.metric == "step_s" and each.step >= spec.protocol.warmup
+                else each
+                for each in arm.samples
+            ]
+        return launch
+
+
+def test_where_turns_carry_over_all_begin_anew_with_more_settling_steps(run, tmp_path):
+    fake = Messy()
+    code, said = run(fake, launches=2, rounds=12, until_decided=True)
+    assert code == 0
+    assert (
+        "depends on the one before it by more than 2 % of a step: all cases begin anew, with 2 settling steps" in said
+    )
+    shared = [spec for spec in fake.specs if spec.kind == "turns"]
+    assert [spec.protocol.settle for spec in shared[:3]] == [1, 1, 2]
+    assert {spec.protocol.settle for spec in shared[2:]} == {2}
+    assert len(shared[2].cases) == 4
+    seen = session_data(load(tmp_path / "out" / "results.db"))
+    assert set(seen.timed["block"]) == set(range(3, 1 + len(shared)))
+    # What was stored is what a session that goes on follows.
+    assert seen.session.plan["settle"] == 2
+    code, _ = run(Messy(), launches=2, rounds=12, resume=True)
+    assert code == 0
