@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
+from parabench.machine.host import memory_limit
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress
 from parabench.session.request import TrainingRequest
@@ -278,7 +280,7 @@ class Turns:
         """Make a launch of each side that these cases share, and that takes turns with the other: the cases for which
         that is over, all where it succeeded, else the one that failed, and all where that is not known."""
         need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
-        free = psutil.virtual_memory().available
+        free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
         if (least := sum(each["bytes"] for each in need)) > free:
             both = f"both sides at once need {least / GB:.1f} GB of memory, and {free / GB:.1f} GB are free"
             self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {both}")

@@ -249,12 +249,15 @@ class Side:
         ids of those that share launches, "alone": {case id: why} of others, "turns": [[case id, block]], "done": the
         same, "left_out": {case id: why} of what launches have shown not to run here}."""
         self._state, plan = state, state.plan
+        memory = this_machine().memory_bytes
+        # Those of the other side are there at the same time.
+        together = cohorts(plan.cases, memory and memory // 2)
         return {
             "session": state.session_id,
             "seed": plan.seed,
             "blocks": plan.blocks,
             "rounds": plan.protocol.rounds,
-            "cohorts": [[case.id for case in cohort] for cohort in cohorts(plan.cases)],
+            "cohorts": [[case.id for case in cohort] for cohort in together],
             "alone": {case.id: why for case in plan.cases if (why := why_alone(case))},
             "turns": turns_of(plan),
             "done": sorted(state.done),
