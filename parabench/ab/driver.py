@@ -17,8 +17,7 @@ from uuid import uuid4
 import psutil
 from rich.console import Console
 
-from parabench.ab.pairing import Pair as LaunchPair
-from parabench.ab.pairing import check_turns, pairs, shared
+from parabench.ab.pairing import LaunchPair, check_turns, pairs, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.text import format
@@ -287,9 +286,9 @@ class Turns:
             self._alone |= {*cases}
             return {*cases}
         with launch_folder() as folder:
-            pairs = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
-            with Token(pairs, len(cases), seed) as token:
-                for side, pair in zip(sides, pairs, strict=True):
+            ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
+            with Token(ends, len(cases), seed) as token:
+                for side, pair in zip(sides, ends, strict=True):
                     side.say(
                         "take_turns",
                         cases=cases,

@@ -73,7 +73,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class LaunchPair:
     """One launch of each side, of the same case in the same block; `order` says who is first."""
 
     case: str
@@ -86,11 +86,11 @@ class Pair:
         return self.case, self.block
 
 
-def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[Pair]:
+def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[LaunchPair]:
     """A pair for every turn. Who is first is random in a case's first block, and then alternates: what the first
     launch of a pair gains or loses by its place, both sides gain or lose equally often."""
     draw = random.Random(f"who is first, {seed}")
     first: dict[str, int] = {}
     for case, block in turns:
         first[case] = 1 - first[case] if case in first else draw.randrange(2)
-        yield Pair(case, block, (first[case], 1 - first[case]))
+        yield LaunchPair(case, block, (first[case], 1 - first[case]))
