@@ -12,6 +12,7 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.ranking.answer import Answer, case_rows
+from parabench.analysis.ranking.race import exits
 from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
@@ -89,9 +90,9 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     `tables` are those of all cases and of all launches; `filters` are [column, title] pairs; `curves` is what
     `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
     rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
-    work has, `mean_peak_bytes` is each case's memory, mean over launches. `plus_minus_s` is a step time's 95 %
-    half-width where an answer knows it; the rest is `detail_data` and `case_columns`; `bars` are how the parts of a
-    case's bars look.
+    work has, `mean_peak_bytes` is each case's memory, mean over launches. A work is `compared` where intervals of
+    `slower` are known. The rest is `behind`, `detail_data` and `case_columns`; `bars` are how the parts of a case's
+    bars look.
     """
     cases = seen.cases
     works = same_work(cases)
@@ -100,17 +101,18 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     told = case_rows(cases, answers)
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
+    compared = {of_work[one.case_id] for answer in answers for one in answer.candidates if one.slower_low is not None}
     fronts = {
         of_work[answer.front[0].case_id]: [rows[point.case_id] for point in answer.front]
         for answer in answers
         if len(answer.front) > 1
     }
-    sizes, margins = bucket_bytes(seen.launches), plus_minus(answers)
+    sizes = bucket_bytes(seen.launches)
     table = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
-        plus_minus_s=cases["case_id"].map(margins),
+        **behind(cases, answers, of_work),
         bucket_bytes=cases["case_id"].map(sizes),
         ranking=[row["ranking"] for row in told],
         mark=[row["mark"] for row in told],
@@ -152,6 +154,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
                 "name": headings.get(tuple(work.values()), ""),
                 "unit": units[i],
                 "front": fronts.get(i, []),
+                "compared": i in compared,
             }
             for i, (work, _) in enumerate(works)
         ],
@@ -264,9 +267,24 @@ def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
     return known
 
 
-def plus_minus(answers: Iterable[Answer]) -> dict[str, float | None]:
-    """By case id: the 95 % half-width of its step time, in s, where an answer knows it."""
-    return {one.case_id: one.plus_minus_s for answer in answers for one in answer.candidates}
+# What answers say of a case beside its step time.
+_BEHIND = ["plus_minus_s", "slower", "slower_low", "slower_high", "left_after_block", "left_at_least"]
+
+
+def behind(cases: pd.DataFrame, answers: Sequence[Answer], of_work: Mapping[str, int]) -> pd.DataFrame:
+    """Columns beside `cases`: `plus_minus_s`, the 95 % half-width of a step time; how much `slower` than the best of
+    its work a case is, `slower_low` to `slower_high`, of one that is not ranked without an interval; and of one that
+    left a race the block, counted from 1, with the bound by which it did."""
+    left = {each.case_id: (look.block + 1, each.at_least) for answer in answers for look, each in exits(answer.race)}
+    told = {
+        one.case_id: [getattr(one, name) for name in _BEHIND[:4]] + [*left.get(one.case_id, (None, None))]
+        for answer in answers
+        for one in answer.candidates
+    }
+    found = pd.DataFrame.from_dict(told, orient="index", columns=_BEHIND, dtype=float)
+    found = found.reindex(cases["case_id"]).set_axis(cases.index)
+    best = {of_work[one.case_id]: one.step_time_s for one in (answer.best for answer in answers) if one}
+    return found.fillna({"slower": cases["step_time_s"] / cases["case_id"].map(of_work).map(best) - 1})
 
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:

@@ -25,10 +25,12 @@ class Candidate:
 
     `value` is its number for the objective, `plus_minus` that number's 95 % half-width; `step_time_s` and
     `plus_minus_s` the same of its step. `slower` is against the best, as a fraction of what is to be small: how much
-    longer a step or a token takes, how much more memory or energy. `launch_ids` are the store's launches whose numbers
-    it is made of. `tokens_per_s` counts `unit`, which is samples where the model takes no sequences. `code` is what
-    gives one's own script this configuration; only the best has it. `other_training`: it does not compute what one
-    device does, since gradients come late; by how many updates says its staleness, None where it is not known."""
+    longer a step or a token takes, how much more memory or energy; `slower_low` to `slower_high` is its 95 % interval
+    by multiple comparisons with the best, None of the best itself and where nothing is decided. `launch_ids` are the
+    store's launches whose numbers it is made of. `tokens_per_s` counts `unit`, which is samples where the model takes
+    no sequences. `code` is what gives one's own script this configuration; only the best has it. `other_training`: it
+    does not compute what one device does, since gradients come late; by how many updates says its staleness, None
+    where it is not known."""
 
     case_id: str
     label: str
@@ -40,6 +42,8 @@ class Candidate:
     tokens_per_s: float
     unit: str
     slower: float
+    slower_low: float | None
+    slower_high: float | None
     launches: int
     launch_ids: tuple[int, ...] = ()
     code: str | None = None

@@ -10,7 +10,7 @@ of Mathematical Statistics 35, 1964, is the first of such races).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +53,11 @@ class Look:
     def decided(self) -> bool:
         """Whether nothing is left that another block could settle."""
         return len(self.racing) < 2 or (self.half_width is not None and self.half_width <= SHARP_ENOUGH)
+
+
+def exits(looks: Iterable[Look]) -> Iterator[tuple[Look, Exit]]:
+    """Every case that left, with the look at which it did."""
+    return ((look, each) for look in looks for each in look.left)
 
 
 def confidence_of(look: int) -> float:

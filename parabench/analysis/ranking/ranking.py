@@ -135,9 +135,9 @@ def _answer(
     called, statuses = ({case: row[name] for case, row in cases.items()} for name in ("label", "status"))
     order = sorted(effects.cases, key=lambda case: effects.means[case])
     first = order[0]
-    candidates = _candidates(order, objective, effects, good, cases)
-    candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     why_not = _why_not(effects)
+    candidates = _candidates(order, objective, effects, good, cases, decided=not why_not)
+    candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near)
@@ -241,6 +241,8 @@ def _candidates(
     effects: Effects,
     good: Rows,
     cases: Cases,
+    *,
+    decided: bool,
 ) -> dict[str, Candidate]:
     """Each case's place by id, in that `order`, the best first.
 
@@ -248,6 +250,8 @@ def _candidates(
     """
     times = effects if objective is STEP else fit(timed_launches(good))
     launches = launch_ids(good)
+    best = order[0]
+    widths = dict(zip(effects.cases, effects.best_half_widths(best).tolist(), strict=True)) if decided else {}
     found = {}
     for case in order:
         row = cases[case]
@@ -258,6 +262,9 @@ def _candidates(
         )
         margin, margin_s = (_margin(each, case) for each in (effects, times))
         value = objective.value(cost)
+        behind, width = effects.means[case] - effects.means[best], widths.get(case, math.inf)
+        ends = [math.expm1(behind + side * width) if math.isfinite(width) else None for side in (-1, 1)]
+        low, high = ends if case != best else (None, None)
         found[case] = Candidate(
             case_id=case,
             label=row["label"],
@@ -268,7 +275,9 @@ def _candidates(
             plus_minus_s=None if margin_s is None else margin_s * step_time_s,
             tokens_per_s=tokens / step_time_s,
             unit=format.unit_of(row["seq_len"]),
-            slower=math.expm1(effects.means[case] - effects.means[order[0]]),
+            slower=math.expm1(behind),
+            slower_low=low,
+            slower_high=high,
             launches=effects.n[case],
             launch_ids=launches[case],
             other_training=entry_of(row["strategy"]).rule is Rule.APPLIED_ONCE,

@@ -7,27 +7,78 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.pareto import ParetoPoint
+from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK
+from parabench.analysis.text import format
 from parabench.report.figures.figures import measured, unranked
-from parabench.report.spec import Column, Section, Table, nothing_to_draw, table_of
+from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 
 def ranking_section(seen: SessionData) -> Section:
-    """The fastest of the selected cases."""
+    """The fastest of the selected cases: relative to the best, or by their step times where no interval is known."""
+    answers = [answer for answer in seen.once(spots) if any(each.slower_low is not None for each in answer.candidates)]
+    empty = nothing_to_draw(seen) or "No selected case has a step time."
+    if not answers:
+        return Section(
+            "ranking",
+            "Ranking",
+            "Step time of the fastest selected cases; lower is better. Filled marks are not statistically "
+            "distinguishable from the fastest.",
+            empty,
+            draw="ranking",
+            reading="The line spans the fastest to the slowest launch of a case. The axis does not start at zero.",
+        )
+    raced = any(answer.race for answer in answers)
     return Section(
         "ranking",
         "Ranking",
-        "Step time of the fastest selected cases; lower is better. Filled marks are not statistically distinguishable "
-        "from the fastest.",
-        nothing_to_draw(seen) or "No selected case has a step time.",
+        "How much slower than the best each selected case is, with 95 % intervals; left is better. Filled marks are "
+        "not statistically distinguishable from the best.",
+        empty,
+        tuple(_relative(answer) for answer in answers),
         draw="ranking",
-        reading="The line spans the fastest to the slowest launch of a case. The axis does not start at zero.",
+        reading="The best is the case with the lowest mean of all. Intervals hold for all comparisons with it at once "
+        "(Hsu's multiple comparisons with the best): a case may be the best where its interval reaches 0. What blocks, "
+        "or launches that cases share, have in common is not in them. Step times, with the spread of launches, are in "
+        "the table of all cases."
+        + (
+            " A case that left the race was slower than the best by at least the bound beside its name, at a "
+            "confidence by which the fastest leaves wrongly in one race of twenty at most."
+            if raced
+            else ""
+        ),
     )
+
+
+def _relative(answer: Answer) -> Table:
+    left = {
+        each.case_id: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}" for look, each in exits(answer.race)
+    }
+    shown = answer.candidates[:MOST_CASES]
+    return table_of(
+        " · ".join(filter(None, ("Behind the best", answer.heading))),
+        (
+            Column("Case", "label"),
+            Column("Behind the best", "slower", "percent"),
+            Column("95 %", _interval, WORDED),
+            *([Column("Left the race", lambda each: left.get(each.case_id, DASH), WORDED)] if left else []),
+            Column("Launches", "launches", "count"),
+        ),
+        shown,
+        note=f"The {MOST_CASES} fastest of {len(answer.candidates):,}." if len(shown) < len(answer.candidates) else "",
+        cases=tuple(each.case_id for each in shown),
+    )
+
+
+def _interval(of: Candidate) -> str:
+    if of.slower_low is None or of.slower_high is None:
+        return DASH
+    return f"{format.percent(of.slower_low)} to {format.percent(of.slower_high)}"
 
 
 def front_section(seen: SessionData) -> Section | None:

@@ -62,8 +62,8 @@ export const mostFirst = (groups, size) => groups.map((group) => [size(group), g
 export const MOST_BARS = 16;
 
 // How high the figure is with `head` pixels for axis and legend.
-export const barHeight = (rows, head, least = document.documentElement.dataset.print ? 1 : 2) => {
-  const lines = Math.max(least, ...rows.map((row) => nameLines(rankedName(row)).length));
+export const barHeight = (rows, head, least = document.documentElement.dataset.print ? 1 : 2, name = rankedName) => {
+  const lines = Math.max(least, ...rows.map((row) => nameLines(name(row)).length));
   return head + (12 + 16 * lines) * rows.length;
 };
 

@@ -1,27 +1,45 @@
-// The fastest of the selected cases: a dot each, with its fastest and slowest launch.
+// The fastest of the selected cases, a dot each: how far behind the best of its work, with an interval; or its step time,
+// with its fastest and slowest launch, where no interval is known.
 import { cases, data, distinct, groupBy } from "../core/data.js";
 import { count, cut, fixed, known, say } from "../core/format.js";
-import { barHeight, inMs, launchBars, lazily, markOf, measured, pointsOf, someOf, titled } from "./cases.js";
-import { laidOut, nameAxis } from "./layout.js";
+import { barHeight, ERROR_BARS, inMs, launchBars, lazily, markOf, measured, pointsOf, someOf, titled } from "./cases.js";
+import { axisOf, laidOut, rankedName } from "./layout.js";
 
 const MOST_RANKED = 16;
-const rankingPanel = (group) => ({
+const atLeast = (row) => `≥ ${say.percent(cases.left_at_least[row])}`;
+const rankingName = (row) => rankedName(row)
+  + (known(cases.left_after_block[row]) ? ` (left after block ${cases.left_after_block[row]}: ${atLeast(row)})` : "");
+const behindSaid = (row) => (cases.slower[row] ? `${say.percent(Math.abs(cases.slower[row]))} ${cases.slower[row] > 0 ? "slower" : "faster"} than the best` : "")
+  + (known(cases.slower_low[row]) ? ` (95 %: ${say.percent(cases.slower_low[row])} to ${say.percent(cases.slower_high[row])})` : "");
+const inPercent = (column, row) => 100 * (cases[column][row] ?? cases.slower[row]);
+const behindBars = (rows) => ({
+  ...ERROR_BARS, array: rows.map((row) => inPercent("slower_high", row) - inPercent("slower", row)),
+  arrayminus: rows.map((row) => inPercent("slower", row) - inPercent("slower_low", row)),
+});
+const LEVEL = { type: "line", layer: "below", x0: 0, x1: 0, yref: "paper", y0: 0, y1: 1, line: { color: "#888888", width: 1 } };
+
+const rankingPanel = (group, compared) => ({
   traces: [...groupBy(group, (row) => cases.strategy[row])].map(([name, own]) => {
     const style = data.styles.strategy[name];
     return {
-      ...pointsOf(own), mode: "markers", name: cut(name), showlegend: false, y: own.map((row) => group.indexOf(row)),
-      x: own.map((row) => cases.step_time_s[row] * 1e3), error_x: { ...launchBars(own, inMs), color: style.color },
+      ...pointsOf(own, compared ? behindSaid : undefined), mode: "markers", name: cut(name), showlegend: false,
+      y: own.map((row) => group.indexOf(row)),
+      x: own.map((row) => (compared ? inPercent("slower", row) : cases.step_time_s[row] * 1e3)),
+      error_x: { ...(compared ? behindBars(own) : launchBars(own, inMs)), color: style.color },
       marker: { color: style.color, size: 9, symbol: own.map((row) => markOf(style, row)) },
     };
   }),
-  layout: laidOut("step time (ms)", "", { yaxis: nameAxis(group) }),
+  layout: laidOut(compared ? "slower than the best (%)" : "step time (ms)", "", {
+    yaxis: axisOf(group.map(rankingName)), shapes: compared ? [LEVEL] : [],
+  }),
 });
 
 export const rankingPanels = (rows) => [...groupBy(measured(rows), (row) => cases.work[row])].map(([work, all]) => {
-  const group = all.slice(0, MOST_RANKED);
+  const { compared } = data.works[work];
+  const group = (compared ? [...all].sort((a, b) => cases.slower[a] - cases.slower[b]) : all).slice(0, MOST_RANKED);
   return lazily(
-    { key: `ranking-${work}`, title: titled(all[0], someOf(group, all, "fastest")), wide: true, height: barHeight(group, 60, 1) },
-    () => rankingPanel(group),
+    { key: `ranking-${work}`, title: titled(all[0], someOf(group, all, "fastest")), wide: true, height: barHeight(group, 60, 1, rankingName) },
+    () => rankingPanel(group, compared),
   );
 });
 

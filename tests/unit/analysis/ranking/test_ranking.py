@@ -111,6 +111,21 @@ def test_complete_blocks_give_the_textbook_interval():
     assert effects.blocks_for(0.01, among=[str(quiet)]) < effects.blocks_for(0.01, among=[str(loud)])
 
 
+def test_who_may_be_the_best_is_who_has_0_in_its_interval(tmp_path):
+    cases = [fake.case(bucket_mib=float(size)) for size in range(1, 7)]
+    launches = fake.sweep(cases, lambda case: 0.04 * (1 + 0.01 * case.bucket_mib), noise=0.01, blocks=4)
+    (answer,) = spots(tmp_path, launches)
+    assert answer.tied
+    assert answer.slower
+    assert (answer.best.slower_low, answer.best.slower_high) == (None, None)
+    for each in answer.candidates[1:]:
+        assert each.slower_low < each.slower < each.slower_high
+        assert (each.slower_low <= 0) == (each in answer.tied)
+        # The interval is symmetric on the log scale.
+        ends = (1 + each.slower_low) * (1 + each.slower_high)
+        assert ends == pytest.approx((1 + each.slower) ** 2)
+
+
 def test_a_missing_launch_in_a_slow_block_does_not_make_its_case_look_fast(tmp_path):
     cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
     truth = {cases[0]: 0.030, cases[1]: 0.036, cases[2]: 0.040}

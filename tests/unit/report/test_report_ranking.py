@@ -1,0 +1,83 @@
+"""The ranking relative to the best, and a race, as the page shows them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fake_results as fake
+import fake_turns
+from page_helpers import data, made
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.session import session_data
+from parabench.report.build import render
+from parabench.report.sections import answer as sections
+from parabench.store.record import TWIN_BLOCK
+
+# As fast as the fixture makes them, which has the last 10 % slower than the first.
+CASES = [fake.case(bucket_mib=size) for size in (1.0, 2.0, 4.0, 8.0, 25.0)]
+RACED = {"cases": [each.to_dict() for each in CASES], "protocol": {"launches": None, "rounds": 4}}
+
+
+def raced(path, blocks=8):
+    """A race of CASES and a twin of the first: the last leaves after a few blocks."""
+    rng, written = np.random.default_rng(3), [fake.launch(each, 0.01, block=0) for each in CASES]
+    for block in range(1, blocks + 1):
+        own = CASES[:4] if block > 4 else CASES
+        of = fake_turns.shared(
+            [*(each.id for each in own), own[0].id], rng, seed=block, noise=0.02, of_launch=0.004, disturbed=0.0
+        )
+        arms = fake_turns.launches(of, [*own, own[0]], block)
+        arms[-1].block = TWIN_BLOCK
+        written += arms
+    return fake.write(path / "results.db", written, plan=RACED)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return raced(tmp_path_factory.mktemp("raced"))
+
+
+@pytest.fixture(scope="module")
+def seen(results):
+    return session_data(results)
+
+
+def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
+    (answer,) = seen.once(spots)
+    ranking = made(seen, sections.ranking_section)["ranking"]
+    (table,) = ranking.tables
+    assert table.head == ("Case", "Behind the best", "95 %", "Left the race", "Launches")
+    assert table.rows[0][:3] == ("ddp native 1 MiB, 2 ranks", "0.0 %", "–")
+    assert table.cases == tuple(each.case_id for each in answer.candidates)
+    last = answer.candidates[-1]
+    assert last.case_id == CASES[-1].id
+    assert 0 < last.slower_low < last.slower < last.slower_high
+    (exit_,) = (each for look in answer.race for each in look.left if each.case_id == last.case_id)
+    assert table.rows[-1][3].endswith(f", ≥ {100 * exit_.at_least:.1f} %")
+    page = data(render(results))
+    at = page["cases"]["case_id"].index(last.case_id)
+    assert page["cases"]["slower_low"][at] == pytest.approx(last.slower_low, rel=1e-3)
+    assert page["cases"]["left_at_least"][at] == pytest.approx(exit_.at_least, rel=1e-3)
+    assert page["cases"]["left_after_block"][page["cases"]["case_id"].index(CASES[0].id)] is None
+    assert page["works"][0]["compared"]
+
+
+def test_where_nothing_is_decided_step_times_are_ranked(tmp_path):
+    results = fake.write(tmp_path / "r.db", fake.sweep(CASES, lambda case: 0.04, blocks=1))
+    ranking = made(session_data(results), sections.ranking_section)["ranking"]
+    assert ranking.tables == ()
+    assert ranking.caption.startswith("Step time of the fastest selected cases")
+    page = data(render(results))
+    assert set(page["cases"]["slower_low"]) == {None}
+    assert not page["works"][0]["compared"]
+
+
+def test_what_is_not_ranked_is_beside_the_best_by_its_step_time(tmp_path):
+    cases = [fake.case(), fake.case(bucket_mib=4.0), fake.case(strategy="local_only")]
+    times = dict(zip((each.id for each in cases), (0.04, 0.05, 0.03), strict=True))
+    results = fake.write(tmp_path / "r.db", fake.sweep(cases, lambda case: times[case.id], noise=0.001))
+    page = data(render(results))["cases"]
+    at = page["case_id"].index(cases[2].id)
+    assert page["slower"][at] == pytest.approx(-0.25, abs=0.01)
+    assert page["slower_low"][at] is None
