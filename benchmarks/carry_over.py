@@ -83,6 +83,8 @@ def _leaving(mess: Callable[..., None]) -> Callable[[Model, StrategyContext], Pa
 
 filling, busy, evicting, clean = map(_leaving, (_fill_free_lists, _keep_busy, _evict, lambda *_: None))
 
+MESSES = ("filling", "busy", "evicting", "clean")
+
 MESSY = """\"\"\"Is it caught?\"\"\"
 from parabench import sweep
 COMMON = dict(model="gpt-nano", world_size=2, seq_len=32, global_batch=4)
@@ -122,7 +124,7 @@ def named(tested: CarryOver) -> dict[str, list[str | None]]:
 
 
 def messy(sessions: int = 20, rounds: int = 40) -> None:
-    for name in ("filling", "busy", "evicting", "clean"):
+    for name in MESSES:
         caught: Counter[str] = Counter()
         sizes: list[float] = []
         for _ in range(sessions):

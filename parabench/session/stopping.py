@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from parabench.errors import UsageError
 from parabench.plan.plan import C, P, Plan
+from parabench.plan.protocol import RACE_LAUNCHES
 from parabench.store.results import load
 from parabench.store.store import Store
 
@@ -99,8 +100,9 @@ class AdaptiveStopping:
     def _settling(
         self, seen: SessionData, store: Store, plan: Plan[C, P], log: Callable[[str], None]
     ) -> Plan[C, P] | None:
-        """`plan` with a block of all cases whose turns have more settling steps, where carry-over asks for it; what was
-        measured with fewer does not count then. None where it does not, or there is no time."""
+        """`plan` with blocks of all cases, as many as a race begins with, whose turns have more settling steps, where
+        carry-over asks for it; what was measured with fewer does not count then. None where it does not, or there is
+        no time."""
         from parabench.analysis.carry_over import MATTERS, carry_over, settle_for
 
         tested = seen.once(carry_over)
@@ -113,7 +115,10 @@ class AdaptiveStopping:
             f"a turn depends on the one before it by more than {100 * MATTERS:g} % of a step: all cases begin anew, "
             f"with {settle} settling steps"
         )
-        return _with_block(store, seen.session.id, replace(plan, settle=settle), [case.id for case in plan.cases])
+        plan = replace(plan, settle=settle)
+        for _ in range(RACE_LAUNCHES):
+            plan = _with_block(store, seen.session.id, plan, [case.id for case in plan.cases])
+        return plan
 
     def _next_lap(
         self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]

@@ -280,20 +280,22 @@ class Messy(FakeLauncher):
         return launch
 
 
-def test_where_turns_carry_over_all_begin_anew_with_more_settling_steps(run, tmp_path):
+@pytest.mark.parametrize("race", [True, False])
+def test_where_turns_carry_over_all_begin_anew_with_more_settling_steps(run, tmp_path, race):
     fake = Messy()
-    code, said = run(fake, launches=2, rounds=12, until_decided=True)
+    asked = {"launches": None} if race else {"launches": 2, "until_decided": True}
+    code, said = run(fake, rounds=12, **asked)
     assert code == 0
     assert (
         "depends on the one before it by more than 2 % of a step: all cases begin anew, with 2 settling steps" in said
     )
     shared = [spec for spec in fake.specs if spec.kind == "turns"]
-    assert [spec.protocol.settle for spec in shared[:3]] == [1, 1, 2]
+    assert [spec.protocol.settle for spec in shared[:4]] == [1, 1, 2, 2]
     assert {spec.protocol.settle for spec in shared[2:]} == {2}
-    assert len(shared[2].cases) == 4
+    assert [len(spec.cases) for spec in shared[:4]] == [4] * 4
     seen = session_data(load(tmp_path / "out" / "results.db"))
     assert set(seen.timed["block"]) == set(range(3, 1 + len(shared)))
     # What was stored is what a session that goes on follows.
     assert seen.session.plan["settle"] == 2
-    code, _ = run(Messy(), launches=2, rounds=12, resume=True)
+    code, _ = run(Messy(), rounds=12, resume=True, **asked)
     assert code == 0
