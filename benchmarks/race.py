@@ -19,7 +19,7 @@ import numpy as np
 
 from parabench.analysis.ranking.race import FIRST_LOOK, confidence_of
 from parabench.analysis.stats.block_model import fit
-from parabench.plan.protocol import SHARED_S, Protocol
+from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
 from parabench.store.columns import Columns
 

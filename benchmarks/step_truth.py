@@ -1,9 +1,11 @@
-"""Is a step's latency true? Beside a hand-written DDP loop under torchrun doing the same steps, interleaved.
+"""Is a step's latency true? parabench's loop and a hand-written DDP loop take turns in the same two processes.
 
-    python -m benchmarks.step_truth [PAIRS]
+    python -m benchmarks.step_truth [LAUNCHES] [ROUNDS]
 
-Each side gives one number a launch: the 10th percentile over its measured steps of the slowest rank's time. The
-order inside a pair alternates. Printed: the geometric mean of the ratios with its 95 % interval.
+Each launch builds both, of the same model; a round gives each a turn of one settling step and TIMED timed ones, after a
+barrier, in an order that alternates. A turn is as long as its slowest rank's. A launch's number is the mean over
+rounds, trimmed as in a session, of log(parabench / hand-written). Printed: their geometric mean with its 95 %
+interval over launches.
 """
 
 from __future__ import annotations
@@ -14,60 +16,92 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from scipy import stats
 
-from parabench.launch.launcher import launch
-from parabench.launch.processes import start_server
-from parabench.launch.spec import LaunchSpec
+from benchmarks.bare_ddp import Bare
+from parabench.analysis.turns import compared
 from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
-from parabench.store.record import Phase
+from parabench.probes.step_clock import StepClock
+from parabench.strategies.base import RankInfo
+from parabench.workloads.trainer import build, train
 
 CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=64)
-PROTOCOL = Protocol(warmup=5, steps=60)
-GOAL = 0.03
-PERCENTILE = 10
+WARMUP, TIMED = 5, 6
+GOAL = 0.01
 
 
-def bare_s(folder: Path) -> float:
-    steps = PROTOCOL.warmup + PROTOCOL.steps
-    shape = [str(value) for value in (steps, CASE.global_batch, CASE.seq_len, folder / "times")]
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "benchmarks.bare_ddp", *shape],
-        check=True,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    times = np.array([json.loads((folder / f"times.{rank}").read_text()) for rank in range(CASE.world_size)])
-    return float(np.percentile(times.max(axis=0)[PROTOCOL.warmup :], PERCENTILE))
+def rank_main(rounds: int, folder: Path) -> None:
+    """A rank: writes how long each turn took, ours and the bare one, to a file of its own."""
+
+    torch.set_num_threads(CASE.threads)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    bare = Bare(CASE.global_batch, CASE.seq_len)
+    training, _, _ = build(CASE, RankInfo(rank, dist.get_world_size(), torch.device("cpu")))
+    rows = WARMUP + rounds * (1 + TIMED)
+    clock = StepClock(folder / f"marks.{rank}", rows, torch.device("cpu"))
+    taken = 0
+
+    def ours(steps: int) -> None:
+        nonlocal taken
+        train(training, clock, range(taken, taken + steps))
+        taken += steps
+
+    def hand_written(steps: int) -> None:
+        for _ in range(steps):
+            bare.step()
+
+    sides: list[Callable[[int], None]] = [ours, hand_written]
+    for side in sides:
+        side(WARMUP)
+    times: list[list[float]] = [[], []]
+    for number in range(rounds):
+        for place in (0, 1) if number % 2 else (1, 0):
+            dist.barrier()
+            sides[place](1)
+            begin = time.perf_counter()
+            sides[place](TIMED)
+            times[place].append(time.perf_counter() - begin)
+    (folder / f"times.{rank}").write_text(json.dumps(times))
+    dist.destroy_process_group()
 
 
-def ours_s() -> float:
-    done = launch(LaunchSpec.of(CASE, PROTOCOL, deadline_s=120))
-    assert done.status == "ok", done.failure
-    return float(np.percentile(done.step_times(Phase.MEASURE), PERCENTILE))
+def launch(rounds: int) -> float:
+    """The logarithm of parabench's time by the hand-written loop's."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", str(CASE.world_size)]
+        subprocess.run(
+            [sys.executable, *command, "-m", "benchmarks.step_truth", "rank", str(rounds), folder],
+            check=True,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        ranks = [json.loads((Path(folder) / f"times.{rank}").read_text()) for rank in range(CASE.world_size)]
+    ours, bare = compared(np.log(np.max(ranks, axis=0)))
+    return float(ours - bare)
 
 
-def main() -> None:
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    start_server()
-    logs = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for pair in range(pairs):
-            if pair % 2:
-                bare, ours = bare_s(folder), ours_s()
-            else:
-                ours, bare = ours_s(), bare_s(folder)
-            logs.append(math.log(ours / bare))
-    mean, half = np.mean(logs), stats.sem(logs) * stats.t.ppf(0.975, pairs - 1)
+def main(launches: int = 12, rounds: int = 60) -> None:
+    logs = [launch(rounds) for _ in range(launches)]
+    mean, half = np.mean(logs), stats.sem(logs) * stats.t.ppf(0.975, launches - 1)
     low, ratio, high = np.exp([mean - half, mean, mean + half])
-    print(f"parabench / hand-written loop: {ratio:.3f} (95 % interval {low:.3f} to {high:.3f}), {pairs} pairs")
-    print(f"goal: within {GOAL:.0%}: {'reached' if abs(ratio - 1) <= GOAL else 'missed'}")
+    print(
+        f"parabench / hand-written loop: {ratio:.3f} (95 % interval {low:.3f} to {high:.3f}), {launches} launches of "
+        f"{rounds} rounds"
+    )
+    reached = max(abs(math.log(low)), abs(math.log(high))) <= math.log1p(GOAL)
+    print(f"goal: 1.00 within {GOAL:.0%}, interval included: {'reached' if reached else 'missed'}")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(int(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        main(*map(int, sys.argv[1:]))
