@@ -46,7 +46,8 @@ REFERENCE = Protocol(warmup=2, steps=40)
 RECORDED = 200
 AT_REST = 0.25
 LAUNCHES_AT_REST = 10
-MOST_GROWTH = 2 * MIB
+# In 200 launches the driver grew by 2 MiB.
+MOST_GROWTH = 4 * MIB
 
 
 def watched(model: Model, context: StrategyContext) -> ParallelModel:
