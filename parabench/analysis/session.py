@@ -218,6 +218,11 @@ class SessionData:
         return self.cases.set_index("case_id")
 
     @cached_property
+    def labels(self) -> dict[str, str]:
+        """What each case is called, by its id."""
+        return dict(zip(self.case_columns["case_id"], self.case_columns["label"], strict=True))
+
+    @cached_property
     def step_times(self) -> dict[str, float]:
         """The step time of each case of which a launch counts, in seconds, by its id."""
         return {str(case): float(step_s) for case, step_s in self.cases_by_id["step_time_s"].dropna().items()}

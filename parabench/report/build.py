@@ -10,7 +10,7 @@ from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, SessionData, select_session
 from parabench.analysis.tables import valid_launches
-from parabench.analysis.text.best import next_command
+from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
@@ -41,7 +41,6 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
     own = launches[launches["block"] >= FIRST_BLOCK]
-    labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     return render_page(
         "report.html",
         chosen,
@@ -49,12 +48,13 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         template_folder,
         data=page_data(seen, answers),
         answers=answers,
+        of_turns=of_turns(seen),
         held=compared(seen.once(state_columns)),
         next=next_command(seen, answers),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(set(cases["statistic"])),
-        findings=finding_groups(results, chosen, seen.once(session_warnings), labels),
+        findings=finding_groups(results, chosen, seen.once(session_warnings), seen.labels),
         launches=len(launches),
         failed=launches[launches["status"] != Status.OK].to_dict("records"),
     )

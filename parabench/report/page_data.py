@@ -275,7 +275,11 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], of_work: Mapping[str,
     """Columns beside `cases`: `plus_minus_s`, the 95 % half-width of a step time; how much `slower` than the best of
     its work a case is, `slower_low` to `slower_high`, of one that is not ranked without an interval; and of one that
     left a race the block, counted from 1, with the bound by which it did."""
-    left = {each.case_id: (look.block + 1, each.at_least) for answer in answers for look, each in exits(answer.race)}
+    left = {
+        each.case_id: (look.block + 1, each.at_least)
+        for answer in answers
+        for look, each in exits(answer.race).values()
+    }
     told = {
         one.case_id: [getattr(one, name) for name in _BEHIND[:4]] + [*left.get(one.case_id, (None, None))]
         for answer in answers
@@ -294,9 +298,8 @@ def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
         *zip(stored["case_id"], stored["code"], stored["message"], stored["advice"], strict=True),
         *((each.case_id, each.code, each.message, each.advice) for each in seen.once(session_warnings)),
     ]
-    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
     own = dict.fromkeys(
-        (rows[case], str(code), str(message).removeprefix(f"{labels[case]}: "), str(advice))
+        (rows[case], str(code), str(message).removeprefix(f"{seen.labels[case]}: "), str(advice))
         for case, code, message, advice in told
         if case in rows
     )

@@ -14,6 +14,7 @@ from parabench.report.sections.answer import (
     by_bucket_section,
     front_section,
     heat_section,
+    race_section,
     ranking_section,
     scaling_section,
 )
@@ -44,7 +45,7 @@ def _history(seen: SessionData) -> Section | None:
 
 # By tab: its title, and what makes its sections.
 TABS: dict[str, tuple[str, tuple[Callable[[SessionData], Section | None], ...]]] = {
-    "answer": ("Answer", (ranking_section, front_section)),
+    "answer": ("Answer", (ranking_section, race_section, front_section)),
     "buckets": ("Buckets", (by_bucket_section, heat_section, bucket_section)),
     "algorithms": ("Algorithms", (algorithms_section, bandwidth_section)),
     "scaling": ("Scaling", (scaling_section,)),

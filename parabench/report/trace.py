@@ -100,7 +100,7 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
 
 
 def _case(seen: SessionData, name: str) -> tuple[str, str]:
-    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    labels = seen.labels
     named = [key for key, label in labels.items() if name in (key, label)]
     found = named or [key for key in labels if key.startswith(name)]
     if len(found) == 1:

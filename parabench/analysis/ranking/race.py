@@ -10,7 +10,7 @@ of Mathematical Statistics 35, 1964, is the first of such races).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,9 +55,10 @@ class Look:
         return len(self.racing) < 2 or (self.half_width is not None and self.half_width <= SHARP_ENOUGH)
 
 
-def exits(looks: Iterable[Look]) -> Iterator[tuple[Look, Exit]]:
-    """Every case that left, with the look at which it did."""
-    return ((look, each) for look in looks for each in look.left)
+def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
+    """Of each case that is out of the race, by its id, the look at which it left, the last where it came back."""
+    left = {each.case_id: (look, each) for look in looks for each in look.left}
+    return {case: found for case, found in left.items() if case not in looks[-1].racing}
 
 
 def confidence_of(look: int) -> float:

@@ -6,6 +6,7 @@ import shlex
 import textwrap
 from collections.abc import Sequence
 
+from parabench.analysis.carry_over import carry_over
 from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.noise_floor import noise_floor
 from parabench.analysis.ranking.answer import Answer
@@ -73,6 +74,12 @@ def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str
     return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
 
 
+def of_turns(seen: SessionData) -> list[str]:
+    """What launches that cases shared say of themselves, a line each: the noise floor, and what turns carry over."""
+    tested = seen.once(carry_over)
+    return [*_noise(seen), *([turns.sentence(tested, seen.labels)] if tested else [])]
+
+
 def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     return [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
 
@@ -84,8 +91,7 @@ def _decided(answers: Sequence[Answer]) -> bool:
 def _noise(seen: SessionData) -> list[str]:
     """How much two copies of a configuration differed, where one was measured twice."""
     floor = seen.once(noise_floor)
-    labels = dict(zip(seen.case_columns["case_id"], seen.case_columns["label"], strict=True))
-    return [turns.noise_sentence(floor, labels)] if floor else []
+    return [turns.noise_sentence(floor, seen.labels)] if floor else []
 
 
 def _held(seen: SessionData) -> list[str]:

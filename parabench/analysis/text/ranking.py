@@ -10,7 +10,7 @@ from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, CurveShape
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
-from parabench.analysis.ranking.race import Look
+from parabench.analysis.ranking.race import Look, exits
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.text import format
@@ -70,11 +70,12 @@ def _race(looks: Sequence[Look]) -> list[str]:
     """Which left the race when, and by what bound: 'Left the race: 11 configurations after block 3, 24 % or more
     behind; 2 more after block 5, 6.1 % or more behind.'"""
     said: list[str] = []
-    for look in looks:
-        if look.left:
-            many = f"{len(look.left)} more" if said else format.count(len(look.left), "configuration")
-            bound = format.percent(min(each.at_least for each in look.left))
-            said.append(f"{many} after block {look.block + 1}, {bound} or more behind")
+    of_look: dict[int, list[float]] = {}
+    for look, each in exits(looks).values():
+        of_look.setdefault(look.block, []).append(each.at_least)
+    for block, bounds in sorted(of_look.items()):
+        many = f"{len(bounds)} more" if said else format.count(len(bounds), "configuration")
+        said.append(f"{many} after block {block + 1}, {format.percent(min(bounds))} or more behind")
     return [f"Left the race: {'; '.join(said)}."] if said else []
 
 

@@ -35,11 +35,12 @@ def found(seen: CarryOver, labels: Mapping[str, str]) -> Iterator[tuple[str | No
         yield effect.case_id, said
 
 
-def sentence(seen: CarryOver) -> str:
-    """What was tested and how much is ruled out, where nothing was found."""
-    of = f"{format.count(seen.launches, 'shared launch')}"
+def sentence(seen: CarryOver, labels: Mapping[str, str]) -> str:
+    """The largest effect that was found; where none was, how much is ruled out."""
     if seen.found:
-        return f"Carry-over between turns was found in {of}; see the warnings."
+        effects = zip(seen.found.values(), found(seen, labels), strict=True)
+        return max(effects, key=lambda each: abs(each[0].size or 0.0))[1][1]
+    of = format.count(seen.launches, "shared launch")
     ends = [abs(end) for each in seen.tests["after"] for end in (each.low, each.high) if end is not None]
     bound = f": a turn depends on the case before it by less than {format.percent(max(ends))} (95 %)" if ends else ""
     return f"No carry-over between turns was found in {of}{bound}."

@@ -181,8 +181,7 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
 
 def _carried_over(seen: SessionData) -> Iterator[Finding]:
     tested = seen.once(carry_over)
-    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
-    for case_id, said in text.found(tested, labels) if tested else ():
+    for case_id, said in text.found(tested, seen.labels) if tested else ():
         yield Finding(
             code="carry_over",
             message=said,

@@ -1,5 +1,5 @@
-"""Sections of the answer: the ranking, the trade between step time and peak memory, and what a step costs along
-each axis: bucket size, algorithm, ranks."""
+"""Sections of the answer: the ranking, the race, the trade between step time and peak memory, and what a step costs
+along each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
+from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.tables import WORK
 from parabench.analysis.text import format
 from parabench.report.figures.figures import measured, unranked
+from parabench.report.figures.race import race_panel
 from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 
@@ -57,7 +59,8 @@ def ranking_section(seen: SessionData) -> Section:
 
 def _relative(answer: Answer) -> Table:
     left = {
-        each.case_id: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}" for look, each in exits(answer.race)
+        case: f"block {look.block + 1}, ≥ {format.percent(each.at_least)}"
+        for case, (look, each) in exits(answer.race).items()
     }
     shown = answer.candidates[:MOST_CASES]
     return table_of(
@@ -79,6 +82,23 @@ def _interval(of: Candidate) -> str:
     if of.slower_low is None or of.slower_high is None:
         return DASH
     return f"{format.percent(of.slower_low)} to {format.percent(of.slower_high)}"
+
+
+def race_section(seen: SessionData) -> Section | None:
+    """How a race went; None where there was none, or where it was over before two cases could be compared."""
+    panels = [panel for answer in seen.once(spots) if (panel := race_panel(answer))]
+    if not panels:
+        return None
+    return Section(
+        "race",
+        "Race",
+        "How sharp the comparisons with the best are, against the time that launches took: the widest half-width of "
+        "the cases still in the race. Dotted lines: cases left; on top: how many stayed.",
+        panels=panels,
+        reading=f"Half-widths are simultaneous, at 95 %. The race ends when a difference of {100 * SHARP_ENOUGH:g} % "
+        "would show, when one case is left, or when the time is over. When and by which bound each case left is in the "
+        "table of the ranking.",
+    )
 
 
 def front_section(seen: SessionData) -> Section | None:

@@ -162,7 +162,7 @@ def health_section(seen: SessionData) -> Section | None:
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
     found = findings(seen)
-    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
+    labels = seen.labels
     place = {case_id: at for at, case_id in enumerate(labels)}
     table = pd.DataFrame(
         [

@@ -139,7 +139,6 @@ def timeline_section(seen: SessionData) -> Section | None:
     there = {one.case_id for one in shown}
     steps = (median_step(seen, str(case_id)) for case_id in seen.cases["case_id"][:MOST_SPARE] if case_id not in there)
     spare = [one for one in steps if one is not None and len(one.calls)]
-    labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
     most = f", up to {MOST_TIMELINES}" if len(shown) == MOST_TIMELINES else ""
     ranks = max((len(one.ranks) for one in shown), default=0)
     return Section(
@@ -148,9 +147,9 @@ def timeline_section(seen: SessionData) -> Section | None:
         f"The median instrumented step of the fastest case of each {each}{most}. Each rank shows the parts of its step "
         "(hatched: blocked on communication), and below them its collectives.",
         "No communication was recorded of any case with several ranks.",
-        tuple(_call_table(calls, one, labels[one.case_id]) for one in shown),
-        panels=[_panel(one, labels) for one in shown],
-        spare=tuple(_panel(one, labels) for one in spare),
+        tuple(_call_table(calls, one, seen.labels[one.case_id]) for one in shown),
+        panels=[_panel(one, seen.labels) for one in shown],
+        spare=tuple(_panel(one, seen.labels) for one in spare),
         reading="A collective includes the time that it waits for later ranks. A triangle marks a bucket's last "
         f"gradient. All ranks share one clock{_clocks(seen, shown)}."
         + (f" {_drawn(shown)} {MOST_RANKS} of {ranks} ranks are drawn." if ranks > MOST_RANKS else ""),

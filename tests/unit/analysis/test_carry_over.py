@@ -139,6 +139,7 @@ def test_a_session_of_a_store_is_tested_and_said_in_a_sentence(tmp_path):
     labels = dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True))
     (said,) = [text for case, text in text.found(found, labels) if case == ids[1]]
     assert said.startswith("Carry-over between turns: the turn after one of ddp native 4 MiB, 2 ranks is 2")
+    assert text.sentence(found, labels) == said
     assert [each.code for each in session_warnings(seen)].count("carry_over") == len(found.found)
 
 
@@ -151,7 +152,7 @@ def test_a_session_without_shared_launches_has_nothing_to_test(tmp_path):
 
 def test_where_nothing_is_found_it_is_said_how_much_is_ruled_out():
     seen = session(np.random.default_rng(8), [NAMES] * 8)
-    said = text.sentence(seen)
+    said = text.sentence(seen, {})
     assert re.fullmatch(
         r"No carry-over between turns was found in 8 shared launches: a turn depends on the case before it by less "
         r"than [\d.]+ % \(95 %\)\.",

@@ -7,9 +7,12 @@ import pytest
 
 import fake_results as fake
 import fake_turns
-from page_helpers import data, made
+from page_helpers import Page, data, drawn, made
+from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
+from parabench.analysis.stats.block_model import SHARP_ENOUGH
+from parabench.analysis.text.best import of_turns
 from parabench.report.build import render
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK
@@ -24,9 +27,10 @@ def raced(path, blocks=8):
     rng, written = np.random.default_rng(3), [fake.launch(each, 0.01, block=0) for each in CASES]
     for block in range(1, blocks + 1):
         own = CASES[:4] if block > 4 else CASES
-        of = fake_turns.shared(
-            [*(each.id for each in own), own[0].id], rng, seed=block, noise=0.02, of_launch=0.004, disturbed=0.0
-        )
+        ids = [*(each.id for each in own), own[0].id]
+        of = fake_turns.shared(ids, rng, seed=block, noise=0.02, of_launch=0.008, disturbed=0.0)
+        for steps in (of.settling[-1], *of.timed[-1]):
+            steps -= 0.1  # as fast as its twin
         arms = fake_turns.launches(of, [*own, own[0]], block)
         arms[-1].block = TWIN_BLOCK
         written += arms
@@ -53,7 +57,7 @@ def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
     last = answer.candidates[-1]
     assert last.case_id == CASES[-1].id
     assert 0 < last.slower_low < last.slower < last.slower_high
-    (exit_,) = (each for look in answer.race for each in look.left if each.case_id == last.case_id)
+    _, exit_ = exits(answer.race)[last.case_id]
     assert table.rows[-1][3].endswith(f", ≥ {100 * exit_.at_least:.1f} %")
     page = data(render(results))
     at = page["cases"]["case_id"].index(last.case_id)
@@ -81,3 +85,33 @@ def test_what_is_not_ranked_is_beside_the_best_by_its_step_time(tmp_path):
     at = page["case_id"].index(cases[2].id)
     assert page["slower"][at] == pytest.approx(-0.25, abs=0.01)
     assert page["slower_low"][at] is None
+
+
+def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):
+    (answer,) = seen.once(spots)
+    race = made(seen, sections.race_section)["race"]
+    (panel,) = race.panels
+    width, enough = drawn(panel).data
+    known = [look for look in answer.race if look.half_width]
+    assert list(width.x) == [round(look.seconds, 1) for look in known]
+    assert list(width.y) == [100 * look.half_width for look in known]
+    assert set(enough.y) == {100 * SHARP_ENOUGH}
+    counts = [each["text"] for each in panel.figure["layout"]["annotations"]]
+    assert counts[-1] == str(len(answer.race[-1].racing))
+    assert len(panel.figure["layout"]["shapes"]) == sum(bool(look.left) for look in answer.race)
+    (said,) = (text for text in width.text if "ddp native 25 MiB, 2 ranks" in text)
+    assert " % or more behind" in said
+
+
+def test_what_shared_launches_say_of_themselves_stands_beside_the_answer(results, seen):
+    said = of_turns(seen)
+    assert said[0].startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
+    assert "arry-over between turns" in said[1]
+    text = Page(render(results)).text
+    assert all(each in text for each in said)
+
+
+def test_without_shared_launches_there_is_no_race(tmp_path):
+    seen = session_data(fake.write(tmp_path / "r.db", fake.sweep(CASES, lambda case: 0.04)))
+    assert made(seen, sections.race_section) == {}
+    assert of_turns(seen) == []

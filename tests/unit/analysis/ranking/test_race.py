@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from parabench.analysis.ranking.race import ERROR, confidence_of, race
+from parabench.analysis.ranking.race import ERROR, Exit, Look, confidence_of, exits, race
 from parabench.analysis.stats.block_model import fit
 from parabench.store.columns import Columns
 
@@ -52,6 +52,17 @@ def test_who_is_slower_beyond_doubt_leaves_and_the_bound_is_said():
         assert 0 < each.at_least < each.slower
     assert looks[-1].racing[0] == "a"
     assert all(early.half_width > late.half_width for early, late in zip(looks, looks[3:], strict=False))
+
+
+def test_who_came_back_has_not_left_and_who_left_again_did_so_at_the_last():
+    looks = (
+        Look(2, 10.0, ("a", "b"), (Exit("c", 0.2, 0.1), Exit("d", 0.3, 0.1)), 0.05),
+        Look(3, 20.0, ("a", "b", "c", "d"), (), 0.05),
+        Look(4, 30.0, ("a", "c"), (Exit("b", 0.1, 0.02), Exit("d", 0.3, 0.2)), 0.04),
+    )
+    assert {case: (look.block, each.at_least) for case, (look, each) in exits(looks).items()} == {
+        "d": (4, 0.2), "b": (4, 0.02),
+    }  # fmt: skip
 
 
 def test_a_race_of_the_same_goes_on_until_a_difference_worth_having_would_show():
