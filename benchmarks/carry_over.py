@@ -87,7 +87,7 @@ MESSES = ("filling", "busy", "evicting", "clean")
 
 MESSY = """\"\"\"Is it caught?\"\"\"
 from parabench import sweep
-COMMON = dict(model="gpt-nano", world_size=2, seq_len=32, global_batch=4)
+COMMON = dict(model="toy", world_size=2)
 CASES = [
     sweep(strategy="ddp", bucket_mib=(1, 25), **COMMON),
     sweep(strategy="benchmarks.carry_over:{name}", **COMMON),
@@ -131,9 +131,9 @@ def messy(sessions: int = 20, rounds: int = 40) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 options = ("--rounds", str(rounds), "--launches", "2", "--steps", "10", "--instrumented", "0")
                 seen = run(MESSY.format(name=name), Path(folder) / "session", *options)
-            tested = seen.once(carry_over)
+                tested = seen.once(carry_over)
+                (case,) = {each for each in seen.cases["case_id"] if name in each}
             assert tested is not None
-            (case,) = {each for each in seen.cases["case_id"] if name in each}
             tests = named(tested)
             caught.update(test for test in ("after", "settling") if case in tests.get(test, []))
             caught["caught"] += any(case in tests.get(test, []) for test in ("after", "settling"))
@@ -149,9 +149,14 @@ def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 
 def ordinary(launches: int = 12, rounds: int = 20) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # stores are read when they are asked
         shared = run(ORDINARY, Path(folder) / "shared", "--rounds", str(rounds), "--launches", str(launches))
         alone = run(ORDINARY, Path(folder) / "alone", "--launches", str(launches), "--instrumented", "0")
+        _compare(shared, alone)
+
+
+def _compare(shared: SessionData, alone: SessionData) -> None:
+    """Print each pair's ratios, and whether they agree."""
     labels = dict(zip(shared.cases["case_id"], shared.cases["label"], strict=True))
     numbers: dict[str, dict[str, list[float]]] = {"short": {}, "long": {}, "own": {}}
     for launch in shared.once(shared_launches_of):
