@@ -19,8 +19,8 @@ _MOST_NAMES = 4
 
 
 def race_panel(answer: Answer) -> Panel | None:
-    """A point for each look at a race of several; where cases left, a dotted line, with the number of those that stay
-    beside it. None where no look has a half-width."""
+    """A point for each look at a race of several; where cases left, a dotted line, and where their number changes, how
+    many are in the race. None where no look has a half-width."""
     sharp = [(look, 100 * look.half_width) for look in answer.race if look.half_width]
     return Panel(answer.heading, _figure(answer, sharp), 340) if sharp else None
 
@@ -30,7 +30,9 @@ def _figure(answer: Answer, sharp: list[tuple[Look, float]]) -> Figure:
     widths, enough, end = [width for _, width in sharp], 100 * SHARP_ENOUGH, answer.race[-1].seconds
     low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
     exits = [look for look in answer.race if look.left]
-    counted = list(dict.fromkeys((answer.race[0], *exits)))
+    # A case may come back, where the others turn out slower.
+    before = [None, *(len(look.racing) for look in answer.race)]
+    counted = [look for look, many in zip(answer.race, before, strict=False) if len(look.racing) != many]
     return lay_out(
         [
             {

@@ -93,7 +93,7 @@ def race_section(seen: SessionData) -> Section | None:
         "race",
         "Race",
         "How sharp the comparisons with the best are, against the time that launches took: the widest half-width of "
-        "the cases still in the race. Dotted lines: cases left; on top: how many stayed.",
+        "the cases still in the race. Dotted lines: cases left; on top: how many race on.",
         panels=panels,
         reading=f"Half-widths are simultaneous, at 95 %. The race ends when a difference of {100 * SHARP_ENOUGH:g} % "
         "would show, when one case is left, or when the time is over. When and by which bound each case left is in the "
