@@ -36,7 +36,7 @@ SHARED_S = 10.0
 RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
 # What a launch of its own measures of a case that takes turns elsewhere, where nobody asks for more: it is there for
 # memory, instruments and energy, and as what the turns are compared with.
-OWN_WARMUP, OWN_STEPS = 3, 8
+OWN_WARMUP, OWN_STEPS = 3, 6
 # How long a race goes on, where the suite does not say.
 BUDGET_S = 300.0
 

@@ -33,7 +33,7 @@ class TurnsProtocol(Checked):
     timed: Annotated[int, Field(least=1)] = 6
     own: Annotated[tuple[int, ...], Field(least=1)] = ()
     long: Annotated[int, Field(least=1)] = 4
-    warmup: Annotated[int, Field(least=2)] = 3
+    warmup: Annotated[int, Field(least=2)] = 2
     seed: Annotated[int, Field(least=0)] = 0
 
     def timed_of(self, place: int) -> int:
@@ -69,7 +69,7 @@ class TurnsProtocol(Checked):
 # How long the timed steps of a turn take together, about, and how many they are at least and at most: a turn that is
 # short beside what disturbs it (a scheduler's slice, a neighbour's burst) is compared with turns that meet the same.
 TURN_S = 0.12
-FEWEST_TIMED, MOST_TIMED = 2, 100
+FEWEST_TIMED, MOST_TIMED = 1, 100
 # More rounds than this in a launch are worth less than another launch.
 MOST_CHOSEN_ROUNDS = 50
 
