@@ -32,4 +32,4 @@ CASES = {
         activation_checkpointing=(False, True),
     ),
 }
-PROTOCOL = {"cpu": Protocol(warmup=5, steps=20, budget_s=100)}
+PROTOCOL = {"cpu": Protocol(warmup=5, steps=20, budget_s=110)}

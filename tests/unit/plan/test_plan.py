@@ -201,7 +201,9 @@ def test_quick_has_what_it_promises(machine):
     assert {c.world_size for c in cases} == {1, 2, 4}
     assert len({c.bucket_mib for c in cases if c.strategy == "ddp"}) == 3
     pairs = {(c.strategy, c.algorithm) for c in cases}
-    assert pairs >= {(s, a) for s in ("ddp", "fsdp", "tp") for a in ("native", "ring", "tree", "two_level")}
+    assert pairs >= {("ddp", a) for a in ("native", "ring", "tree", "two_level")}
+    # The other algorithms of these would only make the sample longer than two minutes.
+    assert pairs >= {(s, a) for s in ("fsdp", "tp") for a in ("native", "ring")}
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_without_a_number_of_launches_it_is_a_race_until_it_is_decided(run, tmp_
     plan = select_session(load(tmp_path / "out" / "results.db")).plan
     assert len(plan["extra"]) == len(sizes) - 2
     # The launches of their own are short; in the shared ones a turn takes about as long of every case.
-    assert (plan["protocol"]["warmup"], plan["protocol"]["steps"]) == (3, 8)
+    assert (plan["protocol"]["warmup"], plan["protocol"]["steps"]) == (3, 6)
     first = shared(fake)[0]
     near = [case.bucket_mib in (1, 4) for case in first.cases]
     assert [11 <= own <= 13 if fast else own == 6 for own, fast in zip(first.protocol.own, near, strict=True)] == [
