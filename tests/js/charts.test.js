@@ -117,15 +117,15 @@ test("the fastest are on top, each with its launches, and a case without a step 
 
 test("where intervals are known cases stand as far behind the best, and who left the race says when", () => {
   const slower = { 0: [0, null, null], 1: [0.05, 0.01, 0.09], 2: [0.02, -0.01, 0.05] };
-  for (const [row, [at, low, high]] of Object.entries(slower)) {
-    Object.assign(CASES[row], { slower: at, slower_low: low, slower_high: high });
-    for (const name of ["slower", "slower_low", "slower_high"]) data.cases[name][row] = CASES[row][name];
+  for (const [place, [at, low, high]] of Object.entries(slower)) {
+    Object.assign(CASES[place], { slower: at, slower_low: low, slower_high: high });
+    for (const name of ["slower", "slower_low", "slower_high"]) data.cases[name][place] = CASES[place][name];
   }
   data.cases.left_after_block[1] = 3;
   data.cases.left_at_least[1] = 0.011;
   data.works[0].compared = true;
   const [{ traces: [{ ids, x, error_x, text }], layout }] = drawers.ranking([0, 1, 2]);
-  assert.deepEqual(ids, [0, 2, 1].map((row) => CASES[row].case_id));
+  assert.deepEqual(ids, [0, 2, 1].map((place) => CASES[place].case_id));
   assert.deepEqual(x, [0, 2, 5]);
   assert.deepEqual([error_x.arrayminus, error_x.array].map((ends) => ends.map(Math.round)), [[0, 3, 4], [0, 3, 4]]);
   assert.match(layout.yaxis.ticktext[2], / \(left after block 3: ≥ 1\.1 %\)$/);
