@@ -17,7 +17,8 @@ from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, 
 # More rows than this nobody reads; the table of all launches has every one.
 MOST_EXCLUDED = 100
 NEVER_DELETED = "Outliers are never deleted: every launch that succeeded counts."
-_NO_NUMBER = "no measured step has a known length, or a later launch had more settling steps, because of carry-over"
+_NO_NUMBER = "no measured step has a known length"
+_SUPERSEDED = "a later launch had more settling steps, because of carry-over"
 _WHY_NO_COUNT = {
     REFERENCE_BLOCK: "other launches are verified against it",
     EXPLAIN_BLOCK: "NCCL logs in it, which takes time",
@@ -127,4 +128,4 @@ def _why(row: dict[Any, Any]) -> str:
     if row["status"] != Status.OK:
         error = row["error"] if isinstance(row["error"], str) else ""
         return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
-    return _WHY_NO_COUNT.get(row["block"], _NO_NUMBER)
+    return _WHY_NO_COUNT.get(row["block"], _SUPERSEDED if row["in_turns"] else _NO_NUMBER)

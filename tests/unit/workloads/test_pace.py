@@ -171,8 +171,8 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
     suites = Protocol(warmup=5, steps=20, launches=3)
     assert protocol_of(asked(), suites) == suites
     by_time = protocol_of(asked(measure_s=1.0), suites)
-    assert by_time == Protocol(warmup=5, measure_s=1.0)
-    assert protocol_of(asked(steps=4), by_time) == Protocol(warmup=5, steps=4)
+    assert by_time == Protocol(warmup=5, measure_s=1.0, launches=3)
+    assert protocol_of(asked(steps=4), by_time) == Protocol(warmup=5, steps=4, launches=3)
     assert protocol_of(asked(warmup=3), BY_TIME) == Protocol(warmup=3, measure_s=2.0)
 
     words = asked(warmup_s=0.5, measure_s=1.0).words()
