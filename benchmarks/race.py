@@ -52,7 +52,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
         effects = fit(Columns({name: np.array(values) for name, values in rows.items()}))
         best = effects.cases[int(np.argmin(effects.levels))]
         near = effects.indistinguishable(best, confidence_of(block))
-        widths = dict(zip(effects.cases, effects.best_half_widths(best).tolist(), strict=True))
+        widths = effects.behind_best(best)
         if math.expm1(max(widths[case] for case in (near if leaves else effects.cases))) <= SHARP or len(near) == 1:
             return steps, [int(case) for case in effects.indistinguishable(best)]
         if leaves:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parabench.analysis.ranking.race import races
+from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats.block_model import fit
 from parabench.store.results import load
@@ -52,7 +52,7 @@ def main(minutes: float = 4.6, *ways: str) -> None:
             out = Path(folder) / way
             if way == "race":
                 seen, took = run(out, "--budget", f"{minutes:g}")
-                looks = [look for race in races(seen.launch_columns) for look in race]
+                looks = [look for answer in seen.once(spots) for look in answer.race]
                 lines = [(look.seconds, look.half_width or math.inf, len(look.racing)) for look in looks]
             else:
                 # A shared launch of all cases takes about 15 s, a block of launches of their own too.

@@ -17,7 +17,14 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.turns import IN_TURNS, pair_launches, paired_numbers, shared_launches, superseded, turn_counts
+from parabench.analysis.turns import (
+    pair_launches,
+    paired_numbers,
+    shared_launches,
+    superseded,
+    turn_counts,
+    turns_told,
+)
 from parabench.plan.case import Case
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
@@ -107,18 +114,18 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
     table = Columns({name: np.asarray(launches[name]) for name in _KEPT}).assign(**fields)
     table = table.assign(**step_numbers(steps, ids, table["device"]))
+    told = turns_told(table["facts"])
     # What a second copy of a case measured is compared with the first, and with nothing else.
-    shared = np.array([IN_TURNS in (facts or "") for facts in table["facts"].tolist()], dtype=bool)
-    in_turns = shared & (table["block"] != TWIN_BLOCK)
+    in_turns = np.array([each is not None for each in told], dtype=bool) & (table["block"] != TWIN_BLOCK)
     first, numbers, turns = ids, table["launch_step_s"], np.ones(len(ids))
     if in_turns.any():
-        first = shared_launches(ids, in_turns, launches["session_id"], table["block"], table["facts"])
-        numbers = paired_numbers(ids, in_turns, first, numbers, table["facts"], steps)
-        pair = pair_launches(ids, table["case_id"], table["block"], table["facts"])
+        first = shared_launches(ids, in_turns, launches["session_id"], table["block"], told)
+        numbers = paired_numbers(ids, in_turns, first, numbers, told, steps)
+        pair = pair_launches(ids, table["case_id"], table["block"], told)
         if (pair != ids).any():
-            numbers = paired_numbers(ids, in_turns, pair, numbers, table["facts"], steps)
-        turns = turn_counts(in_turns, table["facts"])
-        numbers = np.where(superseded(in_turns, launches["session_id"], table["facts"]), np.nan, numbers)
+            numbers = paired_numbers(ids, in_turns, pair, numbers, told, steps)
+        turns = turn_counts(in_turns, told)
+        numbers = np.where(superseded(in_turns, launches["session_id"], told), np.nan, numbers)
     return table.assign(in_turns=in_turns, shared_launch=first, turns=turns, launch_step_s=numbers)
 
 

@@ -23,56 +23,62 @@ if TYPE_CHECKING:
 
 # What the facts hold, as JSON, of a launch that several cases shared.
 IN_TURNS = '"turns": {'
-# And of one that took turns with a launch of the other side of an `ab`.
-IN_PAIR = '"pair": {'
 # The share of rounds that count for nothing at each end: a turn into which another process came is no measure of its
 # case. On two quiet cores (12 cases and a twin, 6 launches of 20 rounds) a launch's number had a standard deviation of
 # 2.4 % with it, 2.4 % with none, 2.6 % with 0.2 and 3.1 % with the median of rounds.
 TRIMMED = 0.1
 
 
-def shared_launches(ids: Array, in_turns: Array, session: Any, block: Any, facts: Array) -> Array:
+def turns_told(facts: Array) -> Array:
+    """What the facts tell of each launch's turns; None of one that had its processes to itself."""
+    found = np.empty(len(facts), dtype=object)
+    found[:] = [json.loads(text)["turns"] if IN_TURNS in (text or "") else None for text in facts.tolist()]
+    return found
+
+
+def shared_launches(ids: Array, in_turns: Array, session: Any, block: Any, told: Array) -> Array:
     """Of each launch the id of the first of those that took their turns in the same processes, its own where it had
-    them to itself. Launches are given by their rising `ids`, whether they were `in_turns`, and columns of the store."""
+    them to itself. Launches are given by their rising `ids`, whether they were `in_turns`, columns of the store, and
+    what was `told` of their turns."""
     first: dict[tuple[Any, ...], int] = {}
     found = ids.copy()
     for at in np.flatnonzero(in_turns).tolist():
-        key = int(np.asarray(session)[at]), int(block[at]), _turns(facts[at])["cases"][0]
+        key = int(np.asarray(session)[at]), int(block[at]), told[at]["cases"][0]
         found[at] = first.setdefault(key, int(ids[at]))
     return found
 
 
-def pair_launches(ids: Array, case: Array, block: Array, facts: Array) -> Array:
+def pair_launches(ids: Array, case: Array, block: Array, told: Array) -> Array:
     """Of each launch, given as for `shared_launches`, the id of the first of the two that took turns as the sides of an
     `ab`; its own of every other."""
     first: dict[tuple[Any, ...], int] = {}
     found = ids.copy()
-    for at, text in enumerate(facts.tolist()):
-        if IN_PAIR in (text or ""):
-            key = _turns(text)["pair"]["run"], int(block[at]), case[at]
+    for at, turns in enumerate(told.tolist()):
+        if turns is not None and "pair" in turns:
+            key = turns["pair"]["run"], int(block[at]), case[at]
             found[at] = first.setdefault(key, int(ids[at]))
     return found
 
 
-def superseded(in_turns: Array, session: Any, facts: Array) -> Array:
+def superseded(in_turns: Array, session: Any, told: Array) -> Array:
     """Whether each launch had fewer settling steps than a later one of its session: carry-over has asked for more, and
     what was measured without them does not count."""
-    settle = np.zeros(len(facts))
-    settle[in_turns] = [_turns(text)["protocol"]["settle"] for text in facts[in_turns]]
+    settle = np.zeros(len(told))
+    settle[in_turns] = [turns["protocol"]["settle"] for turns in told[in_turns]]
     most = {at: settle[np.asarray(session) == at].max() for at in set(np.asarray(session).tolist())}
     found: Array = in_turns & (settle < [most[at] for at in np.asarray(session).tolist()])
     return found
 
 
-def turn_counts(in_turns: Array, facts: Array) -> Array:
+def turn_counts(in_turns: Array, told: Array) -> Array:
     """How many turns the number of each launch is made of, a long one as many as it is long; 1 of one by itself."""
-    found = np.ones(len(facts))
-    found[in_turns] = [sum(TurnsProtocol(**_turns(text)["protocol"]).lengths) for text in facts[in_turns]]
+    found = np.ones(len(told))
+    found[in_turns] = [sum(TurnsProtocol(**turns["protocol"]).lengths) for turns in told[in_turns]]
     return found
 
 
 def paired_numbers(
-    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, facts: Array, steps: Rows
+    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, told: Array, steps: Rows
 ) -> Array:
     """Each launch's number in seconds, made of its rounds where it took turns to its end with others, else that of
     `seconds`, which it has by itself; `steps` is as `Results.steps` has it.
@@ -85,10 +91,10 @@ def paired_numbers(
     found = np.array(seconds, dtype=float)
     for first in np.unique(shared_launch[in_turns]).tolist():
         group = np.flatnonzero(in_turns & (shared_launch == first))
-        protocol = TurnsProtocol(**_turns(facts[group[0]])["protocol"])
+        protocol = TurnsProtocol(**told[group[0]]["protocol"])
         parts = sum(protocol.lengths)
         own = {at: values[begin[at] : end[at]] for at in group.tolist()}
-        timed = {at: protocol.timed_of(_turns(facts[at])["place"]) for at in own}
+        timed = {at: protocol.timed_of(told[at]["place"]) for at in own}
         whole = [at for at, each in own.items() if each.size == parts * timed[at] and np.isfinite(each).all()]
         if len(whole) < 2:
             continue
@@ -146,9 +152,8 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     own = (table["session_id"] == seen.session.id) & (table["status"] == Status.OK)
     groups: dict[tuple[Any, ...], dict[int, int]] = {}
     told: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for at, facts in zip(table["id"][own].tolist(), table["facts"][own].tolist(), strict=True):
-        if IN_TURNS in facts:
-            turns = _turns(facts)
+    for at, turns in zip(table["id"][own].tolist(), turns_told(table["facts"][own]), strict=True):
+        if turns is not None:
             key = turns["protocol"]["seed"], *turns["cases"]
             told[key] = turns
             groups.setdefault(key, {})[turns["place"]] = at
@@ -176,9 +181,3 @@ def _by_launch(steps: Any) -> dict[int, Array]:
     ids, first = np.unique(steps["launch_id"], return_index=True)
     # Of no steps there is one part too, of no launch.
     return dict(zip(ids.tolist(), np.split(np.log(steps["step_s"]), first[1:]), strict=False))
-
-
-def _turns(facts: str) -> dict[str, Any]:
-    """What the facts tell of a launch's turns."""
-    turns: dict[str, Any] = json.loads(facts)["turns"]
-    return turns

@@ -64,11 +64,10 @@ class AdaptiveStopping:
         price: noise ends nothing before it is used, MOST_BLOCKS blocks do.
         """
         from parabench.analysis.ranking.stopping import block_seconds, candidates
-        from parabench.analysis.session import SessionData, select_session
+        from parabench.analysis.session import session_data
         from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 
-        results = load(store.path)
-        seen = SessionData(results, select_session(results, session_id))
+        seen = session_data(load(store.path), session_id)
         settled = self._settling(seen, store, plan, log)
         if settled is not None:
             return settled
@@ -124,15 +123,15 @@ class AdaptiveStopping:
         self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]
     ) -> Plan[C, P] | None:
         """The same of a race."""
-        from parabench.analysis.ranking.race import races
+        from parabench.analysis.ranking.race import standings
         from parabench.analysis.text import format
         from parabench.serve.text import duration
 
-        looks = [race[-1] for race in races(launches) if race]
-        racing = [case for look in looks if not look.decided for case in look.racing]
+        looks = [look for look in standings(launches) if not look.decided]
+        racing = [case for look in looks for case in look.racing]
         if not racing:
             return None
-        widths = [look.half_width for look in looks if not look.decided]
+        widths = [look.half_width for look in looks]
         known = "" if None in widths else f", {format.within(max(filter(None, widths)))}"
         standing = f"{len(racing)} of {len(plan.cases)} cases may be the fastest{known}"
         last = launches[launches["block"] == launches["block"].max()]

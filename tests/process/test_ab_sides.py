@@ -29,7 +29,7 @@ from parabench.errors import UsageError
 from parabench.signals import STOPPED
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION
-from process_helpers import end, end_all, left_of, signals_as_usual
+from process_helpers import end, end_all, left_of, start_ab
 
 # -- the line between the two ends -----------------------------------------------------------------------------------
 
@@ -182,16 +182,7 @@ def checkout(folder: Path, seconds: float) -> Path:
 
 def start(here: Path, *options: str) -> subprocess.Popen[str]:
     (here / "question.py").write_text(QUESTION)
-    return subprocess.Popen(
-        [sys.executable, "-m", "parabench", "ab", "question.py", "--model", "own:model", *options, "--out", "results"],
-        cwd=here,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=signals_as_usual,
-        text=True,
-        start_new_session=True,
-    )
+    return start_ab(here, "question.py", "--model", "own:model", *options)
 
 
 def test_each_side_has_its_own_code_environment_and_python(tmp_path: Path) -> None:

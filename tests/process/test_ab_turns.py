@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from guard import GUARD_S
 from parabench.plan.turns import TurnsProtocol
 from parabench.signals import STOPPED
 from parabench.store.results import load
-from process_helpers import end, end_all, left_of, signals_as_usual
+from process_helpers import end, end_all, left_of, start_ab
 
 ROUNDS, WARMUP, STEPS = 4, 2, 3
 
@@ -86,16 +85,7 @@ class Ab:
         (here / "question.py").write_text(QUESTION)
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "parabench", "ab", *options, "--a", "a", "--b", "b", "--out", "results"],
-            cwd=self.here,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            preexec_fn=signals_as_usual,
-            text=True,
-            start_new_session=True,
-        )
+        return start_ab(self.here, *options, "--a", "a", "--b", "b")
 
     def asked(self, *options: str) -> subprocess.Popen[str]:
         words = ("question.py", "--model", "own:model", "--launches", "2", "--rounds", str(ROUNDS), *options)

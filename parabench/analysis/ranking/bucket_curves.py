@@ -64,7 +64,7 @@ def bucket_curves(
         best = min(ids, key=effects.means.__getitem__)
         others = [case for case in ids if case != best]
         # As the set of the best is found, which the curve is part of.
-        width_of = dict(zip(effects.cases, effects.best_half_widths(best), strict=True))
+        width_of = effects.behind_best(best)
         widths = {case: width_of[case] for case in others} if decided else {}
         half_width = format.number_or_none(math.expm1(max(widths.values()))) if widths else None
         upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from parabench.analysis.ranking.objectives import STEP
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.tables import only_ranked, same_work, timed_launches
 from parabench.analysis.text import format
 from parabench.store.columns import Rows
@@ -66,41 +67,50 @@ def confidence_of(look: int) -> float:
     return 1 - ERROR / (look * (look - 1))
 
 
-def races(launches: Rows) -> Iterator[tuple[Look, ...]]:
-    """The race of each work of a launch table."""
+def standings(launches: Rows) -> Iterator[Look]:
+    """The last look at the race of each work of a launch table that has come to one; nobody is said to have left."""
     seconds = seconds_at(launches)
-    for _, own in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
-        yield race(only_ranked(timed_launches(own)), seconds)
+    for _, of_work in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
+        own, blocks = _in_turns(only_ranked(timed_launches(of_work)))
+        if len(blocks) >= FIRST_LOOK:
+            yield _look(own, len(blocks), blocks[-1], seconds, ())
 
 
 def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     """The looks at the launches of one work that count; `seconds` says when each block had ended."""
-    own = own[np.asarray(own["in_turns"], dtype=bool)]
-    blocks = sorted({int(block) for block in own["block"]})
+    own, blocks = _in_turns(own)
     looks: list[Look] = []
-    for number, block in enumerate(blocks, 1):
-        if number < FIRST_LOOK:
-            continue
-        effects = fit(own[own["block"] <= block])
-        best = effects.cases[int(np.argmin(effects.levels))]
-        racing = effects.indistinguishable(best, confidence_of(number))
-        before = looks[-1].racing if looks else effects.cases
-        gone = [case for case in before if case not in racing]
-        looks.append(
-            Look(block, seconds[block], tuple(racing), _exits(effects, best, gone, number), _width(effects, racing))
-        )
+    for number, block in enumerate(blocks[FIRST_LOOK - 1 :], FIRST_LOOK):
+        before = looks[-1].racing if looks else None
+        looks.append(_look(own[own["block"] <= block], number, block, seconds, before))
     return tuple(looks)
 
 
-def _exits(effects: Effects, best: str, gone: list[str], look: int) -> tuple[Exit, ...]:
-    widths = dict(zip(effects.cases, effects.best_half_widths(best, confidence_of(look)).tolist(), strict=True))
-    apart = {case: effects.means[case] - effects.means[best] for case in gone}
-    return tuple(Exit(case, math.expm1(apart[case]), math.expm1(apart[case] - widths[case])) for case in gone)
+def _in_turns(own: Rows) -> tuple[Rows, list[int]]:
+    """The launches that cases shared, and their blocks."""
+    own = own[np.asarray(own["in_turns"], dtype=bool)]
+    return own, sorted({int(block) for block in own["block"]})
 
 
-def _width(effects: Effects, racing: list[str]) -> float | None:
-    widths = dict(zip(effects.cases, effects.best_half_widths(racing[0]).tolist(), strict=True))
-    return format.number_or_none(math.expm1(max(widths[case] for case in racing)))
+def _look(own: Rows, number: int, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
+    """What launches up to `block` say at the look of that `number`; `before` were in the race until then, None for all
+    cases."""
+    effects = fit(own)
+    best = effects.cases[int(np.argmin(effects.levels))]
+    racing = tuple(effects.indistinguishable(best, confidence_of(number)))
+    sure, wide = (effects.behind_best(best, confidence) for confidence in (confidence_of(number), CONFIDENCE))
+    apart = {
+        case: effects.means[case] - effects.means[best]
+        for case in (effects.cases if before is None else before)
+        if case not in racing
+    }
+    return Look(
+        block,
+        seconds[block],
+        racing,
+        tuple(Exit(case, math.expm1(by), math.expm1(by - sure[case])) for case, by in apart.items()),
+        format.number_or_none(math.expm1(max(wide[case] for case in racing))),
+    )
 
 
 def seconds_at(launches: Rows) -> dict[int, float]:

@@ -175,7 +175,7 @@ def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | N
     """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
     many more blocks would make that sharp enough."""
     among = near if len(near) > 1 else effects.cases
-    widths = dict(zip(effects.cases, effects.best_half_widths(first), strict=True))
+    widths = effects.behind_best(first)
     widest = max(widths[case] for case in among if case != first)
     half_width = format.number_or_none(math.expm1(widest))
     if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
@@ -251,7 +251,7 @@ def _candidates(
     times = effects if objective is STEP else fit(timed_launches(good))
     launches = launch_ids(good)
     best = order[0]
-    widths = dict(zip(effects.cases, effects.best_half_widths(best).tolist(), strict=True)) if decided else {}
+    widths = effects.behind_best(best) if decided else {}
     found = {}
     for case in order:
         row = cases[case]

@@ -91,6 +91,10 @@ class Effects:
             self._quantiles[confidence] = self._of_best(others, df, _ratio(own, own + mean), confidence)
         return self._widths(case, self._quantiles[confidence])
 
+    def behind_best(self, case: str, confidence: float = CONFIDENCE) -> dict[str, float]:
+        """`best_half_widths` by case."""
+        return dict(zip(self.cases, self.best_half_widths(case, confidence).tolist(), strict=True))
+
     def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float) -> Numbers:
         """Each case's quantile for as many comparisons with `others`, for differences over the square root of 2.
 

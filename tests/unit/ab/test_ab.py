@@ -170,6 +170,8 @@ class Lab:
         self.step_s = {"a": 0.010, "b": 0.010}
         self.sides: dict[str, type[Side]] = {"a": Side, "b": Side}
         self.interrupt_at: int | None = None
+        # What befalls a launch of a side, changed in place.
+        self.befalls: Callable[[str, LaunchSpec, Launch], None] = lambda name, spec, launch: None
         self.output = ""
         monkeypatch.setattr(ab, "running", self.running)
         monkeypatch.setattr(ab, "hear_turns", lambda sides, token: blamed([side.hear() for side in sides]))
@@ -190,6 +192,7 @@ class Lab:
             jitter = 1 + 0.0004 * ((7 * len(self.log)) % 5)
             fake.step_s = lambda case: self.step_s[name] * jitter
             launched = fake(spec)
+            self.befalls(name, spec, launched)
             self.log.append((name, ", ".join(case.label for case in spec.cases), len(fake.calls)))
             return launched
 
@@ -347,23 +350,14 @@ def test_whole_launches_alternate_where_a_side_knows_no_turns(lab: Lab) -> None:
     assert set(blocks(lab, 2)) == {"a1", "b1"}
 
 
-def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = lab.launcher
+def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None:
+    def fails(name: str, spec: LaunchSpec, seen: Launch) -> None:
+        if name == "b" and spec.pair and len(spec.cases) == 3:
+            # A launch that fails has the case whose turn it was.
+            seen.status, seen.failure = Status.CRASHED, Failure("ended by SIGKILL", 0)
+            seen.arms = [replace(seen.arms[1], status=Status.CRASHED, failure=seen.failure)]
 
-    def launcher(name: str) -> Callable[..., Launch]:
-        launch = plain(name)
-
-        def failing(spec: LaunchSpec) -> Launch:
-            seen = launch(spec)
-            if name == "b" and spec.pair and len(spec.cases) == 3:
-                # A launch that fails has the case whose turn it was.
-                seen.status, seen.failure = Status.CRASHED, Failure("ended by SIGKILL", 0)
-                seen.arms = [replace(seen.arms[1], status=Status.CRASHED, failure=seen.failure)]
-            return seen
-
-        return failing
-
-    monkeypatch.setattr(lab, "launcher", launcher)
+    lab.befalls = fails
     assert lab.run(**ROUNDS) == 1, lab.output
     # Block 2: both at once, which fails; the two others at once; the one that failed on the other side by itself.
     # Block 3: the two at once, and the one that has failed by itself.
@@ -375,21 +369,12 @@ def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab, monkeyp
     assert statuses.count("crashed") == 1
 
 
-def test_launches_that_fail_before_any_turn_are_made_one_by_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = lab.launcher
+def test_launches_that_fail_before_any_turn_are_made_one_by_one(lab: Lab) -> None:
+    def fails(name: str, spec: LaunchSpec, seen: Launch) -> None:
+        if name == "a" and spec.pair:
+            seen.status, seen.failure, seen.arms = Status.FAILED, Failure("no port", 0), []
 
-    def launcher(name: str) -> Callable[..., Launch]:
-        launch = plain(name)
-
-        def failing(spec: LaunchSpec) -> Launch:
-            seen = launch(spec)
-            if name == "a" and spec.pair:
-                seen.status, seen.failure, seen.arms = Status.FAILED, Failure("no port", 0), []
-            return seen
-
-        return failing
-
-    monkeypatch.setattr(lab, "launcher", launcher)
+    lab.befalls = fails
     assert lab.run(**ROUNDS) in (0, 3), lab.output
     assert blocks(lab, 8)[:2] == ["a3", "b3"]
     assert sorted(blocks(lab, 10)) == ["a1"] * 6 + ["b1"] * 6

@@ -11,13 +11,13 @@ import pytest
 from scipy.stats import trim_mean
 
 from parabench.analysis.turns import (
-    IN_PAIR,
     IN_TURNS,
     TRIMMED,
     compared,
     pair_launches,
     paired_numbers,
     shared_launches,
+    turns_told,
 )
 from parabench.plan.turns import TurnsProtocol
 
@@ -41,8 +41,8 @@ def numbers_of(steps):
     """{launch id: (its number by itself, the one that is made of its rounds)}."""
     alone = steps.groupby("launch_id")["step_s"].quantile(0.1)
     ids = alone.index.to_numpy()
-    facts = np.array([FACTS] * len(ids), dtype=object)
-    found = paired_numbers(ids, np.ones(len(ids), dtype=bool), ids // 10, alone.to_numpy(), facts, steps)
+    told = turns_told(np.array([FACTS] * len(ids), dtype=object))
+    found = paired_numbers(ids, np.ones(len(ids), dtype=bool), ids // 10, alone.to_numpy(), told, steps)
     return alone, pd.Series(found, ids)
 
 
@@ -116,7 +116,7 @@ def test_launches_are_of_the_processes_that_their_cases_shared():
         np.array([False, True, True, True, True, True]),
         np.ones(6, dtype=int),
         np.array([0, 1, 1, 1, 1, 2]),
-        np.array(["{}", *facts, facts[0]], dtype=object),
+        turns_told(np.array(["{}", *facts, facts[0]], dtype=object)),
     )
     assert found.tolist() == [1, 2, 2, 4, 4, 6]
 
@@ -127,12 +127,13 @@ def test_the_sides_of_an_ab_are_apart_by_the_mean_of_their_rounds():
     ids = np.array([10, 11, 12, 20, 21, 22])
     sides = [{"run": "x", "side": side, "first": []} for side in "aaabbb"]
     facts = [json.dumps({"turns": {"pair": side, "protocol": asdict(PROTOCOL), "place": 0}}) for side in sides]
-    assert all(IN_PAIR in each for each in facts)
-    pair = pair_launches(ids, np.array(list("uvw") * 2), np.ones(6, dtype=int), np.array(facts, dtype=object))
+    told = turns_told(np.array(facts, dtype=object))
+    assert all("pair" in each for each in told)
+    pair = pair_launches(ids, np.array(list("uvw") * 2), np.ones(6, dtype=int), told)
     assert pair.tolist() == [10, 11, 12, 10, 11, 12]
     level = steps.groupby("launch_id")["step_s"].quantile(0.1).to_numpy()
     in_turns = np.ones(6, dtype=bool)
-    found = np.log(paired_numbers(ids, in_turns, pair, level, np.array(facts, dtype=object), steps))
+    found = np.log(paired_numbers(ids, in_turns, pair, level, told, steps))
     medians = steps["step_s"].to_numpy().reshape(6, ROUNDS, TIMED)
     turns = np.log(np.median(medians, axis=2))
     assert found[3:] - found[:3] == pytest.approx(trim_mean(turns[3:] - turns[:3], TRIMMED, axis=1))
@@ -142,4 +143,5 @@ def test_the_sides_of_an_ab_are_apart_by_the_mean_of_their_rounds():
 
 def test_other_launches_are_in_no_pair():
     blocks, facts = np.array([0, 1, 1]), np.array(["{}", None, '{"turns": {"place": 0}}'], dtype=object)
-    assert pair_launches(np.arange(1, 4), np.array(list("uuu")), blocks, facts).tolist() == [1, 2, 3]
+    told = turns_told(facts)
+    assert pair_launches(np.arange(1, 4), np.array(list("uuu")), blocks, told).tolist() == [1, 2, 3]
