@@ -160,9 +160,8 @@ def _compare(shared: SessionData, alone: SessionData) -> None:
     labels = dict(zip(shared.cases["case_id"], shared.cases["label"], strict=True))
     numbers: dict[str, dict[str, list[float]]] = {"short": {}, "long": {}, "own": {}}
     for launch in shared.once(shared_launches_of):
-        long = np.repeat(np.array(launch.protocol.lengths) > 1, launch.protocol.lengths)
-        parts = launch.all_parts()
-        for kind, some in (("short", parts[:, ~long]), ("long", parts[:, long])):
+        long, turns = np.array(launch.protocol.lengths) > 1, launch.turns()
+        for kind, some in (("short", turns[:, ~long]), ("long", turns[:, long])):
             for case, number in zip(launch.cases, compared(some), strict=True):
                 numbers[kind].setdefault(case, []).append(number)
     for case, own in alone.by_case.items():

@@ -17,7 +17,6 @@ from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, allow
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, TTest, holm, judge
 from parabench.analysis.turns import compared
-from parabench.plan.turns import TurnsProtocol
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -172,11 +171,10 @@ def gates_in_turns(
     """The share of gates of one case that fail where the sides take turns, as `parabench ab` has them. `of_launch` is
     the standard deviation by which pairs of launches differ beyond what their turns do."""
     random, found = np.random.default_rng(seed), 0
-    parts = sum(TurnsProtocol(rounds=rounds).lengths)
     sd = TURN_SD / np.sqrt(TURN_DF / (TURN_DF - 2))
     truth = np.log1p(np.array([0.0, slowdown]))[:, None]
     for _ in range(gates):
-        turns = sd * random.standard_t(TURN_DF, (launches, 2, parts)) + truth
+        turns = sd * random.standard_t(TURN_DF, (launches, 2, rounds)) + truth
         turns[:, 1] += of_launch * random.standard_normal(launches)[:, None]
         numbers = np.array([compared(each) for each in turns])
         (test,) = judge({0: (numbers[:, 0], numbers[:, 1])}, paired=True).values()
@@ -186,7 +184,7 @@ def gates_in_turns(
 
 def print_turns(count: int) -> None:
     """Gates of one case whose sides take turns: those that fail."""
-    for launches, rounds, slowdown, tolerance in ((8, 24, 0.0, 0.02), (8, 24, 0.05, 0.02), (20, 40, 0.02, 0.01)):
+    for launches, rounds, slowdown, tolerance in ((8, 60, 0.0, 0.02), (8, 60, 0.05, 0.02), (20, 60, 0.02, 0.01)):
         said = []
         for of_launch in (0.0, 0.01, 0.015, 0.02):
             many = 10 * count if slowdown == 0 else count

@@ -41,7 +41,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
         step_s = [float(truth[case]) for case in racing]
         protocol = turns_protocol(Protocol(), seed=0, block=block, step_s=step_s)
         steps += sum(protocol.steps_of(place) for place in range(len(racing)))
-        turns, level = sum(protocol.lengths), lot.normal(0, LAUNCH_SD)
+        turns, level = protocol.rounds, lot.normal(0, LAUNCH_SD)
         for case in racing:
             number = truth[case] * math.exp(level + lot.normal(0, TURN_SD / math.sqrt(turns)))
             for name, value in zip(rows, (f"{case:03}", block, block, turns, number), strict=True):

@@ -46,7 +46,7 @@ PROTOCOL = 5
 # What is measured where nobody says and cases can take turns. As many rounds in 5 launches find a slowdown of 5 % in
 # 89 % of simulated gates where launches differ by 1.5 %, in 8 in 99 %: a t-test of 5 has few degrees of freedom
 # (docs/explanation/certainty.md).
-IN_TURNS = {"launches": 8, "rounds": 24}
+IN_TURNS = {"launches": 8, "rounds": 60}
 
 # How the other end starts a side. Not `-m`: every rank would import that module again.
 COMMAND = "from parabench.ab.server import main; main()"

@@ -217,7 +217,7 @@ def _long(launches: Sequence[SharedLaunch]) -> tuple[Effect, ...]:
     if not some:
         return ()
     names = list(dict.fromkeys(name for each in some for name in each.cases))
-    turns = [each.table(lambda row, number, of=each: of.parts(row, number).mean()) for each in some]
+    turns = [each.turns() for each in some]
     tables = []
     for each, left in zip(some, undisturbed(turns), strict=True):
         long = np.array(each.protocol.lengths) > 1

@@ -36,7 +36,7 @@ def noise_floor(seen: SessionData) -> NoiseFloor | None:
         cases = launch.cases
         copies = [row for row, case in enumerate(cases) if cases.count(case) > 1]
         if len(copies) == 2:
-            numbers = compared(launch.all_parts())
+            numbers = compared(launch.turns())
             found.setdefault(cases[copies[0]], []).append(float(numbers[copies[1]] - numbers[copies[0]]))
     differences = np.array([each for own in found.values() for each in own])
     n = len(differences)

@@ -1,9 +1,8 @@
 """The number of a launch in which cases took turns: how its steps compare with those of the others, round by round.
 
 What changes while a launch runs (another process comes, a clock falls) hits the turns of one round alike, so each turn
-is compared with its round, and the rounds are averaged. A long turn counts as the short ones that it is as long as:
-first quarters are compared with first quarters. Steps of a turn are nearly as independent as those of different turns,
-so that each step weighs the same.
+is compared with its round, and the rounds are averaged. Steps of a turn are disturbed alike, so a long turn counts as
+one.
 """
 
 from __future__ import annotations
@@ -71,9 +70,9 @@ def superseded(in_turns: Array, session: Any, told: Array) -> Array:
 
 
 def turn_counts(in_turns: Array, told: Array) -> Array:
-    """How many turns the number of each launch is made of, a long one as many as it is long; 1 of one by itself."""
+    """How many turns the number of each launch is made of; 1 of one by itself."""
     found = np.ones(len(told))
-    found[in_turns] = [sum(TurnsProtocol(**turns["protocol"]).lengths) for turns in told[in_turns]]
+    found[in_turns] = [turns["protocol"]["rounds"] for turns in told[in_turns]]
     return found
 
 
@@ -92,15 +91,22 @@ def paired_numbers(
     for first in np.unique(shared_launch[in_turns]).tolist():
         group = np.flatnonzero(in_turns & (shared_launch == first))
         protocol = TurnsProtocol(**told[group[0]]["protocol"])
-        parts = sum(protocol.lengths)
         own = {at: values[begin[at] : end[at]] for at in group.tolist()}
-        timed = {at: protocol.timed_of(told[at]["place"]) for at in own}
-        whole = [at for at, each in own.items() if each.size == parts * timed[at] and np.isfinite(each).all()]
+        timed = {at: sum(protocol.lengths) * protocol.timed_of(told[at]["place"]) for at in own}
+        whole = [at for at, each in own.items() if each.size == timed[at] and np.isfinite(each).all()]
         if len(whole) < 2:
             continue
-        numbers = compared(np.log([np.median(own[at].reshape(parts, -1), axis=1) for at in whole]))
+        numbers = compared(np.array([turn_numbers(np.log(own[at]), protocol) for at in whole]))
         found[whole] = np.exp(numbers + np.log(found[whole]).mean())
     return found
+
+
+def turn_numbers(steps: Array, protocol: TurnsProtocol) -> Array:
+    """The number of each turn of a case, of all its timed `steps`, which are logarithms: their median; of a long turn
+    the mean of the medians of its parts, each as long as a short turn, so that skewed noise moves both alike."""
+    parts = np.median(steps.reshape(sum(protocol.lengths), -1), axis=1)
+    means: Array = np.add.reduceat(parts, np.cumsum([0, *protocol.lengths[:-1]])) / protocol.lengths
+    return means
 
 
 def compared(turns: Array) -> Array:
@@ -134,10 +140,9 @@ class SharedLaunch:
         medians: Array = np.median(self.timed[row][number].reshape(-1, self.protocol.timed_of(self.rows[row])), axis=1)
         return medians
 
-    def all_parts(self) -> Array:
-        """The logarithms of all parts of all turns, a row a case."""
-        rounds = range(self.protocol.rounds)
-        return np.array([np.concatenate([self.parts(row, n) for n in rounds]) for row in range(len(self.rows))])
+    def turns(self) -> Array:
+        """The number of each turn, of shape (rows, rounds)."""
+        return np.array([turn_numbers(np.concatenate(steps), self.protocol) for steps in self.timed])
 
     def table(self, value: Any) -> Array:
         """`value` of each row and round."""

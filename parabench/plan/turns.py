@@ -18,8 +18,9 @@ from parabench.plan.protocol import SHARED_S, Protocol
 from parabench.store.record import Phase
 
 # One round of so many is of long turns: in them what a case left behind is a smaller share of the next one's turn, so
-# that the ratios of both tell whether it matters. A launch of four rounds has one.
-LONG_EVERY = 4
+# that the ratios of both tell whether it matters. Seldom, for they compare worse: the noise of steps that follow one
+# another is alike, so a turn of four times as many steps says little more, and stands further from the others.
+LONG_EVERY = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class TurnsProtocol(Checked):
 
     rounds: Annotated[int, Field(least=1)] = 20
     settle: Annotated[int, Field(least=0)] = 1
-    timed: Annotated[int, Field(least=1)] = 6
+    timed: Annotated[int, Field(least=1)] = 2
     own: Annotated[tuple[int, ...], Field(least=1)] = ()
     long: Annotated[int, Field(least=1)] = 4
     warmup: Annotated[int, Field(least=2)] = 2
@@ -67,8 +68,10 @@ class TurnsProtocol(Checked):
 
 
 # How long the timed steps of a turn take together, about, and how many they are at least and at most: a turn that is
-# short beside what disturbs it (a scheduler's slice, a neighbour's burst) is compared with turns that meet the same.
-TURN_S = 0.12
+# short beside what disturbs it (a neighbour's burst, a clock that falls) is compared with turns that meet the same.
+# On two shared cores the noise of steps 25 ms apart correlates by 0.6, of steps 250 ms apart by 0.27: in as much time
+# 12 cases are compared with a variance 2.4 times smaller in turns of 2 steps of 25 ms than of 6.
+TURN_S = 0.05
 FEWEST_TIMED, MOST_TIMED = 1, 100
 # More rounds than this in a launch are worth less than another launch.
 MOST_CHOSEN_ROUNDS = 50

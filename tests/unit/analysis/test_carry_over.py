@@ -17,6 +17,7 @@ from parabench.analysis.carry_over import MOST_SETTLE, TESTS, carry_over, judge,
 from parabench.analysis.session import session_data
 from parabench.analysis.text import turns as text
 from parabench.analysis.warnings.launches import session_warnings
+from parabench.plan.turns import LONG_EVERY
 
 NAMES = [f"case {at}" for at in range(6)]
 
@@ -82,7 +83,7 @@ def test_a_transient_of_all_cases_is_found_in_the_first_step_that_counts():
 def test_a_slow_transient_of_one_case_is_found_in_its_long_turns():
     """In rounds of its own lengths: whichever case was before, its first steps are slow."""
     rng, found = np.random.default_rng(3), None
-    launches = [shared(NAMES, rng, seed=number, noise=0.05) for number in range(12)]
+    launches = [shared(NAMES, rng, seed=number, noise=0.05, rounds=LONG_EVERY) for number in range(12)]
     for of in launches:
         for steps in of.timed[4]:
             steps[:8] += 0.1
@@ -110,7 +111,7 @@ def test_with_as_many_settling_steps_as_are_ever_taken_shared_launches_have_no_a
         assert seen.hopeless == (settle == MOST_SETTLE)
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 4])
+@pytest.mark.parametrize("rounds", [1, 2, 4, LONG_EVERY])
 def test_few_rounds_tell_what_they_can_and_what_they_cannot_is_unknown(rounds):
     numbers = count()
     rng = np.random.default_rng(6)

@@ -17,13 +17,13 @@ from parabench.analysis.turns import (
     pair_launches,
     paired_numbers,
     shared_launches,
+    turn_numbers,
     turns_told,
 )
 from parabench.plan.turns import TurnsProtocol
 
-PROTOCOL = TurnsProtocol()
-# A long turn counts as several.
-ROUNDS, TIMED = sum(PROTOCOL.lengths), PROTOCOL.timed
+PROTOCOL = TurnsProtocol(rounds=20, timed=6, long=1)
+ROUNDS, TIMED = PROTOCOL.rounds, PROTOCOL.timed
 FACTS = json.dumps({"turns": {"protocol": asdict(PROTOCOL), "place": 0}})
 RATIOS = (1.0, 1.03, 0.98)
 
@@ -88,24 +88,24 @@ def test_turns_of_both_lengths_together_are_unbiased_and_no_less_sharp(of_turns)
     """Steps with the skewed noise of a shared machine, of one case twice as loud; `of_turns` is what the steps of a
     turn have in common."""
     rng = np.random.default_rng(4)
-    lengths = np.array(TurnsProtocol(rounds=4).lengths)
+    protocol = TurnsProtocol(rounds=16, timed=6)
+    lengths = np.array(protocol.lengths)
     loudness = np.array([0.1, 0.1, 0.2])[:, None, None]
     mixed, short = [], []
-    for _ in range(4000):
-        common = of_turns * rng.standard_normal((3, 4))
-        steps = np.log(RATIOS)[:, None, None] + loudness * rng.gumbel(size=(3, lengths.sum(), TIMED))
-        parts = np.median(steps, axis=2) + np.repeat(common, lengths, axis=1)
-        mixed.append(compared(parts))
-        short.append(compared(parts[:, np.repeat(lengths == 1, lengths)]))
+    for _ in range(2000):
+        common = of_turns * rng.standard_normal((3, len(lengths)))
+        steps = np.log(RATIOS)[:, None, None] + loudness * rng.gumbel(size=(3, lengths.sum(), protocol.timed))
+        turns = np.array([turn_numbers(each.ravel(), protocol) for each in steps]) + common
+        mixed.append(compared(turns))
+        short.append(compared(turns[:, lengths == 1]))
     # Skewed noise moves the median of a loud case, in turns of either length by as much.
     truth = np.log(RATIOS) - loudness.ravel() * np.log(np.log(2))
     for numbers in (np.array(mixed), np.array(short)):
         error = numbers.std(axis=0) / np.sqrt(len(numbers))
         assert np.abs(numbers.mean(axis=0) - (truth - truth.mean())).max() < 0.004 + 4 * error.max()
-    assert np.abs(np.mean(mixed, axis=0) - np.mean(short, axis=0)).max() < 4 * np.std(short, axis=0).max() / 4000**0.5
-    sharper = np.var(short, axis=0).sum() / np.var(mixed, axis=0).sum()
-    # 7 parts for 3 where steps are independent; where turns are what differs, long ones are worth little more.
-    assert 2.1 < sharper < 2.6 if of_turns == 0 else sharper > 0.8
+    assert np.abs(np.mean(mixed, axis=0) - np.mean(short, axis=0)).max() < 4 * np.std(short, axis=0).max() / 2000**0.5
+    # 16 turns for 15.
+    assert 1 < np.var(short, axis=0).sum() / np.var(mixed, axis=0).sum() < 1.2
 
 
 def test_launches_are_of_the_processes_that_their_cases_shared():
@@ -134,8 +134,7 @@ def test_the_sides_of_an_ab_are_apart_by_the_mean_of_their_rounds():
     level = steps.groupby("launch_id")["step_s"].quantile(0.1).to_numpy()
     in_turns = np.ones(6, dtype=bool)
     found = np.log(paired_numbers(ids, in_turns, pair, level, told, steps))
-    medians = steps["step_s"].to_numpy().reshape(6, ROUNDS, TIMED)
-    turns = np.log(np.median(medians, axis=2))
+    turns = np.median(np.log(steps["step_s"].to_numpy()).reshape(6, ROUNDS, TIMED), axis=2)
     assert found[3:] - found[:3] == pytest.approx(trim_mean(turns[3:] - turns[:3], TRIMMED, axis=1))
     # The level of both is what it was.
     assert found[3:] + found[:3] == pytest.approx(np.log(level[3:]) + np.log(level[:3]))

@@ -369,9 +369,9 @@ def test_a_case_is_made_a_few_times_only(monkeypatch):
 
 def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suite, tmp_path):
     suite.write_text(SUITE.replace("CASES = [", 'CASES = [sweep(strategy="parameter_server_async", world_size=2), '))
-    told = facts(said(suite, tmp_path / "out", rounds=10))
+    told = facts(said(suite, tmp_path / "out", rounds=20))
     assert told["turns"].startswith("after the first block, 1 launch per block shared by 4 cases of 1 to 2 ranks,")
-    assert "10 rounds of 1 settling and 6 timed steps (24 in 2)" in told["turns"]
+    assert "20 rounds of 1 settling and 2 timed steps (8 in 1)" in told["turns"]
     assert told["turns"].endswith("never shared: ranks of parameter_server_async do not take their steps together")
     # Each of five by itself; then four together and the one that shares with none, twice.
     assert told["launches"] == "9, plus 1 reference on one device"
