@@ -51,7 +51,9 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
             continue
         effects = fit(Columns({name: np.array(values) for name, values in rows.items()}))
         best = effects.cases[int(np.argmin(effects.levels))]
-        near = effects.indistinguishable(best, confidence_of(block))
+        last = dict(zip(rows["case_id"], rows["block"], strict=True))
+        asked = [confidence_of(max(FIRST_LOOK, last[case])) for case in effects.cases]
+        near = effects.indistinguishable(best, np.array(asked))
         widths = effects.behind_best(best)
         if math.expm1(max(widths[case] for case in (near if leaves else effects.cases))) <= SHARP or len(near) == 1:
             return steps, [int(case) for case in effects.indistinguishable(best)]

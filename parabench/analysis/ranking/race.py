@@ -4,7 +4,8 @@ After each block every case is compared with the best so far, by all launches so
 confidence that rises from look to look, so that the fastest leaves wrongly in one race of twenty at most, however often
 one looks (Bonferroni's bound over looks: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up to ERROR; E.
 Paulson, "A sequential procedure for selecting the population with the largest mean from k normal populations", Annals
-of Mathematical Statistics 35, 1964, is the first of such races).
+of Mathematical Statistics 35, 1964, is the first of such races). One that left is judged on at the confidence of the
+look of its last launch, and comes back where later launches of the others leave it within that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -73,16 +75,16 @@ def standings(launches: Rows) -> Iterator[Look]:
     for _, of_work in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
         own, blocks = _in_turns(only_ranked(timed_launches(of_work)))
         if len(blocks) >= FIRST_LOOK:
-            yield _look(own, len(blocks), blocks[-1], seconds, ())
+            yield _look(own, blocks, seconds, ())
 
 
 def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     """The looks at the launches of one work that count; `seconds` says when each block had ended."""
     own, blocks = _in_turns(own)
     looks: list[Look] = []
-    for number, block in enumerate(blocks[FIRST_LOOK - 1 :], FIRST_LOOK):
+    for number in range(FIRST_LOOK, len(blocks) + 1):
         before = looks[-1].racing if looks else None
-        looks.append(_look(own[own["block"] <= block], number, block, seconds, before))
+        looks.append(_look(own[own["block"] <= blocks[number - 1]], blocks[:number], seconds, before))
     return tuple(looks)
 
 
@@ -92,21 +94,23 @@ def _in_turns(own: Rows) -> tuple[Rows, list[int]]:
     return own, sorted({int(block) for block in own["block"]})
 
 
-def _look(own: Rows, number: int, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
-    """What launches up to `block` say at the look of that `number`; `before` were in the race until then, None for all
-    cases."""
+def _look(own: Rows, blocks: Sequence[int], seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
+    """What launches of these blocks say after the last; `before` were in the race until then, None for all cases."""
     effects = fit(own)
     best = effects.cases[int(np.argmin(effects.levels))]
-    racing = tuple(effects.indistinguishable(best, confidence_of(number)))
-    sure, wide = (effects.behind_best(best, confidence) for confidence in (confidence_of(number), CONFIDENCE))
+    last = dict(sorted(zip(own["case_id"], own["block"], strict=True), key=itemgetter(1)))
+    looks = [max(FIRST_LOOK, blocks.index(last[case]) + 1) for case in effects.cases]
+    asked = np.array([confidence_of(number) for number in looks])
+    racing = tuple(effects.indistinguishable(best, asked))
+    sure, wide = effects.behind_best(best, asked), effects.behind_best(best, CONFIDENCE)
     apart = {
         case: effects.means[case] - effects.means[best]
         for case in (effects.cases if before is None else before)
         if case not in racing
     }
     return Look(
-        block,
-        seconds[block],
+        blocks[-1],
+        seconds[blocks[-1]],
         racing,
         tuple(Exit(case, math.expm1(by), math.expm1(by - sure[case])) for case, by in apart.items()),
         format.number_or_none(math.expm1(max(wide[case] for case in racing))),

@@ -72,9 +72,10 @@ class Effects:
         k = len(self.cases)
         return self._widths(case, studentized_range(k, self.df, confidence) if self.df > 0 and k > 1 else 0.0)
 
-    def best_half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
+    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> Numbers:
         """How far (log scale) each of `cases`, in their order, may be behind `case`, the best by its mean, and still be
-        the best of all: in `confidence` of sessions the true best is no further behind. Infinite when unknown.
+        the best of all: in `confidence` of sessions, one number for all or one for each case, the true best is no
+        further behind. Infinite when unknown.
 
         A case that is the best is a control that no other beats, so it is compared by Dunnett's one-sided quantile for
         all others (J. C. Hsu, "Multiple Comparisons", 1996, chapter 4). The correlation of these comparisons is a half
@@ -82,6 +83,14 @@ class Effects:
         with a half for all, a race would exclude its true best too often, once others have left. Their mean stands for
         all correlations, which errs on the side of a larger quantile.
         """
+        asked = np.broadcast_to(confidence, len(self.cases))
+        found = np.empty(len(asked))
+        for each in set(asked.tolist()):
+            found[asked == each] = self._best_quantiles(each)[asked == each]
+        return self._widths(case, found)
+
+    def _best_quantiles(self, confidence: float) -> Numbers:
+        """Each case's quantile of the same, for differences over the square root of 2."""
         if confidence not in self._quantiles:
             own, component = self._noise[0], self._layout.component[: len(self.cases)]
             others = np.bincount(component)[component] - 1
@@ -89,9 +98,9 @@ class Effects:
             mean = (np.bincount(component, own)[component] - own) / np.maximum(others, 1)
             df = _freedom(self.df, len(self.cases))
             self._quantiles[confidence] = self._of_best(others, df, _ratio(own, own + mean), confidence)
-        return self._widths(case, self._quantiles[confidence])
+        return self._quantiles[confidence]
 
-    def behind_best(self, case: str, confidence: float = CONFIDENCE) -> dict[str, float]:
+    def behind_best(self, case: str, confidence: float | Numbers = CONFIDENCE) -> dict[str, float]:
         """`best_half_widths` by case."""
         return dict(zip(self.cases, self.best_half_widths(case, confidence).tolist(), strict=True))
 
@@ -152,7 +161,7 @@ class Effects:
             return math.inf
         return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self._noise[0][self._place[case]]))
 
-    def indistinguishable(self, case: str, confidence: float = CONFIDENCE) -> list[str]:
+    def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """The cases that may be the best where `case` is so by its mean (Hsu's multiple comparisons with the best),
         fastest first, with `case`."""
         behind = self.levels - self.means[case]

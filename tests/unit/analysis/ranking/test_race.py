@@ -65,6 +65,21 @@ def test_who_came_back_has_not_left_and_who_left_again_did_so_at_the_last():
     }  # fmt: skip
 
 
+def test_who_left_does_not_come_back_because_later_looks_ask_for_more():
+    """Nothing is heard of c after its two launches, and what a and b do later changes nothing about them."""
+    lot, rows = np.random.default_rng(0), []
+    for block in range(1, 16):
+        for case, behind in {"a": 0.0, "b": 0.0, **({"c": 0.2} if block < 3 else {})}.items():
+            rows.append((case, block, block, True, 1, math.exp(behind + lot.normal(0, 0.03))))
+    names = ("case_id", "block", "shared_launch", "in_turns", "turns", "launch_step_s")
+    launches = Columns.of(names, rows)
+    first, *_, late = race(launches, dict.fromkeys(range(16), 0.0))
+    assert first.left[0].case_id == "c"
+    assert "c" not in late.racing
+    effects = fit(launches)
+    assert "c" in effects.indistinguishable("a", confidence_of(10_000))
+
+
 def test_a_race_of_the_same_goes_on_until_a_difference_worth_having_would_show():
     *_, looks = simulated({"a": 1.0, "b": 1.0, "c": 1.0}, noise=0.02, looks=14, seed=1)
     assert set(looks[-1].racing) == {"a", "b", "c"}
