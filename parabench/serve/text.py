@@ -18,9 +18,9 @@ def progress_words(
     if finished:
         said = f"Finished: {said}"
     elif stalled_s is not None:
-        said += f"; no launch has ended for {duration(stalled_s)}, so the run seems to have stopped"
+        said += f"; no launch has ended for {format.duration(stalled_s)}, so the run seems to have stopped"
     elif left_s is not None and done < planned:
-        said += f", about {duration(left_s, 1)} left"
+        said += f", about {format.duration(left_s, 1)} left"
     return f"{said}. {format.count(failed, 'launch')} failed." if failed else f"{said}."
 
 
@@ -29,16 +29,7 @@ def last_words(label: str, block: int, status: str, error: str | None, wall_s: f
     name = format.one_line(label)
     what = f"{UNCOUNTED[block]}, {name}" if block in UNCOUNTED else f"{name}, block {block + 1}"
     if status == Status.OK:
-        return f"{what}: ok after {duration(wall_s)}"
+        return f"{what}: ok after {format.duration(wall_s)}"
     why = format.one_line(error or "")
     short = why if len(why) <= MOST_OF_AN_ERROR else f"{why[:MOST_OF_AN_ERROR].rstrip()} …"
     return f"{what}: {status}" + (f", {short}" if short else "")
-
-
-def duration(seconds: float, significant: int = 2) -> str:
-    """A time as one waits for it: '0.8 s', '40 s', '12 min', '3.5 h'."""
-    if seconds < 99.5:
-        return f"{format.digits(seconds, significant)} s"
-    if seconds < 99.5 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{format.digits(seconds / 3600, 2)} h"

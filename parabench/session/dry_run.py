@@ -30,7 +30,6 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
 from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
-from parabench.serve.text import duration
 from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
@@ -161,7 +160,7 @@ def plan_lines(
 
 def _until(stopping: AdaptiveStopping) -> str:
     decided = f"until {100 * SHARP_ENOUGH:g} % would show"
-    return decided if stopping.budget_s is None else f"{decided} or {duration(stopping.budget_s)} are over"
+    return decided if stopping.budget_s is None else f"{decided} or {format.duration(stopping.budget_s)} are over"
 
 
 def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str]:
@@ -310,10 +309,10 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
     guessed = [each for each, value in zip(launches, seconds, strict=True) if value is None]
     lines = []
     if seen:
-        lines.append(f"{duration(sum(seen))} for {format.count(len(seen), 'launch')}, as measured in {store}")
+        lines.append(f"{format.duration(sum(seen))} for {format.count(len(seen), 'launch')}, as measured in {store}")
     if guessed:
         starts = count_launches(guessed, machine.memory_bytes)
-        more = f"the start of {format.count(starts, 'launch')}: {duration(starts * LAUNCH_S, 1)} or more"
+        more = f"the start of {format.count(starts, 'launch')}: {format.duration(starts * LAUNCH_S, 1)} or more"
         guess = _guess_calls if isinstance(guessed[0][0], CollectiveCase) else _guess_steps
         lines += [*guess(guessed, machine), more]
         lines[-2:] = [f"plus {lines[-2]}, and {lines[-1]}"]
@@ -338,7 +337,7 @@ def _as_measured(known: Known, case: Any, block: int, protocol: Any) -> float | 
 def _guess_calls(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
     """What calls must take; last, what comes on top of it."""
     seconds = sum(protocol.expected_s(case, SURE_BYTES_PER_S) for case, _, protocol in launches)
-    yield f"calls: {duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s or more"
+    yield f"calls: {format.duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s or more"
     yield "data that crosses a link more than once"
 
 
@@ -347,7 +346,7 @@ def _guess_steps(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterat
     timed = [protocol.seconds for _, _, protocol in launches if protocol.by_time]
     if timed:
         said = f"warm-up and measured steps that go by time, of {format.count(len(timed), 'launch')}"
-        yield f"{said}: {duration(sum(timed))} or more"
+        yield f"{said}: {format.duration(sum(timed))} or more"
     least: dict[str, float] = defaultdict(float)
     unknown: dict[str, None] = {}
     for case, _, protocol in launches:
@@ -360,7 +359,7 @@ def _guess_steps(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterat
         least[said] += training_operations(parameters, case, steps) / (rate * case.world_size)
     for said, value in least.items():
         if value:
-            yield said.format(duration(value))
+            yield said.format(format.duration(value))
     if unknown:
         yield f"unknown for {format.joined(unknown)}: its parameters are not counted before it is built"
     yield "torch.compile, communication" if any(case.compile for case, _, _ in launches) else "communication"

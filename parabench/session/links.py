@@ -13,7 +13,6 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
-from parabench.serve.text import duration
 from parabench.session.resume import SessionState
 from parabench.session.runner import Executor
 from parabench.store.results import load
@@ -62,7 +61,7 @@ def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path)
         return
     rounds = len(schedule(case.nodes, case.world_size // case.nodes))
     each = " to ".join(f"{seconds:g}" for seconds in ROUND_S)
-    took = " to ".join(dict.fromkeys(duration(rounds * seconds) for seconds in ROUND_S))
+    took = " to ".join(dict.fromkeys(format.duration(rounds * seconds) for seconds in ROUND_S))
     yield (
         f"measured first, between {case.world_size:,} ranks in "
         f"{format.count(rounds, 'round')} of about {each} s: {took}"

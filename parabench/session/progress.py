@@ -22,7 +22,6 @@ from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
-from parabench.serve.text import duration
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
 
 
@@ -111,7 +110,7 @@ class PlainProgress(Progress):
             self.failed(launch.case.label, launch.block, outcome(launch))
 
     def took_turns(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
-        self.ended(_in_turns(cases), block, f"{format.count(rounds, 'round')}, {duration(wall_s)}", True)
+        self.ended(_in_turns(cases), block, f"{format.count(rounds, 'round')}, {format.duration(wall_s)}", True)
 
     def failed(self, label: str, block: int, how: str) -> None:
         """A case failed in a launch that it shared; what is not counted."""

@@ -125,7 +125,6 @@ class AdaptiveStopping:
         """The same of a race."""
         from parabench.analysis.ranking.race import standings
         from parabench.analysis.text import format
-        from parabench.serve.text import duration
 
         looks = [look for look in standings(launches) if not look.decided]
         racing = [case for look in looks for case in look.racing]
@@ -136,7 +135,7 @@ class AdaptiveStopping:
         standing = f"{len(racing)} of {len(plan.cases)} cases may be the fastest{known}"
         last = launches[launches["block"] == launches["block"].max()]
         if self.budget_s is not None and self.clock() - self.began + float(last["wall_s"].sum()) > self.budget_s:
-            log(f"{standing}: the race ends after {duration(self.budget_s)}")
+            log(f"{standing}: the race ends after {format.duration(self.budget_s)}")
             return None
         if plan.blocks >= MOST_LAPS:
             log(f"{standing}: the race ends after {plan.blocks} blocks")

@@ -30,7 +30,7 @@ from parabench.serve import server
 from parabench.serve.progress import Standing, standing
 from parabench.serve.rebuild import SHARE, Child, Page, Renewal
 from parabench.serve.server import Live, application, listen
-from parabench.serve.text import duration, progress_words
+from parabench.serve.text import progress_words
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Status
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -149,14 +149,6 @@ def test_what_is_not_there_yet_is_waited_for_and_what_is_no_store_is_refused(tmp
     for path in (tmp_path / "text.db", tmp_path):
         with pytest.raises(UsageError, match=r"give the results\.db of a run"):
             standing(path, None)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.31, "0.31 s"), (99.4, "99 s"), (99.6, "2 min"), (750, "12 min"), (5969, "99 min"), (5971, "1.7 h")],
-)
-def test_times_are_said_as_one_waits_for_them(seconds, said):
-    assert duration(seconds) == said
 
 
 def test_one_launch_is_one():

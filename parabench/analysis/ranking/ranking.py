@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.baseline import no_comm_baseline
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
@@ -140,7 +142,7 @@ def _answer(
     candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
-    half_width, more = (None, None) if why_not else _sharpness(effects, first, near)
+    half_width, more = (None, None) if why_not else _sharpness(effects, first, near, good)
     return Answer(
         heading="",
         objective=objective.name,
@@ -171,9 +173,9 @@ def _answer(
     )
 
 
-def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | None, int | None]:
+def _sharpness(effects: Effects, first: str, near: list[str], good: Rows) -> tuple[float | None, int | None]:
     """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
-    many more blocks would make that sharp enough."""
+    many more blocks like the last would make that sharp enough."""
     among = near if len(near) > 1 else effects.cases
     widths = effects.behind_best(first)
     widest = max(widths[case] for case in among if case != first)
@@ -181,7 +183,13 @@ def _sharpness(effects: Effects, first: str, near: list[str]) -> tuple[float | N
     if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
         return half_width, None
     # At least one: a missing launch can make the interval wide where the plan's blocks would have been enough.
-    return half_width, max(1, effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - effects.n_blocks)
+    had, next_has = float(effects.n_blocks), 1.0
+    if "turns" in good:
+        # In a race launches of fewer cases have more turns of each.
+        turns = np.asarray(good["turns"], dtype=float)
+        of_first = turns[np.asarray(good["case_id"]) == first] / turns.mean()
+        had, next_has = of_first.sum(), of_first[-1]
+    return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
 
 
 def _configured(own: Rows) -> dict[str, Case]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -83,11 +83,7 @@ class Effects:
         with a half for all, a race would exclude its true best too often, once others have left. Their mean stands for
         all correlations, which errs on the side of a larger quantile.
         """
-        asked = np.broadcast_to(confidence, len(self.cases))
-        found = np.empty(len(asked))
-        for each in set(asked.tolist()):
-            found[asked == each] = self._best_quantiles(each)[asked == each]
-        return self._widths(case, found)
+        return self._widths(case, _each(confidence, len(self.cases), self._best_quantiles))
 
     def _best_quantiles(self, confidence: float) -> Numbers:
         """Each case's quantile of the same, for differences over the square root of 2."""
@@ -180,6 +176,15 @@ class Effects:
         return _fewest_blocks(len(self.cases), noise, half_width)
 
 
+def _each(confidence: float | Numbers, count: int, quantiles: Callable[[float], Numbers]) -> Numbers:
+    """Of `count` quantiles of a confidence each, where every one has its own."""
+    asked = np.broadcast_to(confidence, count)
+    found = np.empty(count)
+    for one in set(asked.tolist()):
+        found[asked == one] = quantiles(one)[asked == one]
+    return found
+
+
 @lru_cache(maxsize=256)
 def _fewest_blocks(k: int, noise: float, half_width: float) -> int:
     if noise < ROUNDING:
@@ -217,7 +222,7 @@ class StratifiedEffects(Effects):
         across = studentized_range(len(self.cases), df, confidence) if df > 0 else 0.0
         return self._in_strata(case, Effects.half_widths(self, case, confidence), across)
 
-    def best_half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
+    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> Numbers:
         """The same in two strata: comparisons across cohorts have in common the case's own level and, where they are
         with cases of one cohort, that cohort's."""
         sizes, level = np.bincount(self.cohort), self.between._noise[0]
@@ -227,7 +232,8 @@ class StratifiedEffects(Effects):
         pairs = sizes * (sizes - 1) * level
         shared = own + (pairs.sum() - pairs[self.cohort]) / np.maximum(others * (others - 1), 1)
         df = _freedom(self.between.df, len(sizes))
-        across = self._of_best(others, df, _ratio(shared, own + mean), confidence)
+        ratio = _ratio(shared, own + mean)
+        across = _each(confidence, len(own), lambda asked: self._of_best(others, df, ratio, asked))
         return self._in_strata(case, Effects.best_half_widths(self, case, confidence), across)
 
     def _in_strata(self, case: str, inside: Numbers, across: float | Numbers) -> Numbers:

@@ -77,6 +77,15 @@ def milliseconds(seconds: float | None) -> str:
     return f"{digits(seconds * 1e3)} ms" if known(seconds) else UNKNOWN
 
 
+def duration(seconds: float, significant: int = 2) -> str:
+    """A time as one waits for it: '0.8 s', '40 s', '12 min', '3.5 h'."""
+    if seconds < 99.5:
+        return f"{digits(seconds, significant)} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{digits(seconds / 3600, 2)} h"
+
+
 def margin(margin_s: float, of_s: float) -> str:
     """The ± of a step time: '0.4 ms'. As many decimals as the step time has, or one digit where that shows 0;
     '<0.001 ms' where that would take more than two decimals more."""

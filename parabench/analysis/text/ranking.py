@@ -67,16 +67,18 @@ def notes(answer: Answer) -> list[str]:
 
 
 def _race(looks: Sequence[Look]) -> list[str]:
-    """Which left the race when, and by what bound: 'Left the race: 11 configurations after block 3, 24 % or more
-    behind; 2 more after block 5, 6.1 % or more behind.'"""
-    said: list[str] = []
-    of_look: dict[int, list[float]] = {}
+    """When configurations left the race, the first by what bound: 'Left the race: 11 configurations after block 3, 24 %
+    or more behind; 2 more by block 7.'"""
+    of_block: dict[int, list[float]] = {}
     for look, each in exits(looks).values():
-        of_look.setdefault(look.block, []).append(each.at_least)
-    for block, bounds in sorted(of_look.items()):
-        many = f"{len(bounds)} more" if said else format.count(len(bounds), "configuration")
-        said.append(f"{many} after block {block + 1}, {format.percent(min(bounds))} or more behind")
-    return [f"Left the race: {'; '.join(said)}."] if said else []
+        of_block.setdefault(look.block + 1, []).append(each.at_least)
+    if not of_block:
+        return []
+    first, *later = sorted(of_block)
+    left = format.count(len(of_block[first]), "configuration")
+    said = f"Left the race: {left} after block {first}, {format.percent(min(of_block[first]))} or more behind"
+    more = sum(len(of_block[block]) for block in later)
+    return [f"{said}; {more} more by block {later[-1]}." if later else f"{said}."]
 
 
 def said_value(candidate: Candidate, objective: Objective) -> str:
@@ -104,9 +106,14 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
         return _all_alike(answer, objective, number, everything)
     if answer.too_wide:
         names = format.listed((each.name for each in answer.members), MOST_NAMES)
+        lowest = _nominally(answer.members[0].name, number)
+        if answer.half_width is None or not answer.slower:
+            return [f"No clear winner among {everything} ({basis}): {names}.", lowest, _sentence(more)]
+        following, near = answer.slower[0], len(answer.tied) + 1
         return [
-            f"No clear winner among {everything} ({basis}): {names}.",
-            _nominally(answer.members[0].name, number),
+            f"{objective.first}: one of {near} of {near + len(answer.slower)} configurations ({basis}): {names}.",
+            f"The next, {following.label}, {objective.worse(following.slower)}.",
+            lowest,
             _sentence(more),
         ]
     said = [f"{objective.first}: {answer.members[0].name}: {number}."]
@@ -170,7 +177,11 @@ def _more_blocks(answer: Answer) -> str:
     resolving = f"resolving {100 * SHARP_ENOUGH:g} %"
     if answer.blocks + answer.more_blocks > MOST_BLOCKS:
         return f"{resolving} would take more than {MOST_BLOCKS} blocks: too noisy"
-    return f"{resolving} needs about {format.count(answer.more_blocks, 'more block')}"
+    takes = ""
+    if len(answer.race) > 1:
+        before, now = answer.race[-2:]
+        takes = f" ({format.duration(answer.more_blocks * (now.seconds - before.seconds))})"
+    return f"{resolving} needs about {format.count(answer.more_blocks, 'more block')}{takes}"
 
 
 def _default(answer: Answer, objective: Objective) -> str:
