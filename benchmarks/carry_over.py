@@ -8,9 +8,9 @@ each of its steps: it fills the allocator's free lists, keeps a thread busy into
 It is caught where the test names it, in the turn after it or in the first step, which does not count; one whose mess
 is over by then changes no answer. As many sessions with a case that does nothing of it tell the false alarms.
 
-`ordinary`: eight pairs with PyTorch's default, in one cohort. Their ratios from short turns, from turns four times as
-long and from launches of their own, each with its 95 % interval over launches, and whether the intervals of their
-differences hold zero.
+`ordinary`: eight pairs with PyTorch's default, in one cohort. Their ratios from a session of short turns, from one of
+turns four times as long and from launches of their own, each with its 95 % interval over launches, and whether they
+agree with the short ones within both intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scipy.special import stdtrit
 from parabench import Model
 from parabench.analysis.carry_over import ALPHA, CarryOver, carry_over
 from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.turns import compared, shared_launches_of
+from parabench.plan.turns import TurnsProtocol
 from parabench.store.results import load
 from parabench.strategies.base import ParallelModel, StrategyContext, adamw
 from parabench.strategies.data_parallel import ddp
@@ -104,11 +104,23 @@ CASES = [
 """
 
 
-def run(suite: str, out: Path, *options: str) -> SessionData:
+# A `parabench` whose short turns are four times as long.
+LONG = f"""
+from dataclasses import replace
+from parabench.cli import main
+from parabench.session import runner
+chosen = runner.turns_protocol
+runner.turns_protocol = lambda *asked: replace(chosen(*asked), timed={4 * TurnsProtocol().timed})
+main()
+"""
+
+
+def run(suite: str, out: Path, *options: str, long: bool = False) -> SessionData:
     """A session of the suite with these options."""
     path = out.with_suffix(".py")
     path.write_text(suite)
-    command = [sys.executable, "-m", "parabench", "run", str(path), *options, "--out", str(out)]
+    program = ("-c", LONG) if long else ("-m", "parabench")
+    command = [sys.executable, *program, "run", str(path), *options, "--out", str(out)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise SystemExit(done.stdout)
@@ -148,36 +160,36 @@ def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
     return float(logs.mean()), float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
 
 
-def ordinary(launches: int = 12, rounds: int = 20) -> None:
+def ordinary(launches: int = 12, rounds: int = 40) -> None:
     with tempfile.TemporaryDirectory() as folder:  # stores are read when they are asked
-        shared = run(ORDINARY, Path(folder) / "shared", "--rounds", str(rounds), "--launches", str(launches))
-        alone = run(ORDINARY, Path(folder) / "alone", "--launches", str(launches), "--instrumented", "0")
-        _compare(shared, alone)
+        at, many = Path(folder), ("--launches", str(launches))
+        seen = {
+            "short": run(ORDINARY, at / "short", *many, "--rounds", str(rounds)),
+            "long": run(ORDINARY, at / "long", *many, "--rounds", str(rounds), long=True),
+            "own": run(ORDINARY, at / "own", *many, "--instrumented", "0"),
+        }
+        _compare(seen)
 
 
-def _compare(shared: SessionData, alone: SessionData) -> None:
+def _compare(seen: dict[str, SessionData]) -> None:
     """Print each pair's ratios, and whether they agree."""
-    labels = dict(zip(shared.cases["case_id"], shared.cases["label"], strict=True))
-    numbers: dict[str, dict[str, list[float]]] = {"short": {}, "long": {}, "own": {}}
-    for launch in shared.once(shared_launches_of):
-        long, turns = np.array(launch.protocol.lengths) > 1, launch.turns()
-        for kind, some in (("short", turns[:, ~long]), ("long", turns[:, long])):
-            for case, number in zip(launch.cases, compared(some), strict=True):
-                numbers[kind].setdefault(case, []).append(number)
-    for case, own in alone.by_case.items():
-        numbers["own"][case] = np.log(own["launch_step_s"]).tolist()
+    labels = dict(zip(seen["own"].cases["case_id"], seen["own"].cases["label"], strict=True))
+    numbers = {}
+    for kind, session in seen.items():
+        timed = session.timed[session.timed["in_turns"] == (kind != "own")]
+        numbers[kind] = np.log(timed.pivot_table(index="block", columns="case_id", values="launch_step_s"))
     default = next(case for case, label in labels.items() if label == "ddp native, 2 ranks")
-    for case in labels:
-        if case == default:
-            continue
-        logs = {kind: np.array(of[case]) - np.array(of[default]) for kind, of in numbers.items()}
-        said = [f"{kind} {100 * math.expm1(mean):+.1f} % ±{100 * width:.1f}" for kind, (mean, width) in
-                ((kind, ratio(each)) for kind, each in logs.items())]  # fmt: skip
-        longer, by = ratio(logs["long"] - logs["short"])
-        apart = abs(logs["own"].mean() - logs["short"].mean())
-        agree = abs(longer) <= by, apart <= math.hypot(ratio(logs["own"])[1], ratio(logs["short"])[1])
-        print(f"{labels[case]}: {'; '.join(said)}; agree: {agree[0]}, {agree[1]}", flush=True)
-    tested = shared.once(carry_over)
+    for case in labels.keys() - {default}:
+        ratios = {kind: ratio((of[case] - of[default]).dropna().to_numpy()) for kind, of in numbers.items()}
+        said = [f"{kind} {100 * math.expm1(mean):+.1f} % ±{100 * by:.1f}" for kind, (mean, by) in ratios.items()]
+        mean, by = ratios["short"]
+        agree = [
+            f"{kind} {abs(other - mean) <= math.hypot(by, width)}"
+            for kind, (other, width) in ratios.items()
+            if kind != "short"
+        ]
+        print(f"{labels[case]}: {'; '.join(said)}; agree: {', '.join(agree)}", flush=True)
+    tested = seen["short"].once(carry_over)
     assert tested is not None
     print(f"found: {dict(tested.found) or 'nothing'}")
 

@@ -1,10 +1,11 @@
-"""Is the truth in the answer? DDP arms whose steps are longer by a known share take turns, in many short sessions.
+"""Is the truth in the answer? DDP arms whose steps are longer by a known share take turns, each twice.
 
     python -m benchmarks.known_delays [SESSIONS] [LAUNCHES] [ROUNDS]
 
 The delay is real: after each optimizer step a rank keeps its core busy for that share of what the step took so far.
-Printed: how often the set of the best held the arm without a delay; how far estimates were from the truth in the mean;
-and in how many sessions two copies of one arm (`--self-check`) differed significantly at 95 %.
+One long session is read as SESSIONS of LAUNCHES launches each, of which none knows the others. Printed: how often the
+set of the best held an arm without a delay; how far estimates were from the truth in the mean, against the mean of both
+arms without one; and how many pairs of two copies differed significantly at 95 %.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from benchmarks.carry_over import run
+from benchmarks.carry_over import ratio, run
 from parabench import Model
-from parabench.analysis.noise_floor import noise_floor
-from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.stats.block_model import fit
 from parabench.strategies.base import ParallelModel, StrategyContext, adamw
 from parabench.strategies.data_parallel import ddp
 
 DELAYS = {"none": 0.0, "one": 0.01, "two": 0.02, "five": 0.05}
-SUITE = '''"""Which has no delay?"""
+COPIES = ("", "_again")
+SUITE = f'''"""Which has no delay?"""
 from parabench import sweep
 CASES = sweep(
-    strategy=tuple(f"benchmarks.known_delays:{name}" for name in ("none", "one", "two", "five")),
+    strategy={tuple(f"benchmarks.known_delays:{name}{copy}" for name in DELAYS for copy in COPIES)},
     world_size=2,
     seq_len=32,
 )
@@ -68,34 +69,38 @@ def _delayed(share: float) -> Callable[[Model, StrategyContext], ParallelModel]:
 
 
 none, one, two, five = map(_delayed, DELAYS.values())
+none_again, one_again, two_again, five_again = map(_delayed, DELAYS.values())
 
 
-def main(sessions: int = 20, launches: int = 4, rounds: int = 12) -> None:
-    held, apart, twins = 0, 0, 0
+def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--rounds", str(rounds), "--launches", str(sessions * launches), "--instrumented", "0")
+        timed = run(SUITE, Path(folder) / "session", *options).timed
+    timed = timed[timed["in_turns"]]
+    name_of = {
+        case: strategy.rpartition(":")[2] for case, strategy in zip(timed["case_id"], timed["strategy"], strict=True)
+    }
+    held, apart, pairs = 0, 0, 0
     found: dict[str, list[float]] = {name: [] for name in DELAYS}
-    for _ in range(sessions):
-        with tempfile.TemporaryDirectory() as folder:
-            options = ("--rounds", str(rounds), "--launches", str(launches), "--self-check", "--instrumented", "0")
-            seen = run(SUITE, Path(folder) / "session", *options)
-            (answer,) = seen.once(spots)
-            assert answer.best is not None
-            name_of = {each.case_id: each.strategy.rpartition(":")[2] for each in answer.candidates}
-            near = {name_of[each.case_id] for each in (answer.best, *answer.tied)}
-            held += "none" in near
-            times = {name_of[each.case_id]: each.step_time_s for each in answer.candidates}
-            for name in DELAYS:
-                found[name].append(math.log(times[name] / times["none"]) - math.log1p(DELAYS[name]))
-            floor = noise_floor(seen)
-            if floor is not None and floor.half_width is not None:
-                twins += 1
-                apart += abs(floor.difference) > floor.half_width
-    print(f"{sessions} sessions of {launches} launches of {rounds} rounds")
-    print(f"the arm without a delay is in the set of the best in {held} of {sessions}")
-    for name, errors in found.items():
-        if DELAYS[name]:
-            error, sem = float(np.mean(errors)), float(np.std(errors, ddof=1) / math.sqrt(sessions))
-            print(f"a delay of {100 * DELAYS[name]:g} %: error in the mean {100 * error:+.2f} % (±{196 * sem:.2f})")
-    print(f"two copies differ significantly in {apart} of {twins} sessions")
+    for first in range(1, sessions * launches, launches):
+        own = timed[timed["block"].between(first, first + launches - 1)]
+        effects = fit(own)
+        means = {name_of[case]: mean for case, mean in effects.means.items()}
+        near = {name_of[case] for case in effects.indistinguishable(min(effects.cases, key=effects.means.__getitem__))}
+        held += sum(f"none{copy}" in near for copy in COPIES)
+        default = np.mean([means[f"none{copy}"] for copy in COPIES])
+        logs = {name_of[case]: np.log(one["launch_step_s"].to_numpy()) for case, one in own.groupby("case_id")}
+        for name, delay in DELAYS.items():
+            found[name] += [float(means[f"{name}{copy}"] - default) - math.log1p(delay) for copy in COPIES]
+            difference, width = ratio(logs[f"{name}{COPIES[1]}"] - logs[name])
+            apart, pairs = apart + (abs(difference) > width), pairs + 1
+    print(f"{sessions} sessions of {launches} launches of {rounds} rounds of {len(name_of)} arms")
+    print(f"an arm without a delay is in the set of the best in {held} of {len(COPIES) * sessions}")
+    for name, delay in DELAYS.items():
+        if delay:
+            error, width = ratio(np.reshape(found[name], (sessions, -1)).mean(axis=1))
+            print(f"a delay of {100 * delay:g} %: error in the mean {100 * error:+.2f} % (±{100 * width:.2f})")
+    print(f"two copies differ significantly in {apart} of {pairs} pairs")
 
 
 if __name__ == "__main__":

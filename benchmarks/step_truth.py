@@ -33,7 +33,7 @@ from parabench.strategies.base import RankInfo
 from parabench.workloads.trainer import build, train
 
 CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=64)
-WARMUP, TIMED = 5, 6
+WARMUP, TIMED = 5, 2
 GOAL = 0.01
 
 
