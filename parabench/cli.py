@@ -19,7 +19,8 @@ from parabench import __version__
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 
-# Each is a function in the module of its name in `parabench.commands`, which only its own use imports.
+# Each is a function in the module of its name in `parabench.commands`, or in the one that MODULES says, which only its
+# own use imports.
 COMMANDS = {
     "ab": "Compare two variants of the code, interleaved.",
     "best": "Show the fastest configuration in a store, and by how much.",
@@ -29,11 +30,13 @@ COMMANDS = {
     "export": "Write one instrumented step as a Perfetto trace.",
     "history": "Show when the step time of each case changed.",
     "list": "Show suites, strategies, algorithms and models.",
+    "referee": "Keep a change or discard it, in a series of them.",
     "report": "Write the HTML report of a store.",
     "run": "Measure a suite and write the report.",
     "serve": "Show the report in a browser, live while a session runs.",
     "worker": "Measure inside processes that a launcher has started.",
 }
+MODULES = {"referee": "ab"}
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.
@@ -56,7 +59,7 @@ class Commands(click.Group):
             return None
         if name in ANSWERING:
             gc.set_threshold(GARBAGE_AFTER)
-        command: click.Command = getattr(importlib.import_module(f"parabench.commands.{name}"), name)
+        command: click.Command = getattr(importlib.import_module(f"parabench.commands.{MODULES.get(name, name)}"), name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

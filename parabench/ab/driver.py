@@ -48,18 +48,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared."""
+    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. `go_on` is
+    what continues it after a stop, where that is not `parabench ab --resume`."""
 
     a: str
     b: str
     run: TrainingRequest
     tolerance: float
     alpha: float
+    go_on: str = ""
 
 
 def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], None] = lambda outcome: None) -> int:
     """Run the request and return the exit code: that of the comparison, or 130 when stopped. `keep` gets the
-    comparison after it was said, to write it where the user wants it.
+    comparison after it was said, to write it where the user wants it. Raises UsageError, as `measure` does."""
+
+    def compared(turns: Turns) -> int:
+        outcome = conclude(request, turns)
+        keep(outcome)
+        return outcome.verdict.exit_code
+
+    return measure(request, console, compared)
+
+
+def measure(
+    request: AbRequest,
+    console: Console,
+    then: Callable[[Turns], int],
+    enough: Callable[[Sequence[int]], bool] = lambda sessions: False,
+) -> int:
+    """Measure both sides and return what `then` makes of them, or 130 when stopped. After each block of launches that
+    both have, it ends where that is `enough`, by the ids of their sessions.
 
     Raises UsageError before anything is launched or recorded; and when a side ends before its time.
     """
@@ -70,7 +89,7 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
         request.run.check_bare_resume()
     if request.run.resume:
         check_resumable(request.run.out, "ab")
-    turns = Turns(request, variants, console)
+    turns = Turns(request, variants, console, enough)
     try:
         with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
@@ -79,14 +98,10 @@ def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], No
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
-    outcome = conclude(request, variants, turns.sessions, turns.log)
-    keep(outcome)
-    return outcome.verdict.exit_code
+    return then(turns)
 
 
-def conclude(
-    request: AbRequest, variants: Sequence[Variant], sessions: Sequence[int], log: Callable[[str], None]
-) -> Comparison:
+def conclude(request: AbRequest, turns: Turns) -> Comparison:
     """Write the report of side b; say what each side was, how both compare and where all is."""
     from parabench.analysis.compare.gate import compare
     from parabench.analysis.compare.rule import ALPHA, TOLERANCE
@@ -97,26 +112,35 @@ def conclude(
 
     path = request.run.out / STORE_NAME
     results = load(path)
-    base, candidate = (side_of(results, id, role) for id, role in zip(sessions, ("base", "candidate"), strict=True))
+    base, candidate = (
+        side_of(results, id, role) for id, role in zip(turns.sessions, ("base", "candidate"), strict=True)
+    )
     # What differs between the sides is what the user set out to judge.
     changed = tuple(each.name for each in differences(base, candidate) if each.matters)
     outcome = compare(base, candidate, request.tolerance, request.alpha, changed)
-    report = write_report(results, path.with_name(REPORT_NAME), str(sessions[1]))
+    report = write_report(results, path.with_name(REPORT_NAME), str(turns.sessions[1]))
     again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
     again += ["--tolerance", str(request.tolerance)] if request.tolerance != TOLERANCE else []
     again += ["--alpha", str(request.alpha)] if request.alpha != ALPHA else []
     again += chain.from_iterable(("--changed", name) for name in changed)
-    told = [f"{each.name}: {each.shown() or 'this checkout and environment'}" for each in variants]
+    told = [f"{each.name}: {each.shown() or 'this checkout and environment'}" for each in turns.variants]
     for line in (*told, *lines(outcome), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
-        log(line)
+        turns.log(line)
     return outcome
 
 
 class Turns:
     """Both sides' sessions: begun or continued, walked in turns, finished."""
 
-    def __init__(self, request: AbRequest, variants: Sequence[Variant], console: Console) -> None:
-        self._request, self._variants, self._console, self.log = request, variants, console, logger(console)
+    def __init__(
+        self,
+        request: AbRequest,
+        variants: Sequence[Variant],
+        console: Console,
+        enough: Callable[[Sequence[int]], bool],
+    ) -> None:
+        self._request, self.variants, self._console, self.log = request, variants, console, logger(console)
+        self._enough = enough
         self._progress: PlainProgress | None = None
         self.sessions: list[int] = []
         # What can be said about what is recorded, once something is.
@@ -148,7 +172,7 @@ class Turns:
             stack.callback(end, sides)
             opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
             self.sessions = [each["session"] for each in opened]
-            command = ab_command(store.path, [variant.shown() for variant in self._variants])
+            command = self._request.go_on or ab_command(store.path, [each.shown() for each in self.variants])
             self.kept = f"; every finished launch is kept; resume with: {command}"
             self._walk(sides, opened)
             for side in sides:
@@ -180,7 +204,7 @@ class Turns:
                 "begin",
                 store=os.path.abspath(store.path),
                 label=f"{label}-{side.variant.name}",
-                argv=hide(self._request, self._variants),
+                argv=hide(self._request, self.variants),
                 interleaved={"run": self._run, "side": side.variant.name, "setting": side.variant.recorded()},
             )
             for side in sides
@@ -244,6 +268,8 @@ class Turns:
                     together.setdefault(key, []).append(pair)
                 for key, group in together.items():
                     self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{opened[0]['seed']}, {block}")
+                if block > FIRST_BLOCK and self._enough(self.sessions):
+                    return
 
     def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, Any]:
         """{case: what it has in common with those that it shares launches with}, of those that take turns."""

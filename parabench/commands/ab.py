@@ -1,17 +1,30 @@
-"""`parabench ab`: two settings, measured in turns."""
+"""`parabench ab` and `parabench referee`: two settings, measured in turns."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from parabench.commands.compare import OF_GATE, OUTPUTS
-from parabench.commands.options import axes_in, command, gate_options, session_options, shared, training_options
-from parabench.commands.output import STANDARD_OUTPUT, console, files_in, give, renders_of
+from parabench.commands.options import (
+    ALPHAS,
+    Fraction,
+    axes_in,
+    command,
+    gate_options,
+    seed_option,
+    session_options,
+    shared,
+    training_options,
+)
+from parabench.commands.output import STANDARD_OUTPUT, console, file_option, files_in, give, renders_of
 from parabench.plan.protocol import MOST_ROUNDS
 
 if TYPE_CHECKING:
+    from parabench.ab.referee import Series
     from parabench.analysis.compare.gate import Comparison
 
 
@@ -24,7 +37,7 @@ if TYPE_CHECKING:
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
     help="In how many rounds of a launch the ranks of both sides take turns of a few steps; 0: whole launches "
-    "alternate. [default: 24, in 8 launches]",
+    "alternate. [default: 60, in 8 launches]",
 )
 @shared(*gate_options)
 @shared(*OUTPUTS)
@@ -52,3 +65,59 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
     run = TrainingRequest.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha)
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))
+
+
+@click.command()
+@click.argument("suite", required=False)
+@click.option(
+    "--series",
+    "out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the series: what was proposed, what became of it, and a store of each.",
+)
+@click.option("--baseline", default="", metavar="SIDE", help="What is now. [default: this checkout and environment]")
+@click.option("--proposal", metavar="SIDE", help="What may replace it. Without it the series is shown.")
+@click.option("--least", type=Fraction(), help="The smallest gain that is worth a change. [default: 1%]")
+@click.option("--alpha", type=ALPHAS, help="The chance of any false keep in the whole series. [default: 0.01]")
+@click.option("--budget", type=click.FloatRange(0, min_open=True), metavar="MINUTES", help="Decide within that time.")
+@shared(*training_options)
+@click.option("--rounds", type=click.IntRange(0, MOST_ROUNDS), help="As of `parabench ab`. [default: 36]")
+@shared(seed_option, file_option("json", "Write the series as JSON."))
+def referee(proposal: str | None, baseline: str, out: Path, **options: Any) -> None:
+    """Is a change worth keeping? Measure a PROPOSAL against the baseline on SUITE, both anew and in turns.
+
+    A SIDE is what it is for `parabench ab`: variables, a virtual environment, a checkout. However many proposals a
+    series has, the chance that any of them is kept although it gains nothing stays below --alpha.
+
+    Exits with 0 to keep it, and with 1 to discard it.
+    """
+    from parabench.ab.referee import ROUNDS, RefereeRequest, lines, read_series, run_referee, table
+    from parabench.analysis.compare.proposal import MOST_PAIRS
+    from parabench.errors import UsageError
+    from parabench.session.request import TrainingRequest
+
+    files, axes = files_in(options), axes_in(options)
+    to_console = console(stderr=STANDARD_OUTPUT in files.values())
+
+    def keep(series: Series) -> None:
+        give(files, renders_of(series, {}, asdict), (), "series")
+
+    if proposal is None:
+        there = read_series(out)
+        if there is None:
+            raise UsageError(f"{out} holds no series; begin one with --proposal SIDE")
+        give(files, renders_of(there, {}, asdict), [*table(there), *lines(there)], "series")
+        return
+    alpha, least, budget = (options.pop(name) for name in ("alpha", "least", "budget"))
+    options = {"launches": MOST_PAIRS, "rounds": ROUNDS} | {k: v for k, v in options.items() if v is not None}
+    run = TrainingRequest.of(axes=axes, argv=command(), out=out, **options)
+    asked = RefereeRequest(
+        baseline=baseline,
+        proposal=proposal,
+        run=run,
+        alpha=alpha,
+        least=least,
+        budget_s=None if budget is None else 60 * budget,
+    )
+    raise SystemExit(run_referee(asked, to_console, keep))

@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shlex
-import sqlite3
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -20,10 +18,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from fake_launch import FakeLauncher
-from parabench.ab import driver as ab
-from parabench.ab.driver import AbRequest, hide, pairs, run_ab
-from parabench.ab.server import IN_TURNS, PROTOCOL, Side, labels
+from fake_sides import AXES, Lab
+from parabench.ab.driver import AbRequest, hide, pairs
+from parabench.ab.server import IN_TURNS, Side, labels
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
@@ -118,105 +115,6 @@ def test_both_sides_are_first_equally_often() -> None:
     first = {case: [pair.order[0] for pair in there if pair.case == case] for case in "xyzuvw"}
     assert all(sum(of) == 2 and of[0] != of[1] and of[:2] == of[2:] for of in first.values())
     assert {of[0] for of in first.values()} == {0, 1}  # random, not always a
-
-
-class InProcess:
-    """A side without a process: a real `Side` over a launcher that is none. All that is said is JSON here too."""
-
-    def __init__(self, variant: Any, heard: Callable[[str, dict[str, Any]], None], side: Side) -> None:
-        self.variant, self.heard, self.side = variant, heard, side
-        side._tell = lambda told: heard(variant.name, json.loads(json.dumps(told)))
-        self.answers: list[dict[str, Any]] = []
-
-    def hello(self) -> bool:
-        there = self.side.answer("hello", {})
-        assert there["protocol"] == PROTOCOL
-        return bool(there.get("turns"))
-
-    def say(self, question: str, **values: Any) -> None:
-        self.answers.append(json.loads(json.dumps(self.side.answer(question, json.loads(json.dumps(values))))))
-
-    def hear(self) -> dict[str, Any]:
-        answer = self.answers.pop(0)
-        if "refused" in answer:
-            raise UsageError(f"side {self.variant.name}: {answer['refused']}")
-        return answer
-
-    def ask(self, question: str, **values: Any) -> dict[str, Any]:
-        self.say(question, **values)
-        return self.hear()
-
-    def stop(self) -> None:
-        self.side.close()
-
-    def wait(self) -> None:
-        self.side._store = None
-
-
-def blamed(answers: list[dict[str, Any]]) -> int | None:
-    """Of launches that take turns, the side of which it failed."""
-    return next((at for at, each in enumerate(answers) if each["status"] != Status.OK), None)
-
-
-AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
-
-
-class Lab:
-    """Runs ab with sides in this process; `log` says which side launched what, in order."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.log: list[tuple[str, str, int]] = []
-        self.step_s = {"a": 0.010, "b": 0.010}
-        self.sides: dict[str, type[Side]] = {"a": Side, "b": Side}
-        self.interrupt_at: int | None = None
-        # What befalls a launch of a side, changed in place.
-        self.befalls: Callable[[str, LaunchSpec, Launch], None] = lambda name, spec, launch: None
-        self.output = ""
-        monkeypatch.setattr(ab, "running", self.running)
-        monkeypatch.setattr(ab, "hear_turns", lambda sides, token: blamed([side.hear() for side in sides]))
-
-    @contextmanager
-    def running(self, variants: list[Any], heard: Any) -> Iterator[list[InProcess]]:
-        yield [
-            InProcess(each, heard, self.sides[each.name](lambda told: None, self.launcher(each.name)))
-            for each in variants
-        ]
-
-    def launcher(self, name: str) -> Callable[..., Launch]:
-        fake = FakeLauncher()
-
-        def launch(spec: LaunchSpec) -> Launch:
-            fake.interrupt_at = len(fake.calls) if len(self.log) == self.interrupt_at else None
-            # A little noise: of exact numbers nothing can be missed.
-            jitter = 1 + 0.0004 * ((7 * len(self.log)) % 5)
-            fake.step_s = lambda case: self.step_s[name] * jitter
-            launched = fake(spec)
-            self.befalls(name, spec, launched)
-            self.log.append((name, ", ".join(case.label for case in spec.cases), len(fake.calls)))
-            return launched
-
-        return launch
-
-    def run(self, *, suite: str | None = "quick", a: str = "", b: str = "", **fields: Any) -> int:
-        run = TrainingRequest.of(
-            suite=suite,
-            argv=["parabench", "ab"],
-            out=self.folder / "out",
-            **({"axes": AXES, "launches": 3, "steps": 4, "rounds": 0} if suite else {}) | fields,
-        )
-        console = Console(file=StringIO(), width=200)
-        try:
-            return run_ab(AbRequest(a=a, b=b, run=run, tolerance=0.02, alpha=0.01), console)
-        finally:
-            self.output = console.file.getvalue()  # type: ignore[attr-defined]
-
-    def launches(self) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.folder / "out" / "results.db")) as db:
-            query = (
-                "SELECT label, case_id, block FROM launch JOIN session ON session.id = session_id ORDER BY launch.id"
-            )
-            return db.execute(query).fetchall()
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""`parabench referee`: a series of proposals, each measured against a baseline that is measured again beside it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from parabench.ab.driver import AbRequest, Turns, measure
+from parabench.ab.variant import read_variant
+from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
+from parabench.analysis.compare.rule import TOLERANCE
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.text import format
+from parabench.errors import UsageError
+from parabench.files import write_whole
+from parabench.session.progress import logger
+from parabench.session.request import TrainingRequest
+from parabench.store.results import load
+from parabench.store.store import STORE_NAME
+
+SERIES_NAME = "series.json"
+# Of a pair of launches: enough for a noise of turns as on two shared cores, and few enough for a look after a minute
+# and a half.
+ROUNDS = 36
+DISCARDED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """One of a series: both sides as they may be recorded, what it may spend of the chance of a false keep, and what
+    became of it; `keep` is None until that is decided. `seconds` is how long it took, of the last try where there were
+    several."""
+
+    number: int
+    baseline: str
+    proposal: str
+    alpha: float
+    keep: bool | None = None
+    why: str = ""
+    pairs: int = 0
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    at_least: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """What a folder has: the chance of any false keep, the least gain that is worth a change, and all proposals; as a
+    dict it is what `series.json` holds (docs/how-to/referee.md)."""
+
+    alpha: float
+    least: float
+    proposals: tuple[Proposal, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefereeRequest:
+    """What the user asked for, unchecked. `run.out` is the folder of the series; None is what it has already, or the
+    default. After `budget_s` seconds what is shown until then decides."""
+
+    baseline: str
+    proposal: str
+    run: TrainingRequest
+    alpha: float | None = None
+    least: float | None = None
+    budget_s: float | None = None
+
+
+def read_series(folder: Path) -> Series | None:
+    """The series of a folder, None where it has none. Raises UsageError for a file that holds something else."""
+    path = folder / SERIES_NAME
+    try:
+        told = json.loads(path.read_text())
+        return Series(**told | {"proposals": tuple(Proposal(**each) for each in told["proposals"])})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
+
+
+def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Series], None] = lambda series: None) -> int:
+    """Measure the proposal and return the exit code: 0 to keep it, 1 to discard it, 130 when stopped. `keep` gets the
+    series with it.
+
+    Raises UsageError before anything is launched, when a side ends before its time, and where a series is asked to
+    allow more than it began with.
+    """
+    folder, log = request.run.out, logger(console)
+    series = _series(request)
+    words = [read_variant(name, text).recorded() for name, text in (("a", request.baseline), ("b", request.proposal))]
+    number = len(series.proposals) + 1
+    if series.proposals and (last := series.proposals[-1]).keep is None:
+        # One of which something was measured has spent its share; the same goes on.
+        again = not _begun(folder, last.number) or [last.baseline, last.proposal] == words
+        number -= again
+    mine = Proposal(number=number, baseline=words[0], proposal=words[1], alpha=alpha_of(number, series.alpha))
+    place = folder / f"{number:04d}"
+    run = replace(request.run, out=place, resume=_begun(folder, number))
+    asked = AbRequest(
+        a=request.baseline,
+        b=request.proposal,
+        run=run,
+        tolerance=TOLERANCE,
+        alpha=series.alpha,
+        go_on="the same command",
+    )
+    clock = time.monotonic()
+
+    def said(sessions: Sequence[int], over: bool) -> Judgement:
+        results = load(place / STORE_NAME)
+        base, candidate = (side_of(results, id, role) for id, role in zip(sessions, ("base", "candidate"), strict=True))
+        return judge_proposal(base, candidate, mine.alpha, series.least, over)
+
+    def enough(sessions: Sequence[int]) -> bool:
+        late = request.budget_s is not None and time.monotonic() - clock > request.budget_s
+        return said(sessions, late).keep is not None
+
+    def decided(turns: Turns) -> int:
+        judgement = said(turns.sessions, over=True)
+        done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - clock, 1))
+        after = _with(series, done)
+        _write(folder, after)
+        for line in lines(after):
+            log(line)
+        keep(after)
+        return 0 if judgement.keep else DISCARDED
+
+    _write(folder, _with(series, mine))
+    return measure(asked, console, decided, enough)
+
+
+def _series(request: RefereeRequest) -> Series:
+    there = read_series(request.run.out)
+    if there is None:
+        return Series(alpha=request.alpha or ALPHA, least=LEAST if request.least is None else request.least)
+    for name in ("alpha", "least"):
+        asked, has = getattr(request, name), getattr(there, name)
+        if asked not in (None, has):
+            raise UsageError(
+                f"--{name} is {asked:g}, and the series in {request.run.out} has {has:g} from its first proposal on; "
+                "drop it, or begin another series"
+            )
+    return there
+
+
+def _begun(folder: Path, number: int) -> bool:
+    return (folder / f"{number:04d}" / STORE_NAME).is_file()
+
+
+def _with(series: Series, mine: Proposal) -> Series:
+    return replace(series, proposals=(*series.proposals[: mine.number - 1], mine))
+
+
+def _write(folder: Path, series: Series) -> None:
+    text = json.dumps(asdict(series), indent=2, allow_nan=False) + "\n"
+    write_whole(folder / SERIES_NAME, text, "series", "give another folder")
+
+
+def lines(series: Series) -> list[str]:
+    """What became of the last proposal, and how the series stands."""
+    mine = series.proposals[-1]
+    said = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
+    if mine.gain is not None and mine.low is not None and mine.high is not None:
+        least, most = sorted((-mine.high, -mine.low))
+        said.append(
+            f"A step takes {format.signed(-mine.gain)} (95 %: {format.signed(least)} to {format.signed(most)}) against "
+            f"the baseline, in {format.count(mine.pairs, 'pair')} of launches."
+        )
+    kept = sum(each.keep is True for each in series.proposals)
+    said.append(
+        f"Series: {format.count(len(series.proposals), 'proposal')}, {kept} kept; the chance that any is kept although "
+        f"it gains nothing is {format.percent(series.alpha)} at most, however many follow."
+    )
+    return said
+
+
+def table(series: Series) -> list[str]:
+    """All proposals, a line each."""
+    rows = [
+        (str(each.number), _verdict(each), each.proposal, "" if each.gain is None else format.signed(-each.gain))
+        for each in series.proposals
+    ]
+    return format.aligned([("number", "verdict", "proposal", "step"), *rows], texts=3)
+
+
+def _verdict(proposal: Proposal) -> str:
+    return {True: "keep", False: "discard", None: "not decided"}[proposal.keep]

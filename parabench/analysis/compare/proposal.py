@@ -1,0 +1,101 @@
+"""Keep a proposal or discard it: the rule of `parabench referee`.
+
+Proposals come in a series, from people or programs that optimise, and whoever tries many changes that do nothing keeps
+one by chance in the end. So the chance of any false keep is bounded over the whole series: the n-th proposal may spend
+ALPHA / (n (n + 1)) of it (the sum over all n is ALPHA), and shares that among the looks at its launches (Bonferroni's
+bound for both; K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70,
+1983, have called it alpha spending). A discard claims nothing, so it may come after any launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import stdtrit
+
+from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.rule import REGRESSIONS
+from parabench.analysis.session import SessionData
+from parabench.analysis.stats.ttest import Numbers, TTest, factor, judge
+from parabench.analysis.text import format
+
+# The chance of any false keep in a whole series, and the smallest gain that is worth a change.
+ALPHA, LEAST = 0.01, 0.01
+# After how many pairs of launches a proposal may be kept, and which share of what it may spend goes into each look:
+# most into the one at which a gain of 2 % shows on a quiet machine.
+SPENT = {4: 0.1, 8: 0.6, 12: 0.15, 18: 0.1, 27: 0.05}
+MOST_PAIRS = max(SPENT)
+# Before, nothing tells how launches differ.
+FIRST_DISCARD = 3
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What pairs of launches say of a proposal. `keep` is None where more of them would tell; `why` is for people.
+
+    `gain` is the share of a step's time that it saves, over all cases (their geometric mean), `low` to `high` its 95 %
+    interval for this proposal alone, `at_least` what it saves at the confidence at which it would be kept now; None
+    where unknown.
+    """
+
+    keep: bool | None
+    why: str
+    pairs: int
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    at_least: float | None = None
+
+
+def alpha_of(number: int, alpha: float = ALPHA) -> float:
+    """What the proposal of that number, from 1, may spend of the chance of any false keep in its series."""
+    return alpha / (number * (number + 1))
+
+
+def judge_proposal(
+    base: SessionData, candidate: SessionData, spend: float, least: float = LEAST, over: bool = False
+) -> Judgement:
+    """Judge a proposal, `candidate`, that may `spend` so much, by the launches that both sides have so far; `over`: no
+    more are to come."""
+    outcome = compare(base, candidate)
+    worse = [row for row in outcome.rows if row.outcome in REGRESSIONS]
+    logs = _log_ratios(base, candidate)
+    tests = judge({"": (np.zeros(len(logs)), logs)}, paired=True)
+    found = judged(tests.get(""), len(logs), spend, least, over)
+    if worse:
+        named = format.listed((f"{row.label} {row.outcome}" for row in worse), most=3)
+        return Judgement(False, f"a case is worse: {named}", found.pairs, found.gain, found.low, found.high)
+    return found
+
+
+def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, over: bool = False) -> Judgement:
+    """The same by the test of the mean over cases of so many pairs of launches."""
+    over = over or pairs >= MOST_PAIRS
+    if test is None:
+        return Judgement(False if over else None, "too few launches have ended" if over else "", pairs)
+    # Between looks nothing is spent: then it is what the next one would say.
+    share = next(SPENT[look] for look in SPENT if look >= min(pairs, MOST_PAIRS))
+    bound = test.difference + test.error * float(stdtrit(test.df, 1 - spend * share))
+    gain, low, high, at_least = (1 - factor(each) for each in (test.difference, test.high, test.low, bound))
+    told = Judgement(None, "", pairs, gain, low, high, at_least)
+    if pairs in SPENT and at_least > 0 and gain >= least:
+        return replace(
+            told, keep=True, why=f"it saves {format.percent(gain)} of a step, at least {format.percent(at_least)}"
+        )
+    most = 1 - factor(2 * test.difference - test.upper)
+    if pairs >= FIRST_DISCARD and most < least:
+        return replace(told, keep=False, why=f"a gain of {format.percent(least)} of a step is ruled out")
+    return (
+        replace(told, keep=False, why=f"no gain is shown in {format.count(pairs, 'pair')} of launches")
+        if over
+        else told
+    )
+
+
+def _log_ratios(base: SessionData, candidate: SessionData) -> Numbers:
+    """Of each block that both sides have of every case, the mean over cases of log(candidate / base)."""
+    before, after = (side.timed.set_index(["block", "case_id"])["launch_step_s"] for side in (base, candidate))
+    blocks = (after / before).unstack("case_id").dropna()
+    found: Numbers = np.log(blocks.to_numpy(dtype=float)).mean(axis=1)
+    return found

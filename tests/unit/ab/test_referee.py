@@ -1,0 +1,126 @@
+"""A series of proposals: what is kept, what it may spend, what goes on after a stop; launches are faked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fake_sides import Lab
+from parabench.ab.referee import RefereeRequest, Series, read_series, run_referee
+from parabench.analysis.compare.proposal import MOST_PAIRS, SPENT
+from parabench.cli import main
+from parabench.errors import UsageError
+from parabench.session.request import TrainingRequest
+from parabench.signals import STOPPED
+from parabench.store.record import Failure, Status
+
+AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=25")
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return Lab(tmp_path, monkeypatch)
+
+
+def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
+    fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
+    run = TrainingRequest.of(suite="quick", argv=["parabench", "referee"], out=lab.folder / "series", **fields)
+    request = RefereeRequest(**{"baseline": "", "proposal": proposal, "run": run} | more)
+    return lab.said(lambda console: run_referee(request, console))
+
+
+def series(lab: Lab) -> Series:
+    there = read_series(lab.folder / "series")
+    assert there is not None
+    return there
+
+
+def test_what_gains_is_kept_and_what_does_not_is_discarded(lab: Lab) -> None:
+    lab.step_s["b"] = 0.009
+    assert propose(lab, "FAST=1") == 0, lab.output
+    assert "Proposal 1: keep: it saves 10 % of a step, at least " in lab.output
+    lab.step_s["b"] = 0.010
+    assert propose(lab) == 1, lab.output
+    assert "Proposal 2: discard: a gain of 1.0 % of a step is ruled out." in lab.output
+    assert "Series: 2 proposals, 1 kept; " in lab.output
+    lab.step_s["b"] = 0.0103
+    assert propose(lab, "SLOW=1") == 1
+    assert "Proposal 3: discard: a case is worse: ddp native 25 MiB, 2 ranks slower." in lab.output
+    one, two, three = series(lab).proposals
+    assert [each.alpha for each in (one, two, three)] == pytest.approx([0.01 / 2, 0.01 / 6, 0.01 / 12])
+    assert (one.proposal, one.keep, one.pairs) == ("FAST=...", True, min(SPENT))
+    assert one.gain == pytest.approx(0.1, abs=0.002)
+    assert 0 < one.at_least < one.low < one.gain < one.high
+    assert three.pairs < MOST_PAIRS
+
+
+def test_a_gain_that_is_not_worth_a_change_is_discarded_however_sure(lab: Lab) -> None:
+    lab.step_s["b"] = 0.00995
+    assert propose(lab) == 1, lab.output
+    assert "a gain of 1.0 % of a step is ruled out" in lab.output
+    assert propose(lab, least=0.01) == 1
+    with pytest.raises(UsageError, match=r"--least is 0.002, and the series in .* has 0.01"):
+        propose(lab, least=0.002)
+
+
+def test_a_proposal_that_breaks_a_case_is_discarded(lab: Lab) -> None:
+    def breaks(name: str, spec: Any, launch: Any) -> None:
+        if name == "b":
+            launch.status, launch.failure = Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL")
+
+    lab.befalls, lab.step_s["b"] = breaks, 0.005
+    assert propose(lab) == 1, lab.output
+    assert "a case is worse: ddp native 25 MiB, 2 ranks broke" in lab.output
+
+
+def test_one_that_was_stopped_goes_on_and_another_has_the_next_share(lab: Lab) -> None:
+    lab.interrupt_at = 7
+    assert propose(lab, "ONE=1") == STOPPED
+    assert "every finished launch is kept; resume with: the same command" in lab.output
+    (open_one,) = series(lab).proposals
+    assert (open_one.keep, open_one.pairs) == (None, 0)
+    lab.interrupt_at = None
+    before = len(lab.log)
+    assert propose(lab, "ONE=1") == 1, lab.output
+    assert [each.number for each in series(lab).proposals] == [1]
+    assert len(lab.log) - before < 2 * series(lab).proposals[0].pairs + 4
+    lab.interrupt_at = len(lab.log) + 5
+    assert propose(lab, "TWO=1") == STOPPED
+    lab.interrupt_at = None
+    assert propose(lab, "THREE=1") == 1
+    assert [(each.number, each.keep) for each in series(lab).proposals] == [(1, False), (2, None), (3, False)]
+
+
+def test_one_of_which_nothing_was_measured_has_spent_nothing(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="'nowhere' is neither NAME=VALUE nor a folder"):
+        propose(lab, "nowhere")
+    with pytest.raises(UsageError):
+        propose(lab, "ONE=1", run=TrainingRequest.of(suite="none", argv=[], out=lab.folder / "series"))
+    assert propose(lab, "TWO=1") == 1
+    assert [(each.number, each.proposal) for each in series(lab).proposals] == [(1, "TWO=...")]
+
+
+def test_at_the_end_of_its_time_what_is_shown_decides(lab: Lab) -> None:
+    lab.step_s["b"] = 0.00985
+    assert propose(lab, budget_s=1e-6) == 1
+    assert "Proposal 1: discard: too few launches have ended." in lab.output
+
+
+def test_the_series_is_shown_and_a_folder_without_one_is_refused(lab: Lab) -> None:
+    folder = str(lab.folder / "series")
+    said = CliRunner().invoke(main, ["referee", "--series", folder])
+    assert said.exit_code == 2
+    assert "holds no series; begin one with --proposal SIDE" in said.output
+    propose(lab, "ONE=1")
+    said = CliRunner().invoke(main, ["referee", "--series", folder, "--json", "-"])
+    assert said.exit_code == 0
+    assert json.loads(said.output) == json.loads((lab.folder / "series" / "series.json").read_text())
+    said = CliRunner().invoke(main, ["referee", "--series", folder])
+    assert "1       discard  ONE=..." in said.output
+    (lab.folder / "series" / "series.json").write_text("{}")
+    said = CliRunner().invoke(main, ["referee", "--series", folder])
+    assert (said.exit_code, "is no series of proposals" in said.output) == (2, True)
