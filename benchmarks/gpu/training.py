@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
 import torch
 
 from benchmarks.gpu.check import Check, Seen
 from benchmarks.gpu.trainings import all_verified, case, launched, times
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
 from parabench.machine.peaks import peak_of
 from parabench.plan.protocol import Protocol
+from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Status
+from parabench.workloads.verify import reference_of, verify
 
 LOADED = Protocol(warmup=50, steps=200, instrumented=0)
 LAUNCHES = 2
 BATCH, SEQUENCE = 8, 1024
 # A plain training of 124M parameters, neither compiled nor with a fused loss.
 LEAST_MFU, MOST_MFU = 0.15, 0.7
+
+# Of medians of 200 steps in turns.
+MOST_APART = 0.02
 
 STRATEGIES = ("ddp", "zero1", "fsdp", "zero2", "tp", "parameter_server", "local_only")
 ALGORITHMS = ("ring", "tree", "halving_doubling", "two_level")
@@ -66,6 +74,32 @@ def algorithms(device: torch.device) -> Seen:
     return all_verified(cases)
 
 
+def in_turns(device: torch.device) -> Seen:
+    """Cases that share a launch: each as one device trains it, and two copies of one as fast as each other."""
+    fields: list[dict[str, Any]] = [
+        {"strategy": "single", "world_size": 1}, {"strategy": "ddp"}, {"strategy": "ddp", "bucket_mib": 1},
+        {"strategy": "ddp", "algorithm": "ring"}, {"strategy": "fsdp"}, {"strategy": "zero1"},
+    ]  # fmt: skip
+    cases = [case(device, **{"world_size": 2} | each) for each in fields]
+    protocol = TurnsProtocol(rounds=20, timed=10, warmup=5)
+    spec = LaunchSpec(kind="turns", cases=(*cases, cases[1]), protocol=protocol, deadline_s=240.0)
+    seen = launch(spec)
+    alone = launched(cases[0].reference())
+    for arm in seen.arms:
+        verify(arm, reference_of(alone))
+    bad = [f"{arm.case.label}: {arm.status}: {arm.failure}" for arm in seen.arms if arm.status is not Status.OK]
+    if bad or len(seen.arms) < len(spec.cases):
+        return Seen.judged(f"{seen.status}: {seen.failure}; {'; '.join(bad)}", False)
+    medians = [statistics.median(times(arm)) for arm in seen.arms]
+    apart = abs(medians[1] / medians[-1] - 1)
+    said = ", ".join(f"{each.label} {value * 1e3:.2f}" for each, value in zip(cases, medians, strict=False))
+    return Seen.judged(
+        f"ms per step: {said}; two copies {apart:.2%} apart, {seen.wall_s:.0f} s",
+        apart < MOST_APART or device.type == "cpu",
+        medians_s=medians,
+    )
+
+
 def compiled(device: torch.device) -> Seen:
     """The second launch finds what the first compiled; steps are faster than uncompiled ones."""
     found = {}
@@ -90,6 +124,13 @@ CHECKS = (
     Check("strategies", "every strategy, gloo on 2 ranks of one GPU: verified", 400, strategies, rehearsed=True),
     Check(
         "algorithms", "own algorithms under ddp, fsdp and tp, gloo on CUDA: verified", 400, algorithms, rehearsed=True
+    ),
+    Check(
+        "turns",
+        f"6 cases that share a launch, gloo on 2 ranks: verified; two copies less than {MOST_APART:.0%} apart",
+        300,
+        in_turns,
+        rehearsed=True,
     ),
     Check("compiled", "the second compiled launch is shorter than the first; no slower steps", 500, compiled),
 )

@@ -23,6 +23,7 @@ import parabench
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
+from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.cohorts import cohorts, why_alone
@@ -123,7 +124,7 @@ class Side:
         if asked.options.get("rounds"):
             asked = replace(asked, options={**IN_TURNS, **asked.options})
         planned = plan_training(asked, suite, machine, turns="rounds" in asked.options)
-        if turns and "rounds" not in asked.options and any(why_alone(case) is None for case in planned.plan.cases):
+        if turns and "rounds" not in asked.options and any(why_whole(case) is None for case in planned.plan.cases):
             asked = replace(asked, options={**IN_TURNS, **asked.options})
             planned = plan_training(asked, suite, machine, turns=True)
         self._request, self._planned = asked, planned
@@ -249,20 +250,27 @@ class Side:
         ids of those that share launches, "alone": {case id: why} of others, "turns": [[case id, block]], "done": the
         same, "left_out": {case id: why} of what launches have shown not to run here}."""
         self._state, plan = state, state.plan
-        memory = this_machine().memory_bytes
         # Those of the other side are there at the same time.
-        together = cohorts(plan.cases, memory and memory // 2)
+        half = {device: memory and memory // 2 for device, memory in this_machine().room.items()}
+        together = cohorts(plan.cases, half)
         return {
             "session": state.session_id,
             "seed": plan.seed,
             "blocks": plan.blocks,
             "rounds": plan.protocol.rounds,
             "cohorts": [[case.id for case in cohort] for cohort in together],
-            "alone": {case.id: why for case in plan.cases if (why := why_alone(case))},
+            "alone": {case.id: why for case in plan.cases if (why := why_whole(case))},
             "turns": turns_of(plan),
             "done": sorted(state.done),
             "left_out": left_out(plan),
         }
+
+
+def why_whole(case: Case) -> str | None:
+    """Why the launches of a case are whole ones that alternate with the other side's; None where they take turns."""
+    if case.device == accelerator.TYPE:
+        return "the ranks of both sides do not share CUDA devices yet"
+    return why_alone(case)
 
 
 def left_out(plan: TrainingPlan) -> dict[str, str]:

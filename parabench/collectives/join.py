@@ -91,6 +91,8 @@ class WorldGroups:
     def __init__(self, backend: str, timeout_s: float) -> None:
         self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
         self._first = dist.distributed_c10d._get_default_group()
+        # Who waits over NCCL keeps a kernel on its device, and a core, busy.
+        self._waiting = self._first if backend == "gloo" else dist.new_group(backend="gloo", timeout=self._timeout)
         self._made: dict[tuple[int, str, int | None], tuple[Algorithm | None, ProcessGroup]] = {}
         self._place: int | None = None
         self._names: dict[int | None, int] = {}
@@ -117,8 +119,8 @@ class WorldGroups:
         self._set(group)
 
     def barrier(self) -> None:
-        """Wait for all ranks, whatever group they use."""
-        dist.barrier(self._first)
+        """Wait, asleep, for all ranks, whatever group they use; for what their devices still do it does not."""
+        dist.barrier(self._waiting)
 
     def _name_from(self, place: int) -> None:
         """torch names groups by counting them, and ranks meet under these names: each case has its own numbers, for

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ SET = "set"
 NCCL_FILES = {"/etc/nccl.conf": Path("/etc/nccl.conf"), "~/.nccl.conf": Path("~/.nccl.conf")}
 
 
+# Bytes by the device of a case: what all ranks of a node have together, or what each has of its accelerator. None where
+# it is not known.
+Room = Mapping[str, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What the planner needs. `gpus_reason` says why `gpus` is empty, `cuda_fault` why this torch cannot use them.
@@ -71,6 +77,12 @@ class Machine:
     nccl: Nccl = field(default_factory=Nccl)
     cuda_fault: str | None = None
     memory_bytes: int | None = None
+
+    @property
+    def room(self) -> Room:
+        """What trainings that are there at the same time may fill."""
+        known = [gpu.memory_bytes for gpu in self.gpus if gpu.memory_bytes is not None]
+        return {"cpu": self.memory_bytes, accelerator.TYPE: min(known, default=None)}
 
     def ranks(self, device: str) -> int:
         """How many ranks a node may run on `device` ("cpu" or "cuda")."""

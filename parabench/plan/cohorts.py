@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from parabench.machine import accelerator
+from parabench.machine.machine import Room
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.memory import WHOLE, Shape
 
-# What of a machine's memory the training states of a launch may take by theory. The rest is for activations, buckets,
-# the processes themselves and whoever else is there.
+# What of the memory the training states of a launch may take by theory, where nothing has been launched yet. The rest
+# is for activations, buckets, the processes themselves and whoever else is there.
 SHARE = 0.5
+# What of it may be taken where launches have shown how much a case needs beyond its state.
+SEEN_SHARE = 0.9
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
@@ -28,28 +32,39 @@ def why_alone(case: Case) -> str | None:
         return f"{entry.package} sets up the whole process"
     if case.algorithm.startswith("nccl:"):
         return f"{case.algorithm} is set for a whole process, in NCCL's environment"
-    if case.device == accelerator.TYPE:
-        return "cases on CUDA devices do not share a launch yet"
     return None
 
 
-def cohorts(cases: Sequence[Case], memory_bytes: int | None = None) -> list[tuple[Case, ...]]:
+def cohorts(
+    cases: Sequence[Case], room: Room | None = None, held: Mapping[str, float] | None = None
+) -> list[tuple[Case, ...]]:
     """`cases` by those that share a launch, in their order; what can share with none is by itself.
 
     A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
     nodes each of these has its part of every case.
 
-    Where a node has `memory_bytes`, those whose training states would take more than SHARE of it are split evenly among
-    several launches. Cases in another order are split otherwise: as every block has its own, each two cases soon meet.
+    Those whose training states would not fit into their `room` are split evenly among several launches: into SHARE of
+    it, or where launches of their own have shown what all of them `held`, by the case's id, into what of SEEN_SHARE the
+    one that needs most beside its state leaves. Cases in another order are split otherwise: as every block has its own,
+    each two cases soon meet.
     """
     found: dict[object, list[Case]] = {}
     for case in cases:
         ranks = case.world_size if case.nodes > 1 else None
         alike = (ranks, case.nodes, case.device, case.backend, case.threads)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
-    if memory_bytes is None:
-        return [tuple(each) for each in found.values()]
-    return [part for each in found.values() for part in _split(each, SHARE * memory_bytes)]
+    return [part for each in found.values() for part in _split(each, _most(each, room or {}, held or {}))]
+
+
+def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float:
+    """How much the training states of these cases may take in one launch."""
+    there = room.get(cases[0].device)
+    if there is None:
+        return math.inf
+    if any(case.id not in held for case in cases):
+        return SHARE * there
+    beside = max(0.0, *(held[case.id] - state_bytes(case) for case in cases))
+    return max(0.0, SEEN_SHARE * there - beside)
 
 
 def twin_of(cases: Sequence[Case]) -> Case:
@@ -60,8 +75,8 @@ def twin_of(cases: Sequence[Case]) -> Case:
 
 
 def state_bytes(case: Case) -> float:
-    """What parameters, gradients and optimizer state of a case take on a node by theory, at most: as if tensor parallel
-    split nothing, and FSDP gathered all parameters at once."""
+    """What parameters, gradients and optimizer state of a case take by theory, at most (as if tensor parallel split
+    nothing, and FSDP gathered all parameters at once): on a node, or of an accelerator on that of a rank."""
     whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
     ranks = case.world_size
     shape = Shape(
@@ -73,7 +88,8 @@ def state_bytes(case: Case) -> float:
         node=case.ranks_per_node or ranks,
     )
     state = (entry_of(case.strategy).memory or WHOLE).state(shape)
-    return (state.parameters + state.gradients + state.optimizer) * ranks / case.nodes
+    of_rank = state.parameters + state.gradients + state.optimizer
+    return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes
 
 
 def _split(cases: Sequence[Case], most: float) -> Iterator[tuple[Case, ...]]:

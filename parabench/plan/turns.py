@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
+from parabench.machine import accelerator
 from parabench.plan.fields import Checked, Field
-from parabench.plan.protocol import SHARED_S, Protocol
+from parabench.plan.protocol import LEAST_WARMUP, SHARED_S, Protocol
 from parabench.store.record import Phase
 
 # One round of so many is of long turns: in them what a case left behind is a smaller share of the next one's turn, so
@@ -77,14 +78,24 @@ FEWEST_TIMED, MOST_TIMED = 1, 100
 MOST_CHOSEN_ROUNDS = 50
 
 
+# How many steps a case takes before the first round: DDP rebuilds its buckets after the first; on an accelerator the
+# first ones also choose kernels and make communicators.
+WARM_UP_STEPS = {"cpu": 2, accelerator.TYPE: LEAST_WARMUP}
+
+
 def turns_protocol(
-    protocol: Protocol, seed: int, block: int, step_s: Sequence[float | None], settle: int | None = None
+    protocol: Protocol,
+    seed: int,
+    block: int,
+    step_s: Sequence[float | None],
+    settle: int | None = None,
+    device: str = "cpu",
 ) -> TurnsProtocol:
-    """How the cases of a shared launch in `block` take turns, in a session of that `seed`, whose steps take so long as
-    far as that is known; `settle` is how many settling steps are asked for."""
+    """How the cases of a shared launch in `block` take turns on `device`, in a session of that `seed`, whose steps take
+    so long as far as that is known; `settle` is how many settling steps are asked for."""
     own = tuple(_timed(each) for each in step_s)
     lot = random.Random(f"{seed}, {block}").getrandbits(32)
-    asked = TurnsProtocol(rounds=protocol.rounds or 1, own=own, seed=lot)
+    asked = TurnsProtocol(rounds=protocol.rounds or 1, own=own, seed=lot, warmup=WARM_UP_STEPS[device])
     if settle is not None:
         asked = replace(asked, settle=settle)
     known = [(place, each) for place, each in enumerate(step_s) if each is not None]

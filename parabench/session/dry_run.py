@@ -18,7 +18,7 @@ from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
 from parabench.machine.accelerator import Gpu
-from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
+from parabench.machine.machine import RANKS_PER_CORE, Machine, Room, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, cohorts, state_bytes, twin_of, why_alone
@@ -77,7 +77,7 @@ def dry_run(request: Request, console: Console) -> int:
     for line in (
         *notes,
         *case_lines(state.plan, SCREENFUL if console.is_terminal else None),
-        *plan_lines(state, launches, links, stopping, memory_bytes=machine.memory_bytes),
+        *plan_lines(state, launches, links, stopping, room=machine.room),
     ):
         log(line)
     times = expected(launches, machine, known_seconds(store, state.plan.protocol), store)
@@ -127,7 +127,7 @@ def plan_lines(
     launches: Sequence[ExpectedLaunch],
     links: Sequence[str],
     stopping: AdaptiveStopping | None,
-    memory_bytes: int | None,
+    room: Room,
 ) -> Iterator[str]:
     """The plan in numbers, with what `links` says of the step before it."""
     plan = state.plan
@@ -136,7 +136,7 @@ def plan_lines(
         f"; then more for those that may still be the fastest, {_until(stopping)}" if stopping else ""
     )
     if plan.takes_turns:
-        yield from _turns(plan, memory_bytes)
+        yield from _turns(plan, room)
     yield f"sizes:     {format.listed(sizes(plan.cases), 8)}"
     if of_trainings:
         yield f"each step: {format.listed(_work(plan.cases), 8)}"
@@ -144,8 +144,8 @@ def plan_lines(
         ranges = dict.fromkeys(f"{size_text(case.min_bytes)} to {size_text(case.max_bytes)}" for case in plan.cases)
         yield f"buffers:   {format.listed(ranges)}"
     counts = Counter(min(block, FIRST_BLOCK) for _, block, _ in launches)
-    runner = RUNNERS[plan.kind](plan=plan, memory_bytes=memory_bytes)
-    left = count_launches([each for each in launches if each[1] >= FIRST_BLOCK], memory_bytes)
+    runner = RUNNERS[plan.kind](plan=plan, room=room)
+    left = count_launches([each for each in launches if each[1] >= FIRST_BLOCK], room)
     total = sum(1 for _ in runner.launches_of(plan.launches()))
     done = f" ({total - left:,} of {total:,} are done)" if state.done else ""
     yield f"launches:  {left:,}{done}{_apart(counts)}"
@@ -163,10 +163,10 @@ def _until(stopping: AdaptiveStopping) -> str:
     return decided if stopping.budget_s is None else f"{decided} or {format.duration(stopping.budget_s)} are over"
 
 
-def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str]:
+def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
     """Which cases share launches, and which do not, with the reason."""
     protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK, [None] * len(plan.cases))
-    every = cohorts(plan.cases, memory_bytes)
+    every = cohorts(plan.cases, room)
     together = [cohort for cohort in every if why_alone(cohort[0]) is None]
     alike = Counter(map(_cohort, together)).items()
     said = format.joined(f"{cohort} ({n:,} launches)" if n > 1 else cohort for cohort, n in alike)
@@ -181,10 +181,13 @@ def _turns(plan: Plan[Case, Protocol], memory_bytes: int | None) -> Iterator[str
         yield from (f"           measured twice: {label}" for label in twins)
     alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
     yield from (f"           never shared: {why}" for why in alone)
-    if memory_bytes is not None and len(every) > len(cohorts(plan.cases)):
+    if len(every) > len(cohorts(plan.cases)):
         held = format.mebibytes(sum(state_bytes(case) for cohort in together for case in cohort))
-        room = f"{100 * SHARE:g} % of this machine's {format.mebibytes(memory_bytes)}"
-        yield f"           split anew in each block: their training states take up to {held}, and a launch's may {room}"
+        there = format.mebibytes(room[together[0][0].device])
+        yield (
+            f"           split anew in each block: their training states take up to {held}, and a launch's may "
+            f"{100 * SHARE:g} % of {there}, or more where first launches show that there is room"
+        )
 
 
 def _cohort(cases: Sequence[Case]) -> str:
@@ -311,7 +314,7 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
     if seen:
         lines.append(f"{format.duration(sum(seen))} for {format.count(len(seen), 'launch')}, as measured in {store}")
     if guessed:
-        starts = count_launches(guessed, machine.memory_bytes)
+        starts = count_launches(guessed, machine.room)
         more = f"the start of {format.count(starts, 'launch')}: {format.duration(starts * LAUNCH_S, 1)} or more"
         guess = _guess_calls if isinstance(guessed[0][0], CollectiveCase) else _guess_steps
         lines += [*guess(guessed, machine), more]
@@ -319,14 +322,14 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
     return lines
 
 
-def count_launches(measured: Sequence[ExpectedLaunch], memory_bytes: int | None) -> int:
+def count_launches(measured: Sequence[ExpectedLaunch], room: Room) -> int:
     """How many launches they are: cases that take turns share one."""
     shared: dict[int, list[Case]] = defaultdict(list)
     for case, block, protocol in measured:
         if isinstance(protocol, TurnsProtocol):
             shared[block].append(case)
     alone = len(measured) - sum(map(len, shared.values()))
-    return alone + sum(len(cohorts(cases, memory_bytes)) for cases in shared.values())
+    return alone + sum(len(cohorts(cases, room)) for cases in shared.values())
 
 
 def _as_measured(known: Known, case: Any, block: int, protocol: Any) -> float | None:

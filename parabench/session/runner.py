@@ -12,6 +12,8 @@ from typing import Any, Generic, cast
 from parabench.analysis.launch_number import launch_number
 from parabench.collectives.nccl import is_nccls
 from parabench.launch.spec import LaunchSpec
+from parabench.machine import accelerator
+from parabench.machine.machine import Room
 from parabench.plan.case import Case
 from parabench.plan.cohorts import cohorts, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase
@@ -60,6 +62,16 @@ def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[P
     return [each for each in plan.launches() if (each.case.id, each.block) not in done]
 
 
+def held_by(launch: Launch) -> float | None:
+    """The peak of a launch's memory, as `machine.Room` counts it; None where it is not known."""
+    on_device = launch.case.device == accelerator.TYPE
+    metric = "peak_reserved_bytes" if on_device else "peak_rss_bytes"
+    peaks = [each.value for each in launch.samples if each.metric == metric and each.value]
+    if not peaks:
+        return None
+    return max(peaks) if on_device else sum(peaks) / launch.case.nodes
+
+
 def _nobody(*_: Any, **__: Any) -> Any:
     raise AssertionError("this runner launches nothing")
 
@@ -69,7 +81,7 @@ class Runner(Generic[C, P]):
     """Runs a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
     a case was taken; without it none is taken. `check` raises where no launch can follow one. Without
     `probes` NCCL is not asked what it chooses. Traces that the protocol asks for go to the folder `traces`. Cases that
-    share a launch have `memory_bytes` of a node, as far as that is known."""
+    share a launch have that `room`."""
 
     plan: Plan[C, P]
     launch: Executor = _nobody
@@ -80,13 +92,15 @@ class Runner(Generic[C, P]):
     check: Callable[[Launch], None] = lambda launch: None
     probes: bool = True
     traces: Path | None = None
-    memory_bytes: int | None = None
+    room: Room | None = None
     # Of the single-device runs of trainings, by case.
     references: dict[str, Reference] = field(default_factory=dict)
     # How long a step of each case takes, in seconds, by its id; and the ids of those of which a launch failed, which
     # share none from then on.
     step_times: dict[str, float | None] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    # By the id of a case: the peak of its memory, as `machine.Room` counts it.
+    held: dict[str, float] = field(default_factory=dict)
     # By (case id, whether it was launched as a reference, which may take another number of steps).
     _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
@@ -231,7 +245,7 @@ class TrainingRunner(Runner[Case, Protocol]):
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
             alone = [each for each in launches if each.case.id in self.failed]
-            together = cohorts([case for case in by_case if case.id not in self.failed], self.memory_bytes)
+            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self.held)
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 
@@ -240,6 +254,8 @@ class TrainingRunner(Runner[Case, Protocol]):
             self.failed.add(launch.case.id)
         elif launch.block == FIRST_BLOCK:
             self.step_times[launch.case.id] = launch_number(launch.step_times(Phase.MEASURE), launch.case.device)
+            if (held := held_by(launch)) is not None:
+                self.held[launch.case.id] = held
         super()._finish(launch)
 
     def run_turns(self, planned: Sequence[PlannedLaunch[Case]]) -> None:
@@ -290,8 +306,10 @@ class TrainingRunner(Runner[Case, Protocol]):
 
     def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:
         # Who asks for rounds gets the same of every session: sides of an `ab` must agree.
-        step_s = [self.step_times.get(case.id) if self.plan.races else None for case in cases]
-        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s, self.plan.settle)
+        device = cases[0].device
+        by_time = self.plan.races or device == accelerator.TYPE
+        step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
+        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s, self.plan.settle, device)
 
     def run_nccl_probe(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether

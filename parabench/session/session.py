@@ -112,7 +112,7 @@ def lead_session(
 
         def prepared() -> Runner[Any, Any]:
             runner = runner_of(store, state, launch, nodes)
-            runner.memory_bytes = machine.memory_bytes
+            runner.room = machine.room
             if request.links:
                 measure_links(store, state, machine, log, runner.launch)
             return runner

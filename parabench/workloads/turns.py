@@ -20,6 +20,7 @@ from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, 
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.token import Partner
 from parabench.launch.workload import RankEnv, Workload, handed_over
+from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts
 from parabench.plan.turns import BUILD, WARM_UP, Turn, TurnsProtocol, turns
@@ -166,7 +167,9 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
             gc.collect()
             gc.disable()
             at = turn.round
-        # Nobody has the next turn while others are in this one; those without a part wait here, asleep.
+        # Nobody has the next turn while others are in this one, or their devices; those without a part wait here,
+        # asleep.
+        accelerator.synchronize(info.device)
         groups.barrier()
         if spec.pair:
             if partner:

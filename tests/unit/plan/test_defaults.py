@@ -164,7 +164,7 @@ def test_quick_on_one_gpu_needs_no_second_one():
 def test_steps_that_a_suite_means_are_kept_on_cuda():
     made = planned(with_gpus(2), suite="memory")
     assert (made.protocol.warmup, made.protocol.steps, made.protocol.by_time) == (2, 2, False)
-    assert planned(with_gpus(2), steps=7).protocol == Protocol(launches=3, rounds=0, steps=7, warmup_s=2.0)
+    assert planned(with_gpus(2), steps=7, launches=3).protocol == Protocol(launches=3, rounds=0, steps=7, warmup_s=2.0)
     assert planned(with_gpus(0), measure_s=1.0).protocol == Protocol(warmup=5, measure_s=1.0, budget_s=110)
 
 
