@@ -2,15 +2,16 @@
 
     python -m benchmarks.known_delays [SESSIONS] [LAUNCHES] [ROUNDS]
 
-The delay is real: after each optimizer step a rank keeps its core busy for that share of what the step took so far.
-One long session is read as SESSIONS of LAUNCHES launches each, of which none knows the others. Printed: how often the
-set of the best held an arm without a delay; how far estimates were from the truth in the mean, against the mean of both
-arms without one; and how many pairs of two copies differed significantly at 95 %.
+The delay is real: after each optimizer step a rank keeps its core busy for that share of what the step took so far, and
+tells for how long it did. One long session is read as SESSIONS of LAUNCHES launches each, of which none knows the
+others. Printed: how often the set of the best held an arm without a delay; how far estimates were in the mean from what
+the ranks have really waited, against the mean of both arms without a delay; and how many pairs of two copies differed
+significantly at 95 %.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import sys
 import tempfile
 import time
@@ -45,6 +46,7 @@ class Delay:
 
     def __init__(self, share: float) -> None:
         self.share, self.began = share, 0.0
+        self.waited_s, self.worked_s = 0.0, 0.0
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self.began = time.perf_counter()
@@ -52,8 +54,10 @@ class Delay:
     def wait(self, *_: Any) -> None:
         now = time.perf_counter()
         until = now + self.share * (now - self.began)
-        while time.perf_counter() < until:
+        while (ended := time.perf_counter()) < until:
             pass
+        self.waited_s += ended - now
+        self.worked_s += now - self.began
 
 
 def _delayed(share: float) -> Callable[[Model, StrategyContext], ParallelModel]:
@@ -63,7 +67,9 @@ def _delayed(share: float) -> Callable[[Model, StrategyContext], ParallelModel]:
         parallel.module.register_forward_pre_hook(delay.begin)
         optimizer = adamw(parallel.module.parameters(), fused=context.case.fused)
         optimizer.register_step_post_hook(delay.wait)
-        return replace(parallel, optimizer=optimizer)
+        facts = parallel.facts
+        told = lambda: facts() | {"delay": delay.waited_s / delay.worked_s}  # noqa: E731
+        return replace(parallel, optimizer=optimizer, facts=told)
 
     return strategy
 
@@ -75,8 +81,10 @@ none_again, one_again, two_again, five_again = map(_delayed, DELAYS.values())
 def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
     with tempfile.TemporaryDirectory() as folder:
         options = ("--rounds", str(rounds), "--launches", str(sessions * launches), "--instrumented", "0")
-        timed = run(SUITE, Path(folder) / "session", *options).timed
-    timed = timed[timed["in_turns"]]
+        seen = run(SUITE, Path(folder) / "session", *options)
+        timed = seen.timed[seen.timed["in_turns"]]
+        told = dict(zip(seen.results.launch_columns["id"], seen.results.launch_columns["facts"], strict=True))
+        timed = timed.assign(delay=[json.loads(told[launch])["delay"] for launch in timed["launch_id"]])
     name_of = {
         case: strategy.rpartition(":")[2] for case, strategy in zip(timed["case_id"], timed["strategy"], strict=True)
     }
@@ -90,8 +98,9 @@ def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
         held += sum(f"none{copy}" in near for copy in COPIES)
         default = np.mean([means[f"none{copy}"] for copy in COPIES])
         logs = {name_of[case]: np.log(one["launch_step_s"].to_numpy()) for case, one in own.groupby("case_id")}
-        for name, delay in DELAYS.items():
-            found[name] += [float(means[f"{name}{copy}"] - default) - math.log1p(delay) for copy in COPIES]
+        waited = np.log1p(own.groupby("case_id")["delay"].mean()).rename(name_of)
+        for name in DELAYS:
+            found[name] += [float(means[f"{name}{copy}"] - default - waited[f"{name}{copy}"]) for copy in COPIES]
             difference, width = ratio(logs[f"{name}{COPIES[1]}"] - logs[name])
             apart, pairs = apart + (abs(difference) > width), pairs + 1
     print(f"{sessions} sessions of {launches} launches of {rounds} rounds of {len(name_of)} arms")

@@ -3,7 +3,7 @@
     python -m benchmarks.turns [MINUTES] [race|equal|alone ...]
 
 Twelve cases (native, ring and two_level; 0.5, 2, 10 and 25 MiB; two ranks; gpt-nano) are run in each of these ways for
-MINUTES, the first 4.6. After each block: the seconds of all launches so far, and the largest simultaneous 95 %
+MINUTES, the first 4.9. After each block: the seconds of all launches so far, and the largest simultaneous 95 %
 half-width of a comparison with the fastest, of a race among those still in it. At the end the wall time of the command,
 everything included. The sessions follow one another, so a neighbour may meet one alone.
 """
@@ -46,7 +46,7 @@ def widths(seen: SessionData) -> Iterator[tuple[float, float, int]]:
         yield spent[block], math.expm1(float(np.max(effects.best_half_widths(best)))), len(effects.cases)
 
 
-def main(minutes: float = 4.6, *ways: str) -> None:
+def main(minutes: float = 4.9, *ways: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for way in ways or ("race", "equal", "alone"):
             out = Path(folder) / way

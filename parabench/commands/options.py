@@ -187,8 +187,24 @@ training_options = (
         "--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=..."
     ),
 )
-# Only `run` writes traces, and has cases take turns.
-run_options = (*options_of(Protocol, TURNS), *options_of(Protocol, TRACE))
+# How cases take turns, and how long they race.
+turns_options = (
+    *options_of(Protocol, TURNS),
+    click.option(
+        "--until-decided",
+        is_flag=True,
+        help="Go on with what may still be the fastest until a difference of 2 % would show, however long it takes.",
+    ),
+    click.option(
+        "--budget",
+        type=float,
+        metavar="MINUTES",
+        help="Of a race, or of --until-decided: begin no block that would end after that time. The planned ones are "
+        "run in any case. [default: the suite's, 5]",
+    ),
+)
+# Only `run` writes traces.
+trace_options = options_of(Protocol, TRACE)
 session_options = (seed_option, label_option, out_option, resume_option)
 
 

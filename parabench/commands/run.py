@@ -13,10 +13,11 @@ from parabench.commands.options import (
     flags_of,
     launcher_options,
     links_option,
-    run_options,
     session_options,
     shared,
+    trace_options,
     training_options,
+    turns_options,
 )
 from parabench.commands.output import console
 from parabench.registry import import_from_here
@@ -28,19 +29,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("suite", required=False)
 @shared(*training_options)
-@shared(*run_options)
-@click.option(
-    "--until-decided",
-    is_flag=True,
-    help="Go on with what may still be the fastest until a difference of 2 % would show, however long it takes.",
-)
-@click.option(
-    "--budget",
-    type=float,
-    metavar="MINUTES",
-    help="Of a race, or of --until-decided: begin no block that would end after that time. The planned ones are "
-    "run in any case. [default: the suite's, 5]",
-)
+@shared(*turns_options, *trace_options)
 @links_option
 @shared(*session_options)
 @shared(*launcher_options)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import axes_in, command, session_options, shared, training_options
+from parabench.commands.options import axes_in, command, session_options, shared, training_options, turns_options
 from parabench.errors import UsageError
 from parabench.registry import import_from_here
 
@@ -18,8 +18,7 @@ AFTER_RANK_0_S = 1.0
 
 @click.command()
 @click.argument("suite")
-@shared(*training_options)
-@shared(*session_options)
+@shared(*training_options, *turns_options, *session_options)
 def worker(**options: Any) -> None:
     """Run SUITE as one rank of a group of processes that torchrun, mpirun, srun or Ray has started.
 

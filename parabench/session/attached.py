@@ -55,7 +55,7 @@ def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
             said = lead.wait_for_ranks()
             check_asked(request.axes, group)
             here = machine_of(said, machine, group)
-            planned = plan_training(request, suite, here)
+            planned = plan_training(request, suite, here, turns=True)
             planned = replace(planned, plan=fitting(planned.plan, group))
             code, session_id = lead_session(request, planned, here, lead, console)
             if code != STOPPED:
