@@ -127,7 +127,7 @@ def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Serie
         done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - clock, 1))
         after = _with(series, done)
         _write(folder, after)
-        for line in lines(after):
+        for line in (*lines(after), f"store:  {place / STORE_NAME}"):
             log(line)
         keep(after)
         return 0 if judgement.keep else DISCARDED

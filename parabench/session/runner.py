@@ -299,9 +299,15 @@ class TrainingRunner(Runner[Case, Protocol]):
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)
         else:
-            more = protocol.all_steps / plan.protocol.all_steps
+            # Each is built as in a launch of its own, and takes its steps besides.
             expected = sum(self._wall_s.get((case.id, False), self._expected_s(case)) for case in cases)
-            deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * more * expected)
+            step_s = [self.step_times.get(case.id) for case in cases]
+            known = [protocol.steps_of(place) * each for place, each in enumerate(step_s) if each is not None]
+            if len(known) == len(cases):
+                expected += sum(known)
+            else:
+                expected *= protocol.all_steps / plan.protocol.all_steps
+            deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * expected)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
 
     def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:

@@ -98,8 +98,9 @@ def margin_ms(margin_s: float, of_s: float) -> str:
 
 
 def plus_minus(margin: str) -> str:
-    """A half-width that is said already, with its sign: '±0.4 ms', '± <0.001 ms'."""
-    return f"± {margin}" if margin.startswith(("<", ">")) else f"±{margin}"
+    """A half-width that is said already, with its sign: '±0.4 ms', 'less than ±0.001 ms', 'more than ±1,000 %'."""
+    of = {"<": "less than ", ">": "more than "}.get(margin[:1], "")
+    return f"{of}±{margin[1:] if of else margin}"
 
 
 def margin_mib(margin_bytes: float, of_bytes: float) -> str:
