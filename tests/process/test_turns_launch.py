@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 
 import fake_results
 from benchmarks.turns_soak import every_case
 from guard import GUARD_S
 from parabench.analysis.carry_over import carry_over, settle_for
 from parabench.analysis.session import session_data
-from parabench.collectives.join import WorldGroups
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -174,15 +174,21 @@ def test_what_a_case_leaves_behind_for_the_next_turn_is_found(tmp_path):
     assert settle_for(seen) == 2
 
 
+WAITING = """
+import torch.distributed as dist
+from parabench.collectives.join import WorldGroups
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+over = {backend: WorldGroups(backend, 10.0) for backend in ("gloo", "nccl")}
+assert over["gloo"]._waiting is over["gloo"]._first
+waiting = over["nccl"]._waiting
+assert waiting is not over["nccl"]._first
+assert dist.get_backend(waiting) == "gloo"
+for groups in over.values():
+    groups.barrier()
+dist.destroy_process_group()
+"""
+
+
 def test_over_nccl_ranks_wait_asleep_in_a_group_of_gloo():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        over = {backend: WorldGroups(backend, 10.0) for backend in ("gloo", "nccl")}
-        assert over["gloo"]._waiting is over["gloo"]._first
-        waiting = over["nccl"]._waiting
-        assert waiting is not over["nccl"]._first
-        assert dist.get_backend(waiting) == "gloo"
-        for groups in over.values():
-            groups.barrier()
-    finally:
-        dist.destroy_process_group()
+    # A process of its own: c10d remembers each group that it had.
+    subprocess.run([sys.executable, "-c", WAITING], check=True, timeout=GUARD_S)
