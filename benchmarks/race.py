@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from parabench.analysis.ranking.race import FIRST_LOOK, confidence_of
+from parabench.analysis.ranking.race import FIRST_LOOK, confidences
 from parabench.analysis.stats.block_model import fit
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
@@ -51,11 +51,10 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
         # Where no case leaves nothing is missed between looks.
         if block < FIRST_LOOK or not (leaves or block % 5 == 0):
             continue
-        effects = fit(Columns({name: np.array(values) for name, values in rows.items()}))
+        launches = Columns({name: np.array(values) for name, values in rows.items()})
+        effects = fit(launches)
         best = effects.cases[int(np.argmin(effects.levels))]
-        last = dict(zip(rows["case_id"], rows["block"], strict=True))
-        asked = [confidence_of(max(FIRST_LOOK, last[case])) for case in effects.cases]
-        near = effects.indistinguishable(best, np.array(asked))
+        near = effects.indistinguishable(best, confidences(launches, effects.cases))
         widths = effects.behind_best(best)
         if math.expm1(max(widths[case] for case in (near if leaves else effects.cases))) <= SHARP or len(near) == 1:
             return steps, [int(case) for case in effects.indistinguishable(best)]

@@ -105,16 +105,14 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
     """Write the report of side b; say what each side was, how both compare and where all is."""
     from parabench.analysis.compare.gate import compare
     from parabench.analysis.compare.rule import ALPHA, TOLERANCE
-    from parabench.analysis.compare.sides import side_of
+    from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.environment.diff import differences
     from parabench.analysis.text.compare import lines
     from parabench.report.build import write_report
 
     path = request.run.out / STORE_NAME
     results = load(path)
-    base, candidate = (
-        side_of(results, id, role) for id, role in zip(turns.sessions, ("base", "candidate"), strict=True)
-    )
+    base, candidate = sides_of(results, turns.sessions)
     # What differs between the sides is what the user set out to judge.
     changed = tuple(each.name for each in differences(base, candidate) if each.matters)
     outcome = compare(base, candidate, request.tolerance, request.alpha, changed)

@@ -14,7 +14,7 @@ from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
 from parabench.analysis.compare.rule import TOLERANCE
-from parabench.analysis.compare.sides import side_of
+from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
@@ -31,22 +31,14 @@ DISCARDED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proposal:
-    """One of a series: both sides as they may be recorded, what it may spend of the chance of a false keep, and what
-    became of it; `keep` is None until that is decided. `seconds` is how long it took, of the last try where there were
-    several."""
+class Proposal(Judgement):
+    """One of a series, and what became of it: both sides as they may be recorded, and what it may spend of the chance
+    of a false keep. `seconds` is how long it took, of the last try where there were several."""
 
     number: int
     baseline: str
     proposal: str
     alpha: float
-    keep: bool | None = None
-    why: str = ""
-    pairs: int = 0
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    at_least: float | None = None
     seconds: float = 0.0
 
 
@@ -114,8 +106,7 @@ def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Serie
     clock = time.monotonic()
 
     def said(sessions: Sequence[int], over: bool) -> Judgement:
-        results = load(place / STORE_NAME)
-        base, candidate = (side_of(results, id, role) for id, role in zip(sessions, ("base", "candidate"), strict=True))
+        base, candidate = sides_of(load(place / STORE_NAME), sessions)
         return judge_proposal(base, candidate, mine.alpha, series.least, over)
 
     def enough(sessions: Sequence[int]) -> bool:

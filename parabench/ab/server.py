@@ -37,7 +37,7 @@ from parabench.session.resume import SessionState, begin_session, check_traces, 
 from parabench.session.runner import Executor, TrainingRunner
 from parabench.session.session import runner_of
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
-from parabench.store.record import FIRST_BLOCK, AnyCase, Launch, Status
+from parabench.store.record import AnyCase, Launch, Status
 from parabench.store.schema import SCHEMA_VERSION
 from parabench.store.store import Store
 
@@ -56,11 +56,10 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Told(Progress):
-    """Tells the other end how launches go on, as a session's progress, and remembers the `peaks` of each case's ranks.
-    `deadline_s` is that of a case's launch."""
+    """Tells the other end how launches go on, as a session's progress. `deadline_s` is that of a case's launch."""
 
-    def __init__(self, tell: Tell, deadline_s: Callable[[Case], float], peaks: dict[str, list[float]]) -> None:
-        self._tell, self._deadline_s, self._peaks = tell, deadline_s, peaks
+    def __init__(self, tell: Tell, deadline_s: Callable[[Case], float]) -> None:
+        self._tell, self._deadline_s = tell, deadline_s
 
     def launching(self, case: AnyCase, block: int) -> None:
         assert isinstance(case, Case)
@@ -71,9 +70,6 @@ class Told(Progress):
         ok = launch.status is Status.OK
         said = {"label": launch.case.label, "block": launch.block, "how": outcome(launch), "ok": ok}
         self._tell({"tells": "ended", **said})
-        peaks = [each.value for each in launch.samples if each.metric == "peak_rss_bytes" and each.value]
-        if peaks and launch.block >= FIRST_BLOCK:
-            self._peaks[launch.case.id] = peaks
 
 
 class Side:
@@ -91,7 +87,6 @@ class Side:
         self._planned: Planned[Case, Protocol] | None = None
         self._store: Store | None = None
         # Of each case's last launch of its own the peak of each rank's resident set.
-        self._peaks: dict[str, list[float]] = {}
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, {"refused": why} when it cannot be done."""
@@ -167,7 +162,7 @@ class Side:
         self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
         runner = runner_of(self._store, self._state, self._launch)
         assert isinstance(runner, TrainingRunner)
-        runner.progress = Told(self._tell, runner.deadline_s, self._peaks)
+        runner.progress = Told(self._tell, runner.deadline_s)
         self._runner = runner
 
     def explain(self) -> dict[str, Any]:
@@ -208,7 +203,7 @@ class Side:
         assert self._runner is not None
         spec = self._runner.turns_spec(self._cases(cases, block), block)
         own = psutil.Process().memory_info().rss  # about what a rank has before it builds anything
-        seen = (self._peaks.get(case, []) for case in cases)
+        seen = (self._runner.peaks.get(case, []) for case in cases)
         return {"deadline_s": spec.deadline_s, "bytes": sum(max(0.0, peak - own) for each in seen for peak in each)}
 
     def take_turns(self, cases: list[str], block: int, pair: dict[str, str], deadline_s: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from parabench.machine import accelerator
@@ -53,14 +52,18 @@ def cohorts(
         ranks = case.world_size if case.nodes > 1 else None
         alike = (ranks, case.nodes, case.device, case.backend, case.threads)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
-    return [part for each in found.values() for part in _split(each, _most(each, room or {}, held or {}))]
+    parts: list[tuple[Case, ...]] = []
+    for each in found.values():
+        most = _most(each, room or {}, held or {})
+        parts += [tuple(each)] if most is None else _split(each, most)
+    return parts
 
 
-def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float:
-    """How much the training states of these cases may take in one launch."""
+def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float | None:
+    """How much the training states of these cases may take in one launch; None where nobody knows."""
     there = room.get(cases[0].device)
     if there is None:
-        return math.inf
+        return None
     if any(case.id not in held for case in cases):
         return SHARE * there
     beside = max(0.0, *(held[case.id] - state_bytes(case) for case in cases))

@@ -80,7 +80,7 @@ MOST_CHOSEN_ROUNDS = 50
 
 # How many steps a case takes before the first round: DDP rebuilds its buckets after the first; on an accelerator the
 # first ones also choose kernels and make communicators.
-WARM_UP_STEPS = {"cpu": 2, accelerator.TYPE: LEAST_WARMUP}
+WARM_UP_STEPS = {"cpu": TurnsProtocol().warmup, accelerator.TYPE: LEAST_WARMUP}
 
 
 def turns_protocol(

@@ -62,14 +62,10 @@ def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[P
     return [each for each in plan.launches() if (each.case.id, each.block) not in done]
 
 
-def held_by(launch: Launch) -> float | None:
-    """The peak of a launch's memory, as `machine.Room` counts it; None where it is not known."""
-    on_device = launch.case.device == accelerator.TYPE
-    metric = "peak_reserved_bytes" if on_device else "peak_rss_bytes"
-    peaks = [each.value for each in launch.samples if each.metric == metric and each.value]
-    if not peaks:
-        return None
-    return max(peaks) if on_device else sum(peaks) / launch.case.nodes
+def peaks_of(launch: Launch) -> list[float]:
+    """The peak of each rank's memory, as far as it is known: of its process, or of its accelerator."""
+    metric = "peak_reserved_bytes" if launch.case.device == accelerator.TYPE else "peak_rss_bytes"
+    return [each.value for each in launch.samples if each.metric == metric and each.value]
 
 
 def _nobody(*_: Any, **__: Any) -> Any:
@@ -99,8 +95,8 @@ class Runner(Generic[C, P]):
     # share none from then on.
     step_times: dict[str, float | None] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    # By the id of a case: the peak of its memory, as `machine.Room` counts it.
-    held: dict[str, float] = field(default_factory=dict)
+    # By the id of a case: the peak of each rank's memory, of its process or of its accelerator.
+    peaks: dict[str, list[float]] = field(default_factory=dict)
     # By (case id, whether it was launched as a reference, which may take another number of steps).
     _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
@@ -245,17 +241,25 @@ class TrainingRunner(Runner[Case, Protocol]):
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
             alone = [each for each in launches if each.case.id in self.failed]
-            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self.held)
+            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self._held())
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
+
+    def _held(self) -> dict[str, float]:
+        """What launches of their own have held of their room, by the id of the case."""
+        return {
+            case.id: max(peaks) if case.device == accelerator.TYPE else sum(peaks) / case.nodes
+            for case in self.plan.cases
+            if (peaks := self.peaks.get(case.id))
+        }
 
     def _finish(self, launch: Launch) -> None:
         if launch.status is not Status.OK and launch.block >= FIRST_BLOCK:
             self.failed.add(launch.case.id)
         elif launch.block == FIRST_BLOCK:
             self.step_times[launch.case.id] = launch_number(launch.step_times(Phase.MEASURE), launch.case.device)
-            if (held := held_by(launch)) is not None:
-                self.held[launch.case.id] = held
+            if peaks := peaks_of(launch):
+                self.peaks[launch.case.id] = peaks
         super()._finish(launch)
 
     def run_turns(self, planned: Sequence[PlannedLaunch[Case]]) -> None:

@@ -39,9 +39,9 @@ class Judgement:
     where unknown.
     """
 
-    keep: bool | None
-    why: str
-    pairs: int
+    keep: bool | None = None
+    why: str = ""
+    pairs: int = 0
     gain: float | None = None
     low: float | None = None
     high: float | None = None

@@ -48,6 +48,12 @@ def side_of(results: Results, session: str | int | None = None, role: str = "bas
     return SessionData(results, chosen, role)
 
 
+def sides_of(results: Results, sessions: Sequence[int]) -> tuple[SessionData, SessionData]:
+    """Base and candidate, the sessions with these ids of results that are loaded. Raises UsageError, as `side_of`."""
+    base, candidate = sessions
+    return side_of(results, base, "base"), side_of(results, candidate, "candidate")
+
+
 def interleaved(base: SessionData, candidate: SessionData) -> bool:
     """Whether both took turns in one run, so that what drifted, drifted for both."""
     own, other = base.session.interleaved, candidate.session.interleaved

@@ -20,6 +20,7 @@ import numpy as np
 from parabench.analysis.ranking.objectives import STEP
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
+from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import only_ranked, same_work, timed_launches
 from parabench.analysis.text import format
 from parabench.store.columns import Rows
@@ -75,16 +76,16 @@ def standings(launches: Rows) -> Iterator[Look]:
     for _, of_work in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
         own, blocks = _in_turns(only_ranked(timed_launches(of_work)))
         if len(blocks) >= FIRST_LOOK:
-            yield _look(own, blocks, seconds, ())
+            yield _look(own, blocks[-1], seconds, ())
 
 
 def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     """The looks at the launches of one work that count; `seconds` says when each block had ended."""
     own, blocks = _in_turns(own)
     looks: list[Look] = []
-    for number in range(FIRST_LOOK, len(blocks) + 1):
+    for block in blocks[FIRST_LOOK - 1 :]:
         before = looks[-1].racing if looks else None
-        looks.append(_look(own[own["block"] <= blocks[number - 1]], blocks[:number], seconds, before))
+        looks.append(_look(own[own["block"] <= block], block, seconds, before))
     return tuple(looks)
 
 
@@ -94,13 +95,18 @@ def _in_turns(own: Rows) -> tuple[Rows, list[int]]:
     return own, sorted({int(block) for block in own["block"]})
 
 
-def _look(own: Rows, blocks: Sequence[int], seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
-    """What launches of these blocks say after the last; `before` were in the race until then, None for all cases."""
+def confidences(own: Rows, cases: Sequence[str]) -> Numbers:
+    """At what confidence each of these cases leaves by shared launches: that of the look of its last one."""
+    blocks = sorted({*own["block"]})
+    last = dict(sorted(zip(own["case_id"], own["block"], strict=True), key=itemgetter(1)))
+    return np.array([confidence_of(max(FIRST_LOOK, blocks.index(last[case]) + 1)) for case in cases])
+
+
+def _look(own: Rows, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
+    """What shared launches up to `block` say; `before` were in the race until then, None for all cases."""
     effects = fit(own)
     best = effects.cases[int(np.argmin(effects.levels))]
-    last = dict(sorted(zip(own["case_id"], own["block"], strict=True), key=itemgetter(1)))
-    looks = [max(FIRST_LOOK, blocks.index(last[case]) + 1) for case in effects.cases]
-    asked = np.array([confidence_of(number) for number in looks])
+    asked = confidences(own, effects.cases)
     racing = tuple(effects.indistinguishable(best, asked))
     sure, wide = effects.behind_best(best, asked), effects.behind_best(best, CONFIDENCE)
     apart = {
@@ -109,8 +115,8 @@ def _look(own: Rows, blocks: Sequence[int], seconds: Mapping[int, float], before
         if case not in racing
     }
     return Look(
-        blocks[-1],
-        seconds[blocks[-1]],
+        block,
+        seconds[block],
         racing,
         tuple(Exit(case, math.expm1(by), math.expm1(by - sure[case])) for case, by in apart.items()),
         format.number_or_none(math.expm1(max(wide[case] for case in racing))),

@@ -19,7 +19,7 @@ from parabench.analysis.ranking.objectives import STEP, Objective, basis, number
 from parabench.analysis.ranking.pareto import front, launch_ids
 from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit
+from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
 from parabench.analysis.tables import case_columns, only_ranked, same_work, timed_launches, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
@@ -184,10 +184,9 @@ def _sharpness(effects: Effects, first: str, near: list[str], good: Rows) -> tup
         return half_width, None
     # At least one: a missing launch can make the interval wide where the plan's blocks would have been enough.
     had, next_has = float(effects.n_blocks), 1.0
-    if "turns" in good:
+    if (weights := turn_weights(good)) is not None:
         # In a race launches of fewer cases have more turns of each.
-        turns = np.asarray(good["turns"], dtype=float)
-        of_first = turns[np.asarray(good["case_id"]) == first] / turns.mean()
+        of_first = weights[np.asarray(good["case_id"]) == first]
         had, next_has = of_first.sum(), of_first[-1]
     return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
 

@@ -292,7 +292,7 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
     if len(np.unique(shared)) == len(y):
         return _fit(case, block, y)
-    inner = _fit(case, shared, y, _weights(launches, shared))
+    inner = _fit(case, shared, y, turn_weights(launches))
     cohort = np.unique(inner._layout.component[: len(inner.cases)], return_inverse=True)[1]
     # What a case has over an average case of its cohort, and the level of each launch for such a case.
     over = inner.levels - (np.bincount(cohort, inner.levels) / np.bincount(cohort))[cohort]
@@ -308,12 +308,15 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     return StratifiedEffects(**fields, between=between, cohort=at)
 
 
-def _weights(launches: Rows, shared: np.ndarray) -> Numbers | None:
-    """Of launches by how many `turns` they are made of, on average 1: one of twice as many has half the variance."""
+def turn_weights(launches: Rows) -> Numbers | None:
+    """Of launches by how many `turns` they are made of, on average 1 of those that share a launch with others: one of
+    twice as many has half the variance. None where that is not known."""
     if "turns" not in launches:
         return None
     turns = np.asarray(launches["turns"], dtype=float)
-    _, at, size = np.unique(shared, return_inverse=True, return_counts=True)
+    _, at, size = np.unique(np.asarray(launches["shared_launch"]), return_inverse=True, return_counts=True)
+    if not (size > 1).any():
+        return None
     found: Numbers = turns / turns[size[at] > 1].mean()
     return found
 
