@@ -87,18 +87,15 @@ class CarryOver:
         """Whether one that was found is larger than what differences are worth."""
         return any(abs(each.size or 0.0) > MATTERS for each in self.found.values())
 
-    @property
-    def hopeless(self) -> bool:
-        """Whether it matters with as many settling steps as are ever taken: launches of their own have the answer."""
-        return self.matters and self.settle >= MOST_SETTLE
 
-
-def settle_for(seen: CarryOver, look: int = 2) -> int:
-    """How many settling steps the next launches should have: twice as many where what was found matters. The tests may
-    be asked after each launch; the `look`, 2 or more, is how many there were, and the errors of all add up to ALPHA."""
+def settle_for(seen: CarryOver, look: int = 2) -> int | None:
+    """How many settling steps the next launches should have: twice as many where what was found matters, None where
+    MOST_SETTLE did not help, and launches of their own have the answer. The tests may be asked after each launch; the
+    `look`, 2 or more, is how many there were, and the errors of all add up to ALPHA."""
     sure = ALPHA / (look * (look - 1)) / len(TESTS)
-    large = any(abs(each.size or 0.0) > MATTERS and (each.p or 0.0) <= sure for each in seen.found.values())
-    return min(MOST_SETTLE, 2 * max(1, seen.settle)) if large else seen.settle
+    if not any(abs(each.size or 0.0) > MATTERS and (each.p or 0.0) <= sure for each in seen.found.values()):
+        return seen.settle
+    return None if seen.settle >= MOST_SETTLE else min(MOST_SETTLE, 2 * max(1, seen.settle))
 
 
 def carry_over(seen: SessionData) -> CarryOver | None:

@@ -105,6 +105,11 @@ class Session:
         protocol = self.plan.get("protocol") or {}
         return protocol.get("launches", 0) is None and protocol.get("rounds") != 0
 
+    @property
+    def isolated(self) -> bool:
+        """Whether its cases have launches of their own because turns disturbed each other."""
+        return bool(self.plan.get("isolated"))
+
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError when the session, of that store, is of another kind."""
         if self.kind != kind:

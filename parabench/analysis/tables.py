@@ -18,6 +18,7 @@ import numpy as np
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.turns import (
+    isolated,
     pair_launches,
     paired_numbers,
     shared_launches,
@@ -125,7 +126,9 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
         if (pair != ids).any():
             numbers = paired_numbers(ids, in_turns, pair, numbers, told, steps)
         turns = turn_counts(in_turns, told)
-        numbers = np.where(superseded(in_turns, launches["session_id"], told), np.nan, numbers)
+        numbers = np.where(
+            superseded(in_turns, launches["session_id"], told, isolated(table["facts"])), np.nan, numbers
+        )
     return table.assign(in_turns=in_turns, shared_launch=first, turns=turns, launch_step_s=numbers)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parabench.plan.turns import TurnsProtocol
+from parabench.plan.turns import ISOLATED, TurnsProtocol
 from parabench.store.columns import Array, Rows
 from parabench.store.record import Status
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What the facts hold, as JSON, of a launch that several cases shared.
 IN_TURNS = '"turns": {'
+_ISOLATED = f'"{ISOLATED}": true'
 # The share of rounds that count for nothing at each end: a turn into which another process came is no measure of its
 # case. On two quiet cores (12 cases and a twin, 6 launches of 20 rounds) a launch's number had a standard deviation of
 # 2.4 % with it, 2.4 % with none, 2.6 % with 0.2 and 3.1 % with the median of rounds.
@@ -59,10 +60,15 @@ def pair_launches(ids: Array, case: Array, block: Array, told: Array) -> Array:
     return found
 
 
-def superseded(in_turns: Array, session: Any, told: Array) -> Array:
-    """Whether each launch had fewer settling steps than a later one of its session: carry-over has asked for more, and
-    what was measured without them does not count."""
-    settle = np.zeros(len(told))
+def isolated(facts: Array) -> Array:
+    """Whether each launch was made because turns disturbed each other, as its facts tell."""
+    return np.array([_ISOLATED in (text or "") for text in facts.tolist()], dtype=bool)
+
+
+def superseded(in_turns: Array, session: Any, told: Array, alone: Array) -> Array:
+    """Whether each launch had fewer settling steps than a later one of its session, or was shared where another is
+    `isolated`: carry-over has asked for that, and what was measured without it does not count."""
+    settle = np.where(alone, np.inf, 0.0)
     settle[in_turns] = [turns["protocol"]["settle"] for turns in told[in_turns]]
     most = {at: settle[np.asarray(session) == at].max() for at in set(np.asarray(session).tolist())}
     found: Array = in_turns & (settle < [most[at] for at in np.asarray(session).tolist()])

@@ -69,7 +69,8 @@ class Plan(Generic[C, P]):
     """What a session will do, decided before anything is launched.
 
     `extra` are the blocks that came after those of the protocol, each with the ids of the cases that it launches.
-    `settle` is how many settling steps turns have, where carry-over asked for more than usual.
+    `settle` is how many settling steps turns have, where carry-over asked for more than usual; `isolated` says that
+    they did not help, and cases have launches of their own from then on.
     """
 
     cases: tuple[C, ...]
@@ -78,6 +79,7 @@ class Plan(Generic[C, P]):
     seed: int
     extra: tuple[tuple[str, ...], ...] = ()
     settle: int | None = None
+    isolated: bool = False
 
     @property
     def kind(self) -> str:
@@ -92,7 +94,7 @@ class Plan(Generic[C, P]):
     @property
     def takes_turns(self) -> bool:
         """Whether cases share launches, in all blocks but the first, in which each has one of its own."""
-        return isinstance(self.protocol, Protocol) and self.protocol.takes_turns
+        return isinstance(self.protocol, Protocol) and self.protocol.takes_turns and not self.isolated
 
     @property
     def races(self) -> bool:
@@ -142,6 +144,7 @@ class Plan(Generic[C, P]):
             "blocks": self.protocol.blocks,
             "extra": [list(block) for block in self.extra],
             "settle": self.settle,
+            "isolated": self.isolated,
         }
 
     @classmethod
@@ -169,6 +172,7 @@ class Plan(Generic[C, P]):
             seed=values["seed"],
             extra=tuple(tuple(block) for block in values.get("extra", ())),
             settle=values.get("settle"),
+            isolated=values.get("isolated", False),
         )
 
 

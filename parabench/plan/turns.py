@@ -78,6 +78,9 @@ FEWEST_TIMED, MOST_TIMED = 1, 100
 MOST_CHOSEN_ROUNDS = 50
 
 
+# The fact of a launch that a case has to itself because turns disturb each other: then no shared one counts.
+ISOLATED = "isolated"
+
 # How many steps a case takes before the first round: DDP rebuilds its buckets after the first; on an accelerator the
 # first ones also choose kernels and make communicators.
 WARM_UP_STEPS = {"cpu": TurnsProtocol().warmup, accelerator.TYPE: LEAST_WARMUP}

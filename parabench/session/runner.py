@@ -20,7 +20,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
-from parabench.plan.turns import TurnsProtocol, turns_protocol
+from parabench.plan.turns import ISOLATED, TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.progress import Progress
 from parabench.store.record import (
@@ -138,6 +138,8 @@ class Runner(Generic[C, P]):
         """Launch a case whose reference was run."""
         launch = self._launch(planned.case, planned.block)
         launch.position = planned.position
+        if self.plan.isolated:
+            launch.facts[ISOLATED] = True
         self._judge(launch, planned.case)
         self._finish(launch)
 

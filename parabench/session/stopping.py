@@ -100,11 +100,11 @@ class AdaptiveStopping:
         self, seen: SessionData, store: Store, plan: Plan[C, P], log: Callable[[str], None]
     ) -> Plan[C, P] | None:
         """`plan` with blocks of all cases, as many as a race begins with, whose turns have more settling steps, where
-        carry-over asks for it; what was measured with fewer does not count then. None where it does not, or there is
-        no time."""
+        carry-over asks for it, or which share no launch, where these did not help; what was measured before does not
+        count then. None where it does not, or there is no time."""
         from parabench.analysis.carry_over import MATTERS, carry_over, settle_for
 
-        tested = seen.once(carry_over)
+        tested = None if plan.isolated else seen.once(carry_over)
         if tested is None or (self.budget_s is not None and self.clock() - self.began > self.budget_s):
             return None
         settle = settle_for(tested, max(2, tested.launches))
@@ -112,9 +112,13 @@ class AdaptiveStopping:
             return None
         log(
             f"a turn depends on the one before it by more than {100 * MATTERS:g} % of a step: all cases begin anew, "
-            f"with {settle} settling steps"
+            + (
+                f"with {settle} settling steps"
+                if settle
+                else f"in launches of their own: {tested.settle} settling steps did not help"
+            )
         )
-        plan = replace(plan, settle=settle)
+        plan = replace(plan, settle=settle) if settle else replace(plan, isolated=True)
         for _ in range(RACE_LAUNCHES):
             plan = _with_block(store, seen.session.id, plan, [case.id for case in plan.cases])
         return plan

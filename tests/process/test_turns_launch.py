@@ -170,7 +170,6 @@ def test_what_a_case_leaves_behind_for_the_next_turn_is_found(tmp_path):
     assert seen.launches == 2
     assert seen.found["after"].case_id == cases[1].id
     assert seen.found["after"].low > 0.1
-    assert seen.hopeless is False
     assert settle_for(seen) == 2
 
 

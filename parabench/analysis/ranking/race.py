@@ -74,14 +74,14 @@ def standings(launches: Rows) -> Iterator[Look]:
     """The last look at the race of each work of a launch table that has come to one; nobody is said to have left."""
     seconds = seconds_at(launches)
     for _, of_work in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
-        own, blocks = _in_turns(only_ranked(timed_launches(of_work)))
+        own, blocks = _raced(only_ranked(timed_launches(of_work)))
         if len(blocks) >= FIRST_LOOK:
             yield _look(own, blocks[-1], seconds, ())
 
 
 def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     """The looks at the launches of one work that count; `seconds` says when each block had ended."""
-    own, blocks = _in_turns(own)
+    own, blocks = _raced(own)
     looks: list[Look] = []
     for block in blocks[FIRST_LOOK - 1 :]:
         before = looks[-1].racing if looks else None
@@ -89,9 +89,10 @@ def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     return tuple(looks)
 
 
-def _in_turns(own: Rows) -> tuple[Rows, list[int]]:
-    """The launches that cases shared, and their blocks."""
-    own = own[np.asarray(own["in_turns"], dtype=bool)]
+def _raced(own: Rows) -> tuple[Rows, list[int]]:
+    """The launches that cases shared, or all where none that they shared counts, and their blocks."""
+    shared = np.asarray(own["in_turns"], dtype=bool)
+    own = own[shared] if shared.any() else own
     return own, sorted({int(block) for block in own["block"]})
 
 

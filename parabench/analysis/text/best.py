@@ -28,7 +28,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     """All answers of a session of trainings, by one objective; for a step's time also what ranks hold, and the command
     that would settle what is open."""
     parts = [part for answer in answers for part in _parts(answer)]
-    parts.append(_noise(seen))
+    parts.append([*_noise(seen), *_carried_over(seen, small=False)])
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
@@ -46,7 +46,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
-    return [*said[0], *said[1], *_noise(seen), *_settling(seen, answers)]
+    return [*said[0], *said[1], *_noise(seen), *_carried_over(seen, small=False), *_settling(seen, answers)]
 
 
 def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str, str]]:
@@ -76,8 +76,7 @@ def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str
 
 def of_turns(seen: SessionData) -> list[str]:
     """What launches that cases shared say of themselves, a line each: the noise floor, and what turns carry over."""
-    tested = seen.once(carry_over)
-    return [*_noise(seen), *([turns.sentence(tested, seen.labels)] if tested else [])]
+    return [*_noise(seen), *_carried_over(seen)]
 
 
 def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
@@ -92,6 +91,14 @@ def _noise(seen: SessionData) -> list[str]:
     """How much two copies of a configuration differed, where one was measured twice."""
     floor = seen.once(noise_floor)
     return [turns.noise_sentence(floor, seen.labels)] if floor else []
+
+
+def _carried_over(seen: SessionData, *, small: bool = True) -> list[str]:
+    """What turns carry over; what is too `small` to matter only where that is asked for."""
+    tested = seen.once(carry_over)
+    if tested is None or not (small or tested.matters):
+        return []
+    return [turns.sentence(tested, seen.labels, seen.session.isolated)]
 
 
 def _held(seen: SessionData) -> list[str]:

@@ -35,11 +35,13 @@ def found(seen: CarryOver, labels: Mapping[str, str]) -> Iterator[tuple[str | No
         yield effect.case_id, said
 
 
-def sentence(seen: CarryOver, labels: Mapping[str, str]) -> str:
-    """The largest effect that was found; where none was, how much is ruled out."""
+def sentence(seen: CarryOver, labels: Mapping[str, str], isolated: bool = False) -> str:
+    """The largest effect that was found, and whether cases were `isolated` for it; where none was, how much is ruled
+    out."""
     if seen.found:
         effects = zip(seen.found.values(), found(seen, labels), strict=True)
-        return max(effects, key=lambda each: abs(each[0].size or 0.0))[1][1]
+        said = max(effects, key=lambda each: abs(each[0].size or 0.0))[1][1]
+        return f"{said} So the answer comes from launches of their own." if isolated else said
     of = format.count(seen.launches, "shared launch")
     ends = [abs(end) for each in seen.tests["after"] for end in (each.low, each.high) if end is not None]
     bound = f": a turn depends on the case before it by less than {format.percent(max(ends))} (95 %)" if ends else ""

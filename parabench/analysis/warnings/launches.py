@@ -185,7 +185,9 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
         yield Finding(
             code="carry_over",
             message=said,
-            advice="Trust no smaller difference between cases that shared launches; launches of their own (--rounds 0) "
+            advice="The shared launches do not count: the answer comes from launches of their own."
+            if seen.session.isolated
+            else "Trust no smaller difference between cases that shared launches; launches of their own (--rounds 0) "
             "carry nothing over.",
             case_id=case_id,
         )

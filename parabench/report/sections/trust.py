@@ -18,7 +18,7 @@ from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, 
 MOST_EXCLUDED = 100
 NEVER_DELETED = "Outliers are never deleted: every launch that succeeded counts."
 _NO_NUMBER = "no measured step has a known length"
-_SUPERSEDED = "a later launch had more settling steps, because of carry-over"
+_SUPERSEDED = "because of carry-over, later launches had more settling steps, or one case each"
 _WHY_NO_COUNT = {
     REFERENCE_BLOCK: "other launches are verified against it",
     EXPLAIN_BLOCK: "NCCL logs in it, which takes time",

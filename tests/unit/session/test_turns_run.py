@@ -14,6 +14,7 @@ import fake_turns
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
+from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
@@ -258,12 +259,14 @@ def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_pat
 
 
 class Messy(FakeLauncher):
-    """Whatever follows the first case is slow in its first two steps."""
+    """Whatever follows the first case is slow in its first two steps, or by what it has `left`."""
+
+    left = (0.5, 0.5, 0.0)
 
     def _take_turns(self, spec):
         launch = super()._take_turns(spec)
         names = [case.id for case in spec.cases]
-        left = {min(names): (0.5, 0.5, 0.0)}
+        left = {min(names): self.left}
         rng = np.random.default_rng(spec.protocol.seed)
         of = fake_turns.shared(
             names, rng, seed=0, protocol=spec.protocol, left_behind=left, noise=0.02, of_launch=0.0, disturbed=0.0
@@ -299,3 +302,30 @@ def test_where_turns_carry_over_all_begin_anew_with_more_settling_steps(run, tmp
     assert seen.session.plan["settle"] == 2
     code, _ = run(Messy(), rounds=12, resume=True, **asked)
     assert code == 0
+
+
+class Hopeless(Messy):
+    """However many settling steps a turn has."""
+
+    left = (0.5,) * 40
+
+
+@pytest.mark.parametrize("race", [True, False])
+def test_where_settling_steps_do_not_help_launches_of_their_own_have_the_answer(run, tmp_path, race):
+    fake = Hopeless()
+    asked = {"launches": None, "budget": 1.0} if race else {"launches": 2, "until_decided": True}
+    code, said = run(fake, rounds=12, **asked)
+    assert code == 0
+    assert "all cases begin anew, in launches of their own: 8 settling steps did not help" in said
+    shared = [at for at, spec in enumerate(fake.specs) if spec.kind == "turns"]
+    assert [fake.specs[at].protocol.settle for at in shared] == [1, 1, 2, 2, 4, 4, 8, 8]
+    assert "So the answer comes from launches of their own." in said
+    seen = session_data(load(tmp_path / "out" / "results.db"))
+    assert not seen.timed["in_turns"].any()
+    assert set(seen.timed["block"]) >= {0, 9, 10}
+    (warning,) = (each for each in session_warnings(seen) if each.code == "carry_over")
+    assert warning.advice == "The shared launches do not count: the answer comes from launches of their own."
+    # Who resumes goes on with launches of their own.
+    again = Hopeless()
+    run(again, rounds=12, resume=True, **asked)
+    assert all(spec.kind != "turns" for spec in again.specs)
