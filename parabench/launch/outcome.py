@@ -62,7 +62,12 @@ def diagnose(
 
 def _moment(node: NodeResult, error: RankError) -> tuple[bool, float]:
     """When it failed, on the clock of its node; that another rank's end ended it, it says itself."""
-    return any(echo in error.message for echo in ECHOES), error.at - node.began_s
+    return is_echo(error), error.at - node.began_s
+
+
+def is_echo(error: RankError) -> bool:
+    """Whether a rank failed because another one was gone."""
+    return any(echo in error.message for echo in ECHOES)
 
 
 def _on(node: NodeResult, nodes: Sequence[NodeResult]) -> str:

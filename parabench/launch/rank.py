@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import FileStore
 from parabench.collectives import join
 from parabench.files import hand_over_file
 from parabench.launch import hang
+from parabench.launch.outcome import is_echo
 from parabench.launch.results import RankError, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
@@ -27,6 +28,10 @@ from parabench.machine import accelerator
 from parabench.probes.sampler import leave_pid
 from parabench.signals import die_with_parent
 from parabench.store.record import AnyCase
+
+# How long a rank that failed stays: so long that its peers are known to have failed later, and where it failed only
+# because one of them is gone, so long that the driver has surely seen that one's end.
+CAUSE_S, ECHO_S = 0.25, 2.0
 
 
 def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
@@ -40,17 +45,17 @@ def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
     hang.listen(env.folder, rank)
     # Ranks inherit what the fork server's environment was when it started; a launch's own travels with it.
     os.environ.update(env.environment)
-    failed = False
+    why = None
     try:
         text = json.dumps(workload.measure(spec, env, rank).to_dict())
     except BaseException as error:
-        failed = True
+        why = error_of(error)
         hang.settle()
-        text = json.dumps(RankReport(rank=rank, error=error_of(error)).to_dict())
+        text = json.dumps(RankReport(rank=rank, error=why).to_dict())
     hand_over_file(report_path(env.folder, rank), text)
-    if failed:
-        # When a rank dies, its peers fail a moment later: let the driver see the first cause first.
-        time.sleep(0.25)
+    if why is not None:
+        # When a rank dies, its peers fail a moment later: let the driver see the first cause first, however busy it is.
+        time.sleep(ECHO_S if is_echo(why) else CAUSE_S)
         sys.exit(1)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from parabench.machine import accelerator
 from parabench.machine.machine import Room
@@ -35,7 +36,10 @@ def why_alone(case: Case) -> str | None:
 
 
 def cohorts(
-    cases: Sequence[Case], room: Room | None = None, held: Mapping[str, float] | None = None
+    cases: Sequence[Case],
+    room: Room | None = None,
+    held: Mapping[str, float] | None = None,
+    may_share_modules: bool = False,
 ) -> list[tuple[Case, ...]]:
     """`cases` by those that share a launch, in their order; what can share with none is by itself.
 
@@ -45,7 +49,8 @@ def cohorts(
     Those whose training states would not fit into their `room` are split evenly among several launches: into SHARE of
     it, or where launches of their own have shown what all of them `held`, by the case's id, into what of SEEN_SHARE the
     one that needs most beside its state leaves. Cases in another order are split otherwise: as every block has its own,
-    each two cases soon meet.
+    each two cases soon meet. Where it takes fewer launches, and `may_share_modules`, cases with a module in common
+    (`module_of`) have one training state.
     """
     found: dict[object, list[Case]] = {}
     for case in cases:
@@ -55,8 +60,37 @@ def cohorts(
     parts: list[tuple[Case, ...]] = []
     for each in found.values():
         most = _most(each, room or {}, held or {})
-        parts += [tuple(each)] if most is None else _split(each, most)
+        if most is None:
+            parts.append(tuple(each))
+            continue
+        own = _split([[case] for case in each], most)
+        modules = _split(_by_module(each), most) if may_share_modules and len(own) > 1 else own
+        parts += own if len(own) <= len(modules) else modules
     return parts
+
+
+def module_of(case: Case) -> object:
+    """What cases of DDP have in common that differ in nothing but how gradients travel: a module that one wraps can be
+    wrapped anew for another. Any other case is its own."""
+    # A static graph is learnt in the first backward.
+    return case if case.strategy != "ddp" or case.static_graph else _OF_MODULE(case)
+
+
+_OF_MODULE = attrgetter(*(name for name in DEFAULTS if name not in ("bucket_mib", "algorithm", "ranks_per_node")))
+
+
+def share_modules(cases: Sequence[Case], room: Room | None = None, held: Mapping[str, float] | None = None) -> bool:
+    """Whether these cases of a launch fit into their `room` only with one training state for all with a module in
+    common; see `cohorts`."""
+    most = _most(cases, room or {}, held or {})
+    return most is not None and sum(map(state_bytes, cases)) > most and len(_by_module(cases)) < len(cases)
+
+
+def _by_module(cases: Sequence[Case]) -> list[list[Case]]:
+    found: dict[object, list[Case]] = {}
+    for case in cases:
+        found.setdefault(module_of(case), []).append(case)
+    return list(found.values())
 
 
 def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float | None:
@@ -95,18 +129,19 @@ def state_bytes(case: Case) -> float:
     return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes
 
 
-def _split(cases: Sequence[Case], most: float) -> Iterator[tuple[Case, ...]]:
-    """The fewest even parts of `cases` of which none takes more; a case that takes more is by itself."""
-    states = {case: state_bytes(case) for case in cases}
-    small = [case for case in cases if states[case] <= most]
-    yield from ((case,) for case in cases if states[case] > most)
+def _split(modules: Sequence[Sequence[Case]], most: float) -> list[tuple[Case, ...]]:
+    """The fewest even parts of the cases of `modules`, each of which has one training state, so that none takes more; a
+    module that takes more is by itself."""
+    states = [max(map(state_bytes, cases)) for cases in modules]
+    large = [tuple(cases) for cases, state in zip(modules, states, strict=True) if state > most]
     for count in itertools.count(1):
         parts: list[list[Case]] = [[] for _ in range(count)]
         held = [0.0] * count
-        for case in small:
-            least = held.index(min(held))
-            parts[least].append(case)
-            held[least] += states[case]
+        for cases, state in zip(modules, states, strict=True):
+            if state <= most:
+                least = held.index(min(held))
+                parts[least] += cases
+                held[least] += state
         if max(held) <= most:
-            yield from (tuple(part) for part in parts if part)
-            return
+            return large + [tuple(part) for part in parts if part]
+    raise AssertionError("itertools.count never ends")

@@ -28,7 +28,8 @@ LONG_EVERY = 16
 class TurnsProtocol(Checked):
     """How cases take turns: `warmup` steps of each, then `rounds` of a turn each: `settle` steps that do not count and
     `timed` ones, or as many as `own` says of each case. Of every LONG_EVERY rounds one has turns of `long` times as
-    many timed steps. `seed` decides the orders, and which rounds are long."""
+    many timed steps. `seed` decides the orders, and which rounds are long. With `share_modules` cases that have a
+    module in common (`cohorts.module_of`) train one: each wraps it anew before its turn, and takes a step besides."""
 
     rounds: Annotated[int, Field(least=1)] = 20
     settle: Annotated[int, Field(least=0)] = 1
@@ -37,6 +38,7 @@ class TurnsProtocol(Checked):
     long: Annotated[int, Field(least=1)] = 4
     warmup: Annotated[int, Field(least=2)] = 2
     seed: Annotated[int, Field(least=0)] = 0
+    share_modules: bool = False
 
     def timed_of(self, place: int) -> int:
         """How many steps of a turn count, of the case at `place` of its cohort."""

@@ -21,7 +21,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import RANKS_PER_CORE, Machine, Room, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, cohorts, state_bytes, twin_of, why_alone
+from parabench.plan.cohorts import SHARE, cohorts, module_of, share_modules, state_bytes, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
@@ -166,7 +166,7 @@ def _until(stopping: AdaptiveStopping) -> str:
 def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
     """Which cases share launches, and which do not, with the reason."""
     protocol = turns_protocol(plan.protocol, plan.seed, FIRST_BLOCK, [None] * len(plan.cases))
-    every = cohorts(plan.cases, room)
+    every = cohorts(plan.cases, room, may_share_modules=True)
     together = [cohort for cohort in every if why_alone(cohort[0]) is None]
     alike = Counter(map(_cohort, together)).items()
     said = format.joined(f"{cohort} ({n:,} launches)" if n > 1 else cohort for cohort, n in alike)
@@ -181,6 +181,10 @@ def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
         yield from (f"           measured twice: {label}" for label in twins)
     alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
     yield from (f"           never shared: {why}" for why in alone)
+    for cohort in together:
+        if share_modules(cohort, room):
+            common = format.joined(str(n) for n in Counter(map(module_of, cohort)).values() if n > 1)
+            yield f"           {common} cases of DDP train one module in turn: memory has no room for one each"
     if len(every) > len(cohorts(plan.cases)):
         held = format.mebibytes(sum(state_bytes(case) for cohort in together for case in cohort))
         there = format.mebibytes(room[together[0][0].device])
@@ -329,7 +333,7 @@ def count_launches(measured: Sequence[ExpectedLaunch], room: Room) -> int:
         if isinstance(protocol, TurnsProtocol):
             shared[block].append(case)
     alone = len(measured) - sum(map(len, shared.values()))
-    return alone + sum(len(cohorts(cases, room)) for cases in shared.values())
+    return alone + sum(len(cohorts(cases, room, may_share_modules=True)) for cases in shared.values())
 
 
 def _as_measured(known: Known, case: Any, block: int, protocol: Any) -> float | None:

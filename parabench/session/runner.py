@@ -15,7 +15,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Room
 from parabench.plan.case import Case
-from parabench.plan.cohorts import cohorts, twin_of, why_alone
+from parabench.plan.cohorts import cohorts, share_modules, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
@@ -243,7 +243,7 @@ class TrainingRunner(Runner[Case, Protocol]):
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
             alone = [each for each in launches if each.case.id in self.failed]
-            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self._held())
+            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self._held(), True)
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 
@@ -301,7 +301,8 @@ class TrainingRunner(Runner[Case, Protocol]):
         plan = self.plan
         if plan.protocol.self_check:
             cases = (*cases, twin_of([case for case in plan.cases if case in cases]))
-        protocol = self._turns_of(cases, block)
+        shared = share_modules(cases, self.room, self._held())
+        protocol = replace(self._turns_of(cases, block), share_modules=shared)
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)
         else:

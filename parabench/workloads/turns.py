@@ -24,12 +24,13 @@ from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts
 from parabench.plan.turns import BUILD, WARM_UP, Turn, TurnsProtocol, turns
-from parabench.probes.replicas import checksums, replicas_apart
+from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock
 from parabench.store.record import Launch, Phase, Status
-from parabench.strategies.base import ParallelModel, RankInfo
-from parabench.workloads.trainer import Material, Training, build, prepare, train
-from parabench.workloads.training import TrainingReport, report_of, samples
+from parabench.strategies.base import RankInfo
+from parabench.workloads.arms import Arm, builders, built, told_of
+from parabench.workloads.trainer import Material, prepare
+from parabench.workloads.training import TrainingReport, samples
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +77,8 @@ class TurnsWorkload(Workload):
         torch.set_num_threads(largest.threads)
         info = RankInfo(rank, spec.world_size, device_of(largest))
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
-        materials = {place: prepare(case, info) for place, case in enumerate(cases) if rank < case.world_size}
+        first = builders(cases, spec.protocol.share_modules)
+        materials = {place: prepare(cases[place], info) for place in set(first) if rank < cases[place].world_size}
         clock = join_group(replace(largest, algorithm="native"), env, rank)
         report = take_turns(spec, env, info, materials)
         # As after a training: what uses a group goes before the group.
@@ -129,17 +131,6 @@ class TurnsWorkload(Workload):
             launch.arms.append(arm)
 
 
-@dataclass(slots=True)
-class Arm:
-    """A case of the launch in one rank: its training as it was built, and how many steps it has taken."""
-
-    case: Case
-    training: Training
-    parallel: ParallelModel
-    known: dict[str, Any]
-    taken: int = 0
-
-
 def cases_of(spec: LaunchSpec) -> tuple[Case, ...]:
     """The cases of a launch of this kind."""
     return tuple(cast(Case, each) for each in spec.cases)
@@ -153,6 +144,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
     clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
     hang.watch(clock, info.device)
     cases = cases_of(spec)
+    first = builders(cases, spec.protocol.share_modules)
     arms: dict[int, Arm] = {}
     at = BUILD
     partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
@@ -175,7 +167,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
             if partner:
                 partner.next_turn()
             groups.barrier()
-        if turn.arm not in materials:
+        if first[turn.arm] not in materials:
             # It has come further than those it waits for.
             for _ in range(turn.steps * MARKS):
                 clock.mark()
@@ -183,15 +175,18 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         if turn.round == BUILD:
             clock.mark()
             use(turn.arm)
-            arms[turn.arm] = built(cases[turn.arm], info, materials[turn.arm])
+            if first[turn.arm] == turn.arm:
+                arms[turn.arm] = built(cases[turn.arm], info, materials[turn.arm])
+            else:
+                arms[turn.arm] = Arm(cases[turn.arm], arms[first[turn.arm]].module)
             for _ in range(MARKS - 2):
                 clock.skip()
             clock.mark()
             continue
         arm = arms[turn.arm]
         use(turn.arm)
-        train(arm.training, clock, range(arm.taken, arm.taken + turn.steps))
-        arm.taken += turn.steps
+        arm.wrap(info)
+        arm.take(clock, turn.steps)
     gc.enable()
     clock.finish()
     # What is read of a training takes time too, and somebody may still have the last turn.
@@ -202,19 +197,9 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         report.facts["first"] = partner.first
     for place, arm in arms.items():
         use(place)
-        report.arms[place] = told = report_of(arm.case, info.rank, arm.training, arm.parallel, arm.known)
-        told.checksums |= checksums(arm.parallel, arm.case.world_size)
+        report.arms[place] = told_of(arm, info.rank)
     groups.close()
     return report
-
-
-def built(case: Case, info: RankInfo, material: Material) -> Arm:
-    """A case's training, over the default group. Raises RuntimeError where groups of its own run by another algorithm
-    than the case says."""
-    others = join.known_groups() - {torch.distributed.group.WORLD}
-    training, parallel, known = build(case, replace(info, world_size=case.world_size), material)
-    join.check_groups(info.device, case.backend, case.algorithm, others)
-    return Arm(case, training, parallel, known)
 
 
 def turn_at(all_turns: Sequence[Turn], row: int) -> tuple[Turn | None, int]:

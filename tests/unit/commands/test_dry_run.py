@@ -382,6 +382,8 @@ def test_cases_that_do_not_fit_into_memory_together_are_split_and_the_reason_is_
     here = replace(this_machine(), memory_bytes=8 * nano)
     monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: here)
     told = facts(said(suite, tmp_path / "out", rounds=10))
+    assert told["turns"].endswith("; 3 cases of DDP train one module in turn: memory has no room for one each")
+    told = facts(said(suite, tmp_path / "out", rounds=10, axes=("static_graph=on",)))
     # Three of two ranks, and one device.
     assert "2 launches per block shared by 2 cases of 1 to 2 ranks and 2 cases of 2 ranks" in told["turns"]
     assert "split anew in each block: their training states take up to" in told["turns"]

@@ -139,12 +139,18 @@ def test_cases_that_do_not_fit_into_memory_together_are_compared_over_blocks_tha
     here = replace(this_machine(), memory_bytes=round(2 * max(held.values()) / SHARE))
     monkeypatch.setattr("parabench.session.session.this_machine", lambda: here)
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
-    code, said = run(fake, launches=6)
+    code, said = run(fake, launches=6, axes=("static_graph=on",))
     assert code == 0
     assert [len(spec.cases) for spec in fake.specs[5:]] == [2] * 12
-    assert "Fastest: ddp native 4 MiB, 2 ranks" in said
+    assert not any(spec.protocol.share_modules for spec in fake.specs[5:])
+    assert "Fastest: ddp native 4 MiB static_graph, 2 ranks" in said
     launch = load(tmp_path / "out" / "results.db").launch
     assert not launch.duplicated(["case_id", "block"]).any()
+    # What wraps a module anew needs no training state of its own.
+    other = FakeLauncher()
+    run(other, launches=6, out=tmp_path / "other")
+    assert [len(spec.cases) for spec in other.specs[5:]] == [4] * 6
+    assert all(spec.protocol.share_modules for spec in other.specs[5:])
 
 
 def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answer(run, tmp_path):
