@@ -71,13 +71,14 @@ class Position:
 @dataclass(frozen=True)
 class CarryOver:
     """What was tested in `launches` shared launches, whose turns have `settle` settling steps, and some are `long`
-    times as long as others. `tests` holds of each test the effect of every case; `found` the largest of each that is
-    significant, at ALPHA for all tests together (Holm)."""
+    times as long as others. `last` are the cases of the last of them. `tests` holds of each test the effect of every
+    case; `found` the largest of each that is significant, at ALPHA for all tests together (Holm)."""
 
     launches: int
     turns: int
     settle: int
     long: int
+    last: tuple[str, ...]
     tests: dict[str, tuple[Effect, ...]]
     positions: tuple[Position, ...]
     found: dict[str, Effect]
@@ -137,6 +138,7 @@ def judge(launches: Sequence[SharedLaunch], alone: Mapping[str, float]) -> Carry
         turns=sum(len(each.rows) * each.protocol.rounds for each in launches),
         settle=protocol.settle,
         long=protocol.long,
+        last=tuple(launches[-1].cases),
         tests=tests,
         positions=tuple(_positions(launches)),
         found={name: found[name] for name in TESTS if name in found},

@@ -43,8 +43,11 @@ def sentence(seen: CarryOver, labels: Mapping[str, str], isolated: bool = False)
         said = max(effects, key=lambda each: abs(each[0].size or 0.0))[1][1]
         return f"{said} So the answer comes from launches of their own." if isolated else said
     of = format.count(seen.launches, "shared launch")
-    ends = [abs(end) for each in seen.tests["after"] for end in (each.low, each.high) if end is not None]
-    bound = f": a turn depends on the case before it by less than {format.percent(max(ends))} (95 %)" if ends else ""
+    measured = [each for each in seen.tests["after"] if each.case_id in seen.last]
+    ends = [abs(end) for each in measured for end in (each.low, each.high) if end is not None]
+    among = "" if len(measured) == len(seen.tests["after"]) else "among the cases of the last, "
+    depends = f"{among}a turn depends on the case before it by less than"
+    bound = f": {depends} {format.percent(max(ends))} (95 %)" if ends else ""
     return f"No carry-over between turns was found in {of}{bound}."
 
 

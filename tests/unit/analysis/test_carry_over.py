@@ -158,3 +158,6 @@ def test_where_nothing_is_found_it_is_said_how_much_is_ruled_out():
         r"than [\d.]+ % \(95 %\)\.",
         said,
     )
+    # What left a race early was in few launches, and tells little.
+    raced = session(np.random.default_rng(8), [NAMES] * 2 + [NAMES[:3]] * 6)
+    assert "shared launches: among the cases of the last, a turn depends on" in text.sentence(raced, {})
