@@ -8,9 +8,10 @@ each of its steps: it fills the allocator's free lists, keeps a thread busy into
 It is caught where the test names it, in the turn after it or in the first step, which does not count; one whose mess
 is over by then changes no answer. As many sessions with a case that does nothing of it tell the false alarms.
 
-`ordinary`: eight pairs with PyTorch's default, in one cohort. Their ratios from a session of short turns, from one of
-turns four times as long and from launches of their own, each with its 95 % interval over launches, and whether they
-agree with the short ones within both intervals.
+`ordinary`: eight pairs with PyTorch's default, in one cohort. Their ratios from short turns, from turns four times as
+long and from launches of their own, each with its 95 % interval over launches. Launches of short turns and of long ones
+follow one another in one session, so that both meet the same machine; printed is also by how much they differ, block by
+block, and whether launches of their own, a session of their own, agree with the short ones within both intervals.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from scipy.special import stdtrit
 from parabench import Model
 from parabench.analysis.carry_over import ALPHA, CarryOver, carry_over
 from parabench.analysis.session import SessionData, session_data
-from parabench.plan.turns import TurnsProtocol
 from parabench.store.results import load
 from parabench.strategies.base import ParallelModel, StrategyContext, adamw
 from parabench.strategies.data_parallel import ddp
@@ -104,22 +104,24 @@ CASES = [
 """
 
 
-# A `parabench` whose short turns are four times as long.
-LONG = f"""
+# A `parabench` whose short turns are four times as long in every second shared launch: those of even blocks.
+EVERY_SECOND_LONG = """
 from dataclasses import replace
 from parabench.cli import main
 from parabench.session import runner
 chosen = runner.turns_protocol
-runner.turns_protocol = lambda *asked: replace(chosen(*asked), timed={4 * TurnsProtocol().timed})
+def alternating(protocol, seed, block, *more):
+    made = chosen(protocol, seed, block, *more)
+    return made if block % 2 else replace(made, own=tuple(4 * timed for timed in made.own))
+runner.turns_protocol = alternating
 main()
 """
 
 
-def run(suite: str, out: Path, *options: str, long: bool = False) -> SessionData:
+def run(suite: str, out: Path, *options: str, program: tuple[str, str] = ("-m", "parabench")) -> SessionData:
     """A session of the suite with these options."""
     path = out.with_suffix(".py")
     path.write_text(suite)
-    program = ("-c", LONG) if long else ("-m", "parabench")
     command = [sys.executable, *program, "run", str(path), *options, "--out", str(out)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -162,36 +164,43 @@ def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
 
 def ordinary(launches: int = 12, rounds: int = 40) -> None:
     with tempfile.TemporaryDirectory() as folder:  # stores are read when they are asked
-        at, many = Path(folder), ("--launches", str(launches))
-        seen = {
-            "short": run(ORDINARY, at / "short", *many, "--rounds", str(rounds)),
-            "long": run(ORDINARY, at / "long", *many, "--rounds", str(rounds), long=True),
-            "own": run(ORDINARY, at / "own", *many, "--instrumented", "0"),
-        }
-        _compare(seen)
+        at = Path(folder)
+        both = ("--launches", str(2 * launches), "--rounds", str(rounds))
+        turns = run(ORDINARY, at / "turns", *both, program=("-c", EVERY_SECOND_LONG))
+        own = run(ORDINARY, at / "own", "--launches", str(launches), "--instrumented", "0")
+        _compare(turns, own)
 
 
-def _compare(seen: dict[str, SessionData]) -> None:
+def _compare(turns: SessionData, own: SessionData) -> None:
     """Print each pair's ratios, and whether they agree."""
-    labels = dict(zip(seen["own"].cases["case_id"], seen["own"].cases["label"], strict=True))
-    numbers = {}
-    for kind, session in seen.items():
-        timed = session.timed[session.timed["in_turns"] == (kind != "own")]
-        numbers[kind] = np.log(timed.pivot_table(index="block", columns="case_id", values="launch_step_s"))
+    labels = dict(zip(own.cases["case_id"], own.cases["label"], strict=True))
+    shared = _logs(turns.timed[turns.timed["in_turns"]])
+    numbers = {"short": shared[shared.index % 2 == 1], "long": shared[shared.index % 2 == 0], "own": _logs(own.timed)}
     default = next(case for case, label in labels.items() if label == "ddp native, 2 ranks")
     for case in labels.keys() - {default}:
-        ratios = {kind: ratio((of[case] - of[default]).dropna().to_numpy()) for kind, of in numbers.items()}
-        said = [f"{kind} {100 * math.expm1(mean):+.1f} % ±{100 * by:.1f}" for kind, (mean, by) in ratios.items()]
-        mean, by = ratios["short"]
-        agree = [
-            f"{kind} {abs(other - mean) <= math.hypot(by, width)}"
-            for kind, (other, width) in ratios.items()
-            if kind != "short"
-        ]
-        print(f"{labels[case]}: {'; '.join(said)}; agree: {', '.join(agree)}", flush=True)
-    tested = seen["short"].once(carry_over)
+        logs = {kind: (of[case] - of[default]).dropna().to_numpy() for kind, of in numbers.items()}
+        said = [f"{kind} {_said(*ratio(values))}" for kind, values in logs.items()]
+        pairs = min(len(logs["short"]), len(logs["long"]))
+        longer, width = ratio(logs["long"][:pairs] - logs["short"][:pairs])
+        short, other = ratio(logs["short"]), ratio(logs["own"])
+        print(
+            f"{labels[case]}: {'; '.join(said)}; long against short {_said(longer, width)}: "
+            f"{'agree' if abs(longer) <= width else 'differ'}; own: "
+            f"{'agree' if abs(other[0] - short[0]) <= math.hypot(other[1], short[1]) else 'differ'}",
+            flush=True,
+        )
+    tested = turns.once(carry_over)
     assert tested is not None
     print(f"found: {dict(tested.found) or 'nothing'}")
+
+
+def _logs(timed: Any) -> Any:
+    """The logarithms of launches' numbers, a row a block and a column a case."""
+    return np.log(timed.pivot_table(index="block", columns="case_id", values="launch_step_s"))
+
+
+def _said(mean: float, width: float) -> str:
+    return f"{100 * math.expm1(mean):+.1f} % ±{100 * width:.1f}"
 
 
 if __name__ == "__main__":
