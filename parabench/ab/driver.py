@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
@@ -17,7 +17,7 @@ from uuid import uuid4
 import psutil
 from rich.console import Console
 
-from parabench.ab.pairing import LaunchPair, check_turns, pairs, shared
+from parabench.ab.pairing import LaunchPair, check_turns, pairs, selected, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.text import format
@@ -48,14 +48,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. `go_on` is
-    what continues it after a stop, where that is not `parabench ab --resume`."""
+    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. Of the suite
+    only `cases` are measured, by their ids; None: all. `go_on` is what continues it after a stop, where that is not
+    `parabench ab --resume`."""
 
     a: str
     b: str
     run: TrainingRequest
     tolerance: float
     alpha: float
+    cases: Collection[str] | None = None
     go_on: str = ""
 
 
@@ -76,9 +78,11 @@ def measure(
     console: Console,
     then: Callable[[Turns], int],
     enough: Callable[[Sequence[int]], bool] = lambda sessions: False,
+    stopped: Callable[[str], None] | None = None,
 ) -> int:
     """Measure both sides and return what `then` makes of them, or 130 when stopped. After each block of launches that
-    both have, it ends where that is `enough`, by the ids of their sessions.
+    both have, it ends where that is `enough`, by the ids of their sessions. `stopped` is told of a stop, with the
+    command that goes on, where that is not for the console.
 
     Raises UsageError before anything is launched or recorded; and when a side ends before its time.
     """
@@ -94,11 +98,17 @@ def measure(
         with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
     except Interrupted as stop:
-        turns.log(f"stopped by {stop}{turns.kept}")
+        (stopped or turns.log)(f"stopped by {stop}{turns.kept}")
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
     return then(turns)
+
+
+def check_side(variant: Variant) -> None:
+    """Start the process of a side, and end it. Raises UsageError where it does not start, or does not fit this one."""
+    with running([variant], lambda side, told: None) as (side,):
+        side.hello()
 
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
@@ -191,7 +201,10 @@ class Turns:
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
             side.say("plan", **asked)
-        both, apart = shared([side.hear() for side in sides], self.log)
+        plans = [side.hear() for side in sides]
+        if self._request.cases is not None:
+            plans = [selected(each, self._request.cases) for each in plans]
+        both, apart = shared(plans, self.log)
         check_turns([side.ask("share", cases=both, aside=aside) for side, aside in zip(sides, apart, strict=True)])
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
@@ -344,7 +357,12 @@ def free_label(store: Store, label: str) -> str:
 
 def hide(request: AbRequest, variants: Sequence[Variant]) -> list[str]:
     """The command as it may be recorded: each side's words without what may be a secret."""
-    shown: dict[str, str] = {}
-    for text, variant in zip((request.a, request.b), variants, strict=True):
-        shown |= {text: variant.recorded(), f"--{variant.name}={text}": f"--{variant.name}={variant.recorded()}"}
-    return [shown.get(word, word) for word in request.run.argv]
+    texts = zip((request.a, request.b), variants, strict=True)
+    shown = {text: variant.recorded() for text, variant in texts}
+
+    def recorded(word: str) -> str:
+        option, equals, text = word.partition("=")
+        joined = word.startswith("--") and text in shown
+        return f"{option}{equals}{shown[text]}" if joined else shown.get(word, word)
+
+    return [recorded(word) for word in request.run.argv]
