@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
@@ -14,9 +13,9 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import psutil
 from rich.console import Console
 
+from parabench.ab.memory import lack_of_memory
 from parabench.ab.pairing import LaunchPair, check_turns, pairs, selected, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
@@ -24,7 +23,6 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
-from parabench.machine.host import memory_limit
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress
 from parabench.session.request import TrainingRequest
@@ -38,7 +36,7 @@ from parabench.session.resume import (
     store_in,
 )
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import FIRST_BLOCK, GB, check_label
+from parabench.store.record import FIRST_BLOCK, Status, check_label
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -316,12 +314,12 @@ class Turns:
         """Make a launch of each side that these cases share, and that takes turns with the other: the cases for which
         that is over, all where it succeeded, else the one that failed, and all where that is not known."""
         need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
-        free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
-        if (least := sum(each["bytes"] for each in need)) > free:
-            both = f"both sides at once need {least / GB:.1f} GB of memory, and {free / GB:.1f} GB are free"
-            self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {both}")
-            self._alone |= {*cases}
-            return {*cases}
+        if lack := lack_of_memory(need):
+            return self._set_apart(cases, lack)
+        # Turns go by time on an accelerator, where a step of one side may take longer.
+        owns = [each["own"] for each in need if "own" in each]
+        differ = len(owns) == len(sides) and owns[0] != owns[1]
+        agreed = {"own": [max(of_case) for of_case in zip(*owns, strict=True)]} if differ else {}
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
@@ -332,11 +330,15 @@ class Turns:
                         block=block,
                         pair=asdict(pair),
                         deadline_s=sum(each["deadline_s"] for each in need),
+                        **agreed,
                     )
                 failed = hear_turns(sides, token)
+        if failed and failed.status == Status.OOM:
+            # What one side takes the other one lacks: that is neither's own failure.
+            return self._set_apart(cases, f"side {sides[failed.side].variant.name} ran out of memory beside the other")
         over: set[str] = set()
         for number, side in enumerate(sides):
-            if failed in (None, number):
+            if failed is None or failed.side == number:
                 answer = side.ask("keep_turns", block=block)
                 self._done[number] |= {(case, block) for case in answer["kept"]}
                 over |= {*answer["kept"]}
@@ -344,6 +346,12 @@ class Turns:
         if not over:
             self._alone |= {*cases}
         return over or {*cases}
+
+    def _set_apart(self, cases: list[str], why: str) -> set[str]:
+        """Let whole launches of these cases alternate from now on, and say why."""
+        self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {why}")
+        self._alone |= {*cases}
+        return {*cases}
 
 
 def free_label(store: Store, label: str) -> str:
