@@ -1,4 +1,4 @@
-"""A suite's selected cases, measured once, before the first of their tests ends."""
+"""A suite as one run of pytest measures it: its selected cases, together and once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from parabench.store.store import STORE_NAME
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRun:
-    """What is asked of a suite, and what `planned` of it holds all its cases; `selected` are those to measure."""
+    """A suite that pytest has collected: `planned` has all its cases, `selected` are those to measure."""
 
     suite: Suite
     request: TrainingRequest
