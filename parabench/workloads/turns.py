@@ -201,7 +201,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         arm.taken += turn.steps
     gc.enable()
     clock.finish()
-    # What is read of a training takes time too, of the device's too, and somebody may still have the last turn.
+    # What is read of a training takes time too, its device's as well, and somebody may still have the last turn.
     hand_on()
     report = TurnsReport(rank=info.rank, arms=[None] * len(cases))
     if partner:

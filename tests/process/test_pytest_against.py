@@ -118,7 +118,9 @@ def test_what_rules_nothing_out_is_inconclusive_and_whole_launches_alternate_on_
     done = against(*few)
     assert (done.code, done.counts) == (0, {"inconclusive": 3}), done.out
     assert {labels.count(", 2 ranks") for _, labels, _ in lab.log} == {0, 1}
-    assert against(*few, "--parabench-inconclusive=fail").counts == {"failed": 3}
+    done = against(*few, "--parabench-inconclusive=fail", side="")
+    assert done.counts == {"failed": 3}
+    assert "ab-2-b against ab-2-a (this environment too) of out/results.db" in done.out
 
 
 def test_a_case_that_only_one_side_runs_is_skipped_with_the_reason(lab, against) -> None:
