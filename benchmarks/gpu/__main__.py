@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gpu import clocks, collectives, faults, machine, memory, sensors, training
+from benchmarks.gpu import clocks, collectives, faults, machine, memory, sensors, sides, training
 from benchmarks.gpu.check import Check, Seen, Verdict, run_apart, run_here
 
 # The cheap ones first: what they find explains the failures of the others.
@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     *sensors.CHECKS,
     *memory.CHECKS,
     *training.CHECKS,
+    *sides.CHECKS,
     *collectives.CHECKS,
     *faults.CHECKS,
 )

@@ -5,26 +5,24 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import psutil
 from rich.console import Console
 
-from parabench.ab.pairing import LaunchPair, check_turns, pairs, shared
+from parabench.ab.memory import lack_of_memory
+from parabench.ab.pairing import LaunchPair, check_turns, pairs, selected, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
-from parabench.machine.host import memory_limit
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress
 from parabench.session.request import TrainingRequest
@@ -38,7 +36,7 @@ from parabench.session.resume import (
     store_in,
 )
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import FIRST_BLOCK, GB, check_label
+from parabench.store.record import FIRST_BLOCK, Status, check_label
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
@@ -48,14 +46,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. `go_on` is
-    what continues it after a stop, where that is not `parabench ab --resume`."""
+    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. Of the suite
+    only `cases` are measured, by their ids; None: all. `go_on` is what continues it after a stop, where that is not
+    `parabench ab --resume`."""
 
     a: str
     b: str
     run: TrainingRequest
     tolerance: float
     alpha: float
+    cases: Collection[str] | None = None
     go_on: str = ""
 
 
@@ -76,9 +76,11 @@ def measure(
     console: Console,
     then: Callable[[Turns], int],
     enough: Callable[[Sequence[int]], bool] = lambda sessions: False,
+    stopped: Callable[[str], None] | None = None,
 ) -> int:
     """Measure both sides and return what `then` makes of them, or 130 when stopped. After each block of launches that
-    both have, it ends where that is `enough`, by the ids of their sessions.
+    both have, it ends where that is `enough`, by the ids of their sessions. `stopped` is told of a stop, with the
+    command that goes on, where that is not for the console.
 
     Raises UsageError before anything is launched or recorded; and when a side ends before its time.
     """
@@ -94,11 +96,17 @@ def measure(
         with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
     except Interrupted as stop:
-        turns.log(f"stopped by {stop}{turns.kept}")
+        (stopped or turns.log)(f"stopped by {stop}{turns.kept}")
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
     return then(turns)
+
+
+def check_side(variant: Variant) -> None:
+    """Start the process of a side, and end it. Raises UsageError where it does not start, or does not fit this one."""
+    with running([variant], lambda side, told: None) as (side,):
+        side.hello()
 
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
@@ -191,7 +199,10 @@ class Turns:
         asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
             side.say("plan", **asked)
-        both, apart = shared([side.hear() for side in sides], self.log)
+        plans = [side.hear() for side in sides]
+        if self._request.cases is not None:
+            plans = [selected(each, self._request.cases) for each in plans]
+        both, apart = shared(plans, self.log)
         check_turns([side.ask("share", cases=both, aside=aside) for side, aside in zip(sides, apart, strict=True)])
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
@@ -303,12 +314,12 @@ class Turns:
         """Make a launch of each side that these cases share, and that takes turns with the other: the cases for which
         that is over, all where it succeeded, else the one that failed, and all where that is not known."""
         need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
-        free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
-        if (least := sum(each["bytes"] for each in need)) > free:
-            both = f"both sides at once need {least / GB:.1f} GB of memory, and {free / GB:.1f} GB are free"
-            self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {both}")
-            self._alone |= {*cases}
-            return {*cases}
+        if lack := lack_of_memory(need):
+            return self._set_apart(cases, lack)
+        # Turns go by time on an accelerator, where a step of one side may take longer.
+        owns = [each["own"] for each in need if "own" in each]
+        differ = len(owns) == len(sides) and owns[0] != owns[1]
+        agreed = {"own": [max(of_case) for of_case in zip(*owns, strict=True)]} if differ else {}
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
@@ -319,11 +330,15 @@ class Turns:
                         block=block,
                         pair=asdict(pair),
                         deadline_s=sum(each["deadline_s"] for each in need),
+                        **agreed,
                     )
                 failed = hear_turns(sides, token)
+        if failed and failed.status == Status.OOM:
+            # What one side takes the other one lacks: that is neither's own failure.
+            return self._set_apart(cases, f"side {sides[failed.side].variant.name} ran out of memory beside the other")
         over: set[str] = set()
         for number, side in enumerate(sides):
-            if failed in (None, number):
+            if failed is None or failed.side == number:
                 answer = side.ask("keep_turns", block=block)
                 self._done[number] |= {(case, block) for case in answer["kept"]}
                 over |= {*answer["kept"]}
@@ -331,6 +346,12 @@ class Turns:
         if not over:
             self._alone |= {*cases}
         return over or {*cases}
+
+    def _set_apart(self, cases: list[str], why: str) -> set[str]:
+        """Let whole launches of these cases alternate from now on, and say why."""
+        self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {why}")
+        self._alone |= {*cases}
+        return {*cases}
 
 
 def free_label(store: Store, label: str) -> str:
@@ -344,7 +365,12 @@ def free_label(store: Store, label: str) -> str:
 
 def hide(request: AbRequest, variants: Sequence[Variant]) -> list[str]:
     """The command as it may be recorded: each side's words without what may be a secret."""
-    shown: dict[str, str] = {}
-    for text, variant in zip((request.a, request.b), variants, strict=True):
-        shown |= {text: variant.recorded(), f"--{variant.name}={text}": f"--{variant.name}={variant.recorded()}"}
-    return [shown.get(word, word) for word in request.run.argv]
+    texts = zip((request.a, request.b), variants, strict=True)
+    shown = {text: variant.recorded() for text, variant in texts}
+
+    def recorded(word: str) -> str:
+        option, equals, text = word.partition("=")
+        joined = word.startswith("--") and text in shown
+        return f"{option}{equals}{shown[text]}" if joined else shown.get(word, word)
+
+    return [recorded(word) for word in request.run.argv]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -182,15 +182,22 @@ class VariantProcess:
         return f"{how}: {lines[-1][:LONGEST]}" if lines else how
 
 
-def hear_turns(sides: Sequence[VariantProcess], token: Token) -> int | None:
-    """Hand the `token` to and fro until both sides have answered how their launches ended: the side of which the launch
-    failed, None where both succeeded. Raises UsageError when a side refuses, or ends.
+class FailedTurns(NamedTuple):
+    """Of launches that took turns, the `side` of which it failed, by its place, and how."""
+
+    side: int
+    status: str
+
+
+def hear_turns(sides: Sequence[VariantProcess], token: Token) -> FailedTurns | None:
+    """Hand the `token` to and fro until both sides have answered how their launches ended: which one failed, None where
+    both succeeded. Raises UsageError when a side refuses, or ends.
 
     Where one side hangs, both are over their deadline: to blame is the one that the other waits for.
     """
     left = dict(enumerate(sides))
-    # (Whether it only waited for the other one, when it came, the side).
-    failed: list[tuple[bool, int, int]] = []
+    # (Whether it only waited for the other one, when it came, the side and how).
+    failed: list[tuple[bool, int, FailedTurns]] = []
     while left:
         ready = wait([*token.heard_at, *(side.connection for side in left.values())], _shortest(left.values()))
         for number, pipe in enumerate(token.heard_at):
@@ -206,7 +213,7 @@ def hear_turns(sides: Sequence[VariantProcess], token: Token) -> int | None:
                 token.end(1 - number)
                 if not answer["ended"]:
                     innocent = answer["status"] == Status.HUNG and number not in token.awaited
-                    failed.append((innocent, len(failed), number))
+                    failed.append((innocent, len(failed), FailedTurns(number, answer["status"])))
     return min(failed)[-1] if failed else None
 
 

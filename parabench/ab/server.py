@@ -17,14 +17,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import parabench
+from parabench.ab.memory import device_need, host_need
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
+from parabench.machine.sharing import one_process_only
 from parabench.plan.case import Case
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
@@ -86,7 +86,6 @@ class Side:
         self._tell, self._launch = tell, launch
         self._planned: Planned[Case, Protocol] | None = None
         self._store: Store | None = None
-        # Of each case's last launch of its own the peak of each rank's resident set.
 
     def answer(self, asked: str, values: dict[str, Any]) -> dict[str, Any]:
         """The answer to one question, {"refused": why} when it cannot be done."""
@@ -119,7 +118,7 @@ class Side:
         if asked.options.get("rounds"):
             asked = replace(asked, options={**IN_TURNS, **asked.options})
         planned = plan_training(asked, suite, machine, turns="rounds" in asked.options)
-        if turns and "rounds" not in asked.options and any(why_whole(case) is None for case in planned.plan.cases):
+        if turns and "rounds" not in asked.options and len(alone_of(planned.plan.cases)) < len(planned.plan.cases):
             asked = replace(asked, options={**IN_TURNS, **asked.options})
             planned = plan_training(asked, suite, machine, turns=True)
         self._request, self._planned = asked, planned
@@ -199,21 +198,28 @@ class Side:
         return self._failed()
 
     def turns_need(self, cases: list[str], block: int) -> dict[str, Any]:
-        """What a launch needs that these cases share: {"deadline_s", "bytes": of memory, as far as it was seen}."""
+        """What a launch needs that these cases share: {"deadline_s", "own": how many steps of a turn count, of each
+        case}, and of memory what `memory.host_need` or `memory.device_need` tells."""
         assert self._runner is not None
-        spec = self._runner.turns_spec(self._cases(cases, block), block)
-        own = psutil.Process().memory_info().rss  # about what a rank has before it builds anything
-        seen = (self._runner.peaks.get(case, []) for case in cases)
-        return {"deadline_s": spec.deadline_s, "bytes": sum(max(0.0, peak - own) for each in seen for peak in each)}
+        of = self._cases(cases, block)
+        spec = self._runner.turns_spec(of, block)
+        on_cuda = spec.device == accelerator.TYPE
+        memory = device_need(of, self._runner.held()) if on_cuda else host_need(of, self._runner.peaks)
+        return {"deadline_s": spec.deadline_s, "own": list(spec.protocol.own), **memory}
 
-    def take_turns(self, cases: list[str], block: int, pair: dict[str, str], deadline_s: float) -> dict[str, Any]:
+    def take_turns(
+        self, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int] | None = None
+    ) -> dict[str, Any]:
         """Make a launch that these cases share, and that takes turns with one of the other side's, but do not keep it:
-        {"status", "ended": whether it failed because the other one has ended}."""
+        {"status", "ended": whether it failed because the other one has ended}. `own` is what `turns_need` tells, where
+        both sides had to agree on it."""
         assert self._runner is not None
         of = self._cases(cases, block)
         label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else of[0].label
         self._tell({"tells": "starting", "label": label, "block": block, "deadline_s": deadline_s})
         spec = replace(self._runner.turns_spec(of, block), pair=Pair(**pair), deadline_s=deadline_s)
+        if own is not None:
+            spec = replace(spec, protocol=replace(spec.protocol, own=tuple(own)))
         self._shared = launch = self._runner.launch(spec)
         failure = launch.failure.message if launch.failure else ""
         return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}
@@ -254,18 +260,20 @@ class Side:
             "blocks": plan.blocks,
             "rounds": plan.protocol.rounds,
             "cohorts": [[case.id for case in cohort] for cohort in together],
-            "alone": {case.id: why for case in plan.cases if (why := why_whole(case))},
+            "alone": alone_of(plan.cases),
             "turns": turns_of(plan),
             "done": sorted(state.done),
             "left_out": left_out(plan),
         }
 
 
-def why_whole(case: Case) -> str | None:
-    """Why the launches of a case are whole ones that alternate with the other side's; None where they take turns."""
-    if case.device == accelerator.TYPE:
-        return "the ranks of both sides do not share CUDA devices yet"
-    return why_alone(case)
+def alone_of(cases: Sequence[Case]) -> dict[str, str]:
+    """{case id: why} of the cases whose launches are whole ones that alternate with the other side's."""
+    found = {case.id: why for case in cases if (why := why_alone(case))}
+    on_cuda = [case.id for case in cases if case.device == accelerator.TYPE]
+    if on_cuda and one_process_only():
+        found = dict.fromkeys(on_cuda, "a device lets one process compute at a time (compute mode exclusive)") | found
+    return found
 
 
 def left_out(plan: TrainingPlan) -> dict[str, str]:

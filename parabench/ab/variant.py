@@ -54,9 +54,10 @@ class Variant:
         yield from (str(each) if paths else each.name for each in (self.venv, self.folder) if each is not None)
 
 
-def read_variant(name: str, text: str) -> Variant:
-    """The side `name`, "a" or "b", that `text` describes. Raises UsageError for a word that is none of the three."""
-    option = f"--{name} {shlex.quote(text)}"
+def read_variant(name: str, text: str, option: str | None = None) -> Variant:
+    """The side `name`, "a" or "b", that `text` describes, given with `option`, by default --a or --b. Raises UsageError
+    for a word that is none of the three."""
+    option = f"{option or f'--{name}'} {shlex.quote(text)}"
     try:
         words = shlex.split(text)
     except ValueError as error:

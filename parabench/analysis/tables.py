@@ -85,10 +85,12 @@ def launch_columns(results: Results, session: Session) -> Columns:
     table = table.assign(verified=np.array([at not in warned for at in ids.tolist()], dtype=bool), tokens_per_s=tokens)
     whole = results.whole_columns
     used = results.columns("device_sample", "rank IS NULL AND metric = 'used_bytes'")
+    most_used = reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids))
     table = table.assign(
         **_parts(results.medians_columns, ids),
         **_peaks(whole, ids),
-        used_bytes=reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids)),
+        # What cases that share a launch hold of a device is no one's.
+        used_bytes=np.where(table["in_turns"].astype(bool), np.nan, most_used),
         **_staleness(whole, ids),
     )
     return table.assign(peak_memory_bytes=_peak_memory(table))

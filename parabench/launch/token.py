@@ -1,5 +1,5 @@
 """The token that two launches pass to each other, the sides of `parabench ab`: the ranks of the one that has it run,
-and those of the other wait without using a core.
+and those of the other wait without using a core, nor their devices: who hands it on has waited for those.
 
 Rank 0 of each launch waits for the token at a pipe (FIFO) of its own, and the other ranks wait for rank 0. The driver
 has both pipes open, hands the token on, and can end the waiting of a launch whose partner is gone.

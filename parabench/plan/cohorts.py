@@ -104,6 +104,16 @@ def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float
     return max(0.0, SEEN_SHARE * there - beside)
 
 
+def launch_bytes(cases: Sequence[Case], held: Mapping[str, float]) -> float:
+    """What `cases` take together in one launch of what each has `held` in one of its own, by the case's id: the state
+    of each, and what the one takes besides that needs most; while they are built, all parameters as a whole."""
+    # Of a model whose size is not known all of it is state.
+    states = {case: min(state_bytes(case) or held[case.id], held[case.id]) for case in cases}
+    beside = max(held[case.id] - state for case, state in states.items())
+    built = sum((entry_of_model(case).parameters or 0) * DTYPE_BYTES["float32"] for case in cases)
+    return max(sum(states.values()) + beside, float(built))
+
+
 def twin_of(cases: Sequence[Case]) -> Case:
     """The case that `--self-check` measures twice: PyTorch's default where it is one of them, else the first."""
     usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib")}

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from parabench.machine import nvml
+from parabench.probes.host import descendants
 from parabench.probes.sampler import RankPids, Source, Watched
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
@@ -29,7 +30,8 @@ WRAPPED = "the counter began anew"
 
 class Devices(Source):
     """All readings of the devices that `used` names once NVML is there. Raises nothing for a device that fails: its
-    values are null, each with its reason once, until the reason changes."""
+    values are null, each with its reason once, until the reason changes. Ranks with which this launch's take turns are
+    nobody foreign: what the process `ours` started and this one did not."""
 
     name = "nvml"
 
@@ -39,17 +41,19 @@ class Devices(Source):
         pids: RankPids,
         used: Callable[[], Sequence[nvml.Used]],
         *,
+        ours: int | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         super().__init__(began_s, pids, clock=clock)
         self._used = used
+        self._ours = os.getpid() if ours is None else ours
         self._nvml = ExitStack()
         self._devices: list[_Device] = []
         self._a_rank_was_listed = False
 
     @classmethod
     def of(cls, watched: Watched) -> Devices | None:
-        return cls(watched.began_s, watched.pids, watched.devices) if watched.devices else None
+        return cls(watched.began_s, watched.pids, watched.devices, ours=watched.ours) if watched.devices else None
 
     def start(self) -> None:
         """Find the devices. Raises pynvml.NVMLError where there is no NVML."""
@@ -86,7 +90,8 @@ class Devices(Source):
             for metric in FOREIGN:
                 device.tell(metric, None, UNLISTED)
             return
-        strangers = {pid: _name(pid) for pid in there if pid not in ranks and pid != os.getpid()}
+        known_ones = {*ranks, os.getpid(), *self._partners()}
+        strangers = {pid: _name(pid) for pid in there if pid not in known_ones}
         device.tell("mps_servers", float(sum(name == MPS for name in strangers.values())))
         others = [there[pid] for pid, name in strangers.items() if name not in (MPS, *MONITORS)]
         known = [held for held in others if held is not None]
@@ -95,6 +100,11 @@ class Devices(Source):
             device.tell("foreign_bytes", sum(known))
         else:
             device.tell("foreign_bytes", None, UNTOLD)
+
+    def _partners(self) -> set[int]:
+        """The processes of the launch with which this one takes turns."""
+        me = os.getpid()
+        return set() if self._ours == me else {*descendants(self._ours)} - {*descendants(me)}
 
 
 def _name(pid: int) -> str | None:

@@ -69,7 +69,7 @@ class Host(Source):
         return self._processes[pid]
 
     def _find_ours(self) -> None:
-        for pid in (self._ours, *_descendants(self._ours)):
+        for pid in (self._ours, *descendants(self._ours)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._process(pid)
 
@@ -116,7 +116,7 @@ def _busy_and_all() -> tuple[float, float]:
     return busy, busy + times.idle + times.iowait + times.steal
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """What a process has started, and what that has. psutil would read every process of the host for it."""
     found: list[int] = []
     try:
@@ -124,4 +124,4 @@ def _descendants(pid: int) -> list[int]:
             found += map(int, (task / "children").read_text().split())
     except OSError:  # it has ended, or this kernel does not tell
         pass
-    return found + [below for child in found for below in _descendants(child)]
+    return found + [below for child in found for below in descendants(child)]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,32 +22,45 @@ from parabench.errors import UsageError
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    from parabench.machine.machine import Machine
+    from parabench.analysis.session import SessionData
     from parabench.plan.case import Case
     from parabench.plan.fields import Declared
     from parabench.plan.protocol import Protocol
     from parabench.plan.suite import Suite
-    from parabench.pytest_plugin.gate import Gate, Judged
+    from parabench.pytest_plugin.gate import Gate
+    from parabench.pytest_plugin.judged import Judged
     from parabench.session.request import Planned, TrainingRequest
-    from parabench.store.results import Results
 
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
-# The plugin under which the gate is registered, when there is a baseline.
+# The plugin under which the gate is registered, when there is a base.
 GATE = "parabench-gate"
 
-# The options that mean nothing without a baseline, `--parabench-NAME`.
+# The options that name the base, one of them, and what they take.
+_BASES = {
+    "baseline": ("STORE[@SESSION]", "fail the cases that are slower than there"),
+    "against": ("SIDE", "fail the cases that are slower than on that side of `parabench ab`; both take turns"),
+}
+
+# The options that mean nothing without a base, or without one of that kind, `--parabench-NAME`.
 _OF_GATE: dict[str, dict[str, Any]] = {
     "tolerance": {"metavar": "SHARE", "help": "smallest slowdown that counts as a regression (default: 2%%)"},
     "alpha": {"metavar": "RATE", "help": "accepted rate of false alarms of the whole run (default: 0.01)"},
-    "between-sessions": {
-        "metavar": "SHARE",
-        "help": "what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
-    },
-    "changed": {"action": "append", "metavar": "NAME", "help": "what else differs, and is what you want to judge"},
     "inconclusive": {
         "choices": ("warn", "fail"),
         "help": "what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
+    },
+}
+_OF_BASE: dict[str, dict[str, dict[str, Any]]] = {
+    "baseline": {
+        "between-sessions": {
+            "metavar": "SHARE",
+            "help": "what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
+        },
+        "changed": {"action": "append", "metavar": "NAME", "help": "what else differs, and is what you want to judge"},
+    },
+    "against": {
+        "rounds": {"metavar": "N", "help": "as of `parabench ab`; 0: whole launches alternate (default: 60)"},
     },
 }
 
@@ -63,9 +75,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             more = {"type": each.type, "metavar": each.field.metavar or each.type.__name__.upper()}
         group.addoption(_option(each), help=each.field.help.replace("%", "%%"), **more)
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
-    group.addoption("--parabench-baseline", metavar="STORE[@SESSION]", help="fail the cases that are slower than there")
-    for name, of_gate in _OF_GATE.items():
-        group.addoption(f"--parabench-{name}", **of_gate)
+    for base, (metavar, help) in _BASES.items():
+        group.addoption(f"--parabench-{base}", metavar=metavar, help=help)
+    for name, option in (_OF_GATE | _OF_BASE["baseline"] | _OF_BASE["against"]).items():
+        group.addoption(f"--parabench-{name}", **option)
 
 
 def _of_launches() -> dict[str, Declared]:
@@ -81,11 +94,16 @@ def _option(each: Declared) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the baseline, if there is one, before anything is collected. Raises pytest.UsageError."""
-    if config.getoption("--parabench-baseline") is None:
-        for name in _OF_GATE:
-            if config.getoption(f"--parabench-{name}") is not None:
-                raise pytest.UsageError(f"--parabench-{name} means nothing without --parabench-baseline STORE")
+    """Look at the base, if there is one, before anything is collected. Raises pytest.UsageError."""
+    bases = [base for base in _BASES if config.getoption(f"--parabench-{base}") is not None]
+    if len(bases) > 1:
+        raise pytest.UsageError("--parabench-baseline and --parabench-against both say what to compare with; give one")
+    needs = dict.fromkeys(_OF_GATE, tuple(_BASES)) | {name: (base,) for base, of in _OF_BASE.items() for name in of}
+    for name, of in needs.items():
+        if config.getoption(f"--parabench-{name}") is not None and not {*bases} & {*of}:
+            options = " or ".join(f"--parabench-{base} {_BASES[base][0]}" for base in of)
+            raise pytest.UsageError(f"--parabench-{name} means nothing without {options}")
+    if not bases:
         return
     from parabench.pytest_plugin.gate import make_gate
 
@@ -109,6 +127,7 @@ class SuiteFile(pytest.File):
     planned: Planned[Case, Protocol]
     _step_times: dict[str, list[float]] | None = None
     _failures: dict[str, str]
+    _seen: SessionData | None = None
     _judged: Judged | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
@@ -147,7 +166,8 @@ class SuiteFile(pytest.File):
         )
 
     def step_times(self, case: Case) -> list[float]:
-        """The stored step times of `case`, in seconds; fails the test when one of its launches is not ok."""
+        """The stored step times of `case`, in seconds; fails the test when one of its launches is not ok, and skips one
+        of a case that was set aside when both sides were asked."""
         if self._step_times is None:
             try:
                 self._run()
@@ -157,60 +177,44 @@ class SuiteFile(pytest.File):
         assert self._step_times is not None
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
+        if case.id not in self._step_times and self._seen is not None:
+            pytest.skip(self._seen.why_missing(case.id))
         return self._step_times[case.id]
 
     def finish(self, item: CaseItem) -> None:
-        """Fail the test of a case that got slower than the baseline, if there is one."""
+        """Fail the test of a case that got slower than the base, if there is one."""
         gate = self.gate
         if gate is not None and self._judged is not None:
             gate.finish(item, self._judged, item.case)
 
     @property
     def gate(self) -> Gate | None:
-        """What compares with a baseline, when one is given."""
+        """What compares with a base, when one is given."""
         gate: Gate | None = self.config.pluginmanager.get_plugin(GATE)
         return gate
 
     def _run(self) -> None:
-        from rich.console import Console
-
-        from parabench.analysis.compare.sides import side_of
-        from parabench.cluster.participants import Participants
         from parabench.machine.machine import this_machine
-        from parabench.report.build import write_report
-        from parabench.session.resume import REPORT_NAME, resume_command
-        from parabench.session.session import lead_session
-        from parabench.signals import STOPPED
-        from parabench.store.results import load
-        from parabench.store.store import STORE_NAME
+        from parabench.pytest_plugin.suite_run import SuiteRun
 
-        request, machine, gate = self.request(), this_machine(), self.gate
-        selected = {item.case for item in self.session.items if isinstance(item, CaseItem) and item.parent is self}
-        whole = self.planned.plan
-        plan = replace(whole, cases=tuple(case for case in whole.cases if case in selected))
-        base = None
-        if gate is not None:
-            base = gate.base(self.suite.name)
-            gate.check(base, plan, machine)
-        code, session_id = lead_session(request, replace(self.planned, plan=plan), machine, Participants(), Console())
-        path = request.out / STORE_NAME
-        if code == STOPPED:
-            pytest.exit(f"every finished launch is kept; resume: {resume_command(path)}", returncode=STOPPED)
-        results = load(path)
-        write_report(results, path.with_name(REPORT_NAME), str(session_id))
-        self._step_times, self._failures = _read(results, session_id)
-        if gate is not None and base is not None:
-            candidate = side_of(results, session_id, "candidate")
-            suites = {item.parent for item in self.session.items if isinstance(item, CaseItem)}
-            self._judged = gate.judge(base, candidate, len(suites), self._everything(machine) - selected)
-            self._failures |= self._judged.broke
-
-    def _everything(self, machine: Machine) -> set[Case]:
-        """All cases that the suite's file has, whatever this run selects of them, by name or by --parabench-set."""
-        from parabench.session.request import plan_training
-
-        plan = plan_training(replace(self.request(), axes=()), self.suite, machine).plan
-        return {*plan.cases, *(skipped.case for skipped in plan.skipped), *self.planned.plan.cases}
+        items = [item for item in self.session.items if isinstance(item, CaseItem)]
+        run = SuiteRun(
+            suite=self.suite,
+            request=self.request(),
+            planned=self.planned,
+            selected=frozenset(item.case for item in items if item.parent is self),
+            machine=this_machine(),
+        )
+        gate = self.gate
+        if gate is None:
+            self._seen = run.measured()
+            self._step_times, self._failures = _read(self._seen, {})
+            return
+        self._judged = judged = gate.judge(run, len({item.parent for item in items}))
+        self._seen = judged.candidate
+        compared = {case: row.candidate_launches for case, row in judged.rows.items()}
+        self._step_times, self._failures = _read(self._seen, compared)
+        self._failures |= judged.broke
 
 
 class CaseItem(pytest.Function):
@@ -247,14 +251,18 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
     item.parent.finish(item)  # last, so that what got slower is in --benchmark-json too
 
 
-def _read(results: Results, session_id: int) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """({case id: step times}, {case id: why it failed}) of a session."""
+def _read(seen: SessionData, compared: Mapping[str, Collection[int]]) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """({case id: step times}, {case id: why it failed}) of a session. Of a case that was `compared` they are of those
+    launches, by their ids: where it takes turns, not of the launch that it has to itself."""
     from parabench.store.record import FIRST_BLOCK, Status
 
-    launches = results.launch
-    launches = launches[(launches["session_id"] == session_id) & (launches["block"] >= FIRST_BLOCK)]
+    launches = seen.results.launch
+    launches = launches[(launches["session_id"] == seen.session.id) & (launches["block"] >= FIRST_BLOCK)]
     failed = launches[launches["status"] != Status.OK]
-    steps = results.steps.merge(launches, left_on="launch_id", right_on="id")
-    step_times = {str(case): group["step_s"].tolist() for case, group in steps.groupby("case_id")}
+    steps = seen.results.steps.merge(launches, left_on="launch_id", right_on="id")
+    step_times = {}
+    for case, group in steps.groupby("case_id"):
+        counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])
+        step_times[str(case)] = group.loc[counts, "step_s"].tolist()
     failures = {str(row["case_id"]): f"{row['status']}: {row['error']}" for row in failed.to_dict("records")}
     return step_times, failures

@@ -62,9 +62,14 @@ def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[P
     return [each for each in plan.launches() if (each.case.id, each.block) not in done]
 
 
+def peak_metric(device: str) -> str:
+    """The metric of the peak of a rank's memory: of its accelerator, or of its process."""
+    return "peak_reserved_bytes" if device == accelerator.TYPE else "peak_rss_bytes"
+
+
 def peaks_of(launch: Launch) -> list[float]:
-    """The peak of each rank's memory, as far as it is known: of its process, or of its accelerator."""
-    metric = "peak_reserved_bytes" if launch.case.device == accelerator.TYPE else "peak_rss_bytes"
+    """The peak of each rank's memory, as far as it is known."""
+    metric = peak_metric(launch.case.device)
     return [each.value for each in launch.samples if each.metric == metric and each.value]
 
 
@@ -243,11 +248,11 @@ class TrainingRunner(Runner[Case, Protocol]):
             by_case = {each.case: each for each in launches}
             # What has failed once has launches of its own from then on.
             alone = [each for each in launches if each.case.id in self.failed]
-            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self._held(), True)
+            together = cohorts([case for case in by_case if case.id not in self.failed], self.room, self.held(), True)
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 
-    def _held(self) -> dict[str, float]:
+    def held(self) -> dict[str, float]:
         """What launches of their own have held of their room, by the id of the case."""
         return {
             case.id: max(peaks) if case.device == accelerator.TYPE else sum(peaks) / case.nodes
@@ -301,7 +306,7 @@ class TrainingRunner(Runner[Case, Protocol]):
         plan = self.plan
         if plan.protocol.self_check:
             cases = (*cases, twin_of([case for case in plan.cases if case in cases]))
-        shared = share_modules(cases, self.room, self._held())
+        shared = share_modules(cases, self.room, self.held())
         protocol = replace(self._turns_of(cases, block), share_modules=shared)
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)

@@ -34,10 +34,10 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, Executor, Runner, launches_left
+from parabench.session.runner import RUNNERS, Executor, Runner, launches_left, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import TRACES, Launch, Status
+from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
 from parabench.store.results import Results, load
 from parabench.store.store import STORE_NAME, Store
 
@@ -200,7 +200,15 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
 
     seen = session_data(load(store.path), state.session_id)
     failed = {case for case, launches in seen.launched.items() if (launches["status"] != Status.OK).any()}
-    return {"step_times": dict(seen.step_times), "failed": failed}
+    first = seen.launches[seen.launches["block"] == FIRST_BLOCK]
+    devices = dict(zip(first["launch_id"], zip(first["case_id"], first["device"], strict=True), strict=True))
+    peaks: dict[str, list[float]] = {}
+    whole = seen.results.whole_columns
+    for launch, metric, value in zip(whole["launch_id"], whole["metric"], whole["value"], strict=True):
+        case, device = devices.get(launch, ("", ""))
+        if metric == peak_metric(device) and case and value > 0:
+            peaks.setdefault(case, []).append(float(value))
+    return {"step_times": dict(seen.step_times), "failed": failed, "peaks": peaks}
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:

@@ -24,6 +24,7 @@ from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts
 from parabench.plan.turns import BUILD, WARM_UP, Turn, TurnsProtocol, turns
+from parabench.probes.memory import forget_building
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock
 from parabench.store.record import Launch, Phase, Status
@@ -153,20 +154,26 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         case = cases[place]
         groups.use(place, ranks=case.world_size, algorithm=case.algorithm, ranks_per_node=case.ranks_per_node)
 
-    for turn in all_turns:
-        if turn.round != at:
-            # Collect what the round left where nothing is timed: inside turns the collector is off.
-            gc.collect()
-            gc.disable()
-            at = turn.round
-        # Nobody has the next turn while others are in this one, or their devices; those without a part wait here,
-        # asleep.
+    def hand_on() -> None:
+        """Wait for the next turn: nobody has it while others are in this one, or their devices; those without a part
+        wait here, asleep. A partner's ranks have theirs in between."""
         accelerator.synchronize(info.device)
         groups.barrier()
         if spec.pair:
             if partner:
                 partner.next_turn()
             groups.barrier()
+
+    for turn in all_turns:
+        if turn.round != at:
+            # Collect what the round left where nothing is timed: inside turns the collector is off.
+            if at == BUILD:
+                forget_building(info.device)
+            else:
+                gc.collect()
+            gc.disable()
+            at = turn.round
+        hand_on()
         if first[turn.arm] not in materials:
             # It has come further than those it waits for.
             for _ in range(turn.steps * MARKS):
@@ -189,15 +196,19 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         arm.take(clock, turn.steps)
     gc.enable()
     clock.finish()
-    # What is read of a training takes time too, and somebody may still have the last turn.
-    groups.barrier()
+    # What is read of a training takes time too, its device's as well, and somebody may still have the last turn.
+    hand_on()
     report = TurnsReport(rank=info.rank, arms=[None] * len(cases))
     if partner:
-        partner.end()
         report.facts["first"] = partner.first
     for place, arm in arms.items():
         use(place)
         report.arms[place] = told_of(arm, info.rank)
+    if spec.pair:
+        accelerator.synchronize(info.device)
+        groups.barrier()
+    if partner:
+        partner.end()
     groups.close()
     return report
 

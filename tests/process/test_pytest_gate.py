@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import parabench.pytest_plugin.gate
+import parabench.pytest_plugin.stored_base
 import parabench.report.build
 import parabench.session.session
 from fake_launch import FakeLauncher
@@ -303,8 +303,10 @@ def test_each_suite_is_compared_with_its_own_session(lab, gate):
 
 def test_suites_share_the_rate_of_false_alarms(lab, gate, monkeypatch):
     asked = []
-    compare = parabench.pytest_plugin.gate.compare
-    monkeypatch.setattr(parabench.pytest_plugin.gate, "compare", lambda *args: asked.append(args[3]) or compare(*args))
+    compare = parabench.pytest_plugin.stored_base.compare
+    monkeypatch.setattr(
+        parabench.pytest_plugin.stored_base, "compare", lambda *args: asked.append(args[3]) or compare(*args)
+    )
     lab.add("other")
     lab.measure("other")
     assert gate("--parabench-alpha=0.02").counts == {"passed": 6}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fake_results as fake
+import fake_turns
 from answers_helpers import check
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
@@ -84,6 +85,17 @@ def test_unknown_memory_stays_unknown(tmp_path):
     assert launches["used_bytes"][0] == 7.0
     assert launches["peak_rss_bytes"].isna().tolist() == [False, True, True]
     assert launches["used_bytes"].isna().tolist() == [False, True, True]
+
+
+def test_what_cases_that_share_a_launch_use_of_a_device_is_no_ones_memory(tmp_path):
+    used = [DeviceSample(0, 0.0, "used_bytes", 5.0)]
+    names = [fake.case(bucket_mib=size) for size in (1, 2)]
+    of = fake_turns.shared([case.id for case in names], np.random.default_rng(0), seed=0)
+    together = fake_turns.launches(of, names, block=1)
+    together[0].device_samples.extend(used)
+    own = [fake.launch(case, device_samples=list(used)) for case in names]
+    launches, _ = tables(fake.write(tmp_path / "r.db", [*own, *together]))
+    assert launches["used_bytes"].isna().tolist() == [False, False, True, True]
 
 
 def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path):

@@ -54,9 +54,10 @@ def sampled(
     end_s: float = 0.5,
     size: int = 0,
     delay_s: Callable[[], float] | None = None,
+    ours: int | None = None,
 ) -> tuple[list[DeviceSample], dict[str, Any], FakeNvml]:
     """What a sampler sees of the devices in `end_s`: readings at 0, 0.1, ..., and its facts. `delay_s` says how long
-    NVML takes to tell a device's memory."""
+    NVML takes to tell a device's memory, `ours` whose ranks may be there besides."""
     clock = Clock(end_s)
     fake = FakeNvml(*devices, clock=clock).install(monkeypatch)
     for rank, pid in RANKS.items():
@@ -68,7 +69,8 @@ def sampled(
 
     if delay_s is not None:
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
-    source = Devices(clock.began_s, RankPids(folder, range(2)), using(size or len(devices)), clock=clock)
+    pids = RankPids(folder, range(2))
+    source = Devices(clock.began_s, pids, using(size or len(devices)), ours=ours, clock=clock)
     facts = ran(clock, source).facts()
     assert fake.begun == 0
     return source.samples, facts, fake
@@ -226,6 +228,15 @@ def test_processes_are_counted_once_and_told_apart(monkeypatch, tmp_path):
     assert values(samples, "foreign_processes") == [2.0] * 2
     assert values(samples, "foreign_bytes") == [1.5 * GIB] * 2
     assert values(samples, "foreign_processes", 1) == [0.0] * 2  # the driver is none
+
+
+def test_the_ranks_that_a_launch_takes_turns_with_are_not_foreign(monkeypatch, tmp_path):
+    """What this driver started and is no rank is, and so is what the `ab` did not start."""
+    family = {1000: [1, 501, 600, 700], os.getpid(): [501, 700]}
+    monkeypatch.setattr("parabench.probes.devices.descendants", family.__getitem__)
+    device = Device(computing=[(pid, GIB) for pid in (501, 600, 700, 777)])
+    assert values(sampled(monkeypatch, tmp_path, device)[0], "foreign_processes") == [3.0]
+    assert values(sampled(monkeypatch, tmp_path, device, ours=1000)[0], "foreign_processes") == [2.0]
 
 
 def test_memory_that_is_not_told_is_unknown_and_a_process_on_several_instances_is_one(monkeypatch, tmp_path):

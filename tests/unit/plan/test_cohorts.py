@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, cohorts, module_of, share_modules, state_bytes, why_alone
+from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, module_of, share_modules, state_bytes, why_alone
 from parabench.plan.turns import TurnsProtocol
 
 
@@ -101,6 +102,24 @@ def test_what_launches_have_held_is_known_better_than_half_of_the_memory():
     assert [*map(len, cohorts(cases, room, held | {cases[2].id: 6.0 * state}))] == [4, 4]
     assert [*map(len, cohorts(cases[:2], room, {cases[0].id: state}))] == [2]  # of one it is not known
     assert [*map(len, cohorts(cases[:2], room, dict.fromkeys(held, 11.0 * state)))] == [1, 1]
+
+
+def test_a_launch_takes_every_state_and_what_one_case_needs_beside():
+    cases = [case(bucket_mib=size, device="cuda", backend="nccl") for size in (1, 2, 3)]
+    held = {each.id: 4 * K + beside for each, beside in zip(cases, (5.0, 7.0, 6.0), strict=True)}
+    assert launch_bytes(cases, held) == 3 * 4 * K + 7
+    assert launch_bytes(cases[:1], held) == 4 * K + 5
+    # By theory a state is what it is at most, and a case that holds less has no more.
+    assert launch_bytes(cases, dict.fromkeys(held, 2.0 * K)) == 3 * 2 * K
+    # While they are built each rank has all parameters, also where it holds a part of them later.
+    parts = [case(strategy="fsdp", world_size=8, bucket_mib=None, device="cuda", seed=seed) for seed in (0, 1)]
+    assert launch_bytes(parts, {each.id: K / 2 for each in parts}) == 2 * K
+
+
+def test_of_a_model_of_unknown_size_all_that_it_holds_is_state(monkeypatch):
+    monkeypatch.setattr("parabench.plan.cohorts.entry_of_model", lambda case: SimpleNamespace(parameters=None))
+    cases = [case(bucket_mib=size, device="cuda") for size in (1, 2)]
+    assert launch_bytes(cases, {each.id: 100.0 for each in cases}) == 200
 
 
 def test_a_case_that_fits_beside_no_other_is_by_itself():

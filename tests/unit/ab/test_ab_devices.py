@@ -1,0 +1,201 @@
+"""Two sides on CUDA devices that are not here: when their launches take turns, and when whole ones alternate."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from fake_nvml import GIB, Device, FakeNvml, absent
+from fake_sides import Lab
+from parabench.ab.memory import CONTEXT_BYTES, device_need, lack_of_memory
+from parabench.ab.server import Side
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.machine.sharing import free_memory, one_process_only
+from parabench.plan.case import Case
+from parabench.plan.cohorts import SEEN_SHARE
+from parabench.report import build
+from parabench.signals import STOPPED
+from parabench.store.record import GB, Failure, Launch, Phase, Sample, Status
+from parabench.store.results import load
+
+GPUS = (Gpu("NVIDIA H200", 140 * GIB),) * 2
+SUITE = '''"""Did it get slower?"""
+from parabench import sweep
+
+CASES = sweep(
+    strategy="ddp", bucket_mib=(1, 25), world_size=2, backend="nccl", device="cuda", data="synthetic",
+    model="gpt-nano", seq_len=8, global_batch=8, precision="ieee",
+)
+'''
+
+
+class Devices(Lab):
+    """An ab whose ranks each hold so many `bytes` of their device; None is what nobody tells."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, monkeypatch)
+        self.bytes: float | None = 10.0 * GIB
+        self.befalls = self.holds
+        (folder / "suite.py").write_text(SUITE)
+
+    def holds(self, name: str, spec: LaunchSpec, seen: Launch) -> None:
+        if self.bytes is not None and len(spec.cases) == 1:
+            seen.samples += [
+                Sample(rank, None, Phase.MEASURE, "peak_reserved_bytes", self.bytes)
+                for rank in range(spec.case.world_size)
+            ]
+
+    def measure(self, **more: Any) -> int:
+        given = {"suite": str(self.folder / "suite.py"), "axes": (), "rounds": 4, "launches": 2, "steps": None}
+        return self.run(**given | more)
+
+    @property
+    def pairs(self) -> list[tuple[str, int]]:
+        """The launches that took turns: the side, and how many cases."""
+        return [(name, len(spec.cases)) for name, spec in self.specs if spec.pair]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Devices:
+    monkeypatch.setattr(build, "write_report", lambda results, path, session: path)
+    monkeypatch.setattr("parabench.ab.server.this_machine", lambda: Machine(cores=8, gpus=GPUS))
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return Devices(tmp_path, monkeypatch)
+
+
+def devices(monkeypatch: pytest.MonkeyPatch, **of: Any) -> None:
+    FakeNvml(Device(**of), Device(uuid="GPU-1", **of)).install(monkeypatch)
+
+
+def test_both_sides_take_turns_where_both_fit_into_the_devices(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices(monkeypatch)
+    assert lab.measure() in (0, 3), lab.output
+    assert "whole launches alternate" not in lab.output
+    assert lab.pairs == [("a", 2), ("b", 2)] * 2
+    facts = [json.loads(text) for text in load(lab.folder / "out" / "results.db").launch["facts"]]
+    assert sum("pair" in each.get("turns", {}) for each in facts) == 2 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("held", "nvml", "why"),
+    [
+        (
+            65.0 * GIB,
+            {},
+            # Each side's rank has both cases' state, which is small beside the rest, and a context.
+            rf"both sides at once need {2 * 66.02 * GIB / GB:.1f} GB of device 0, and of its free memory "
+            rf"{SEEN_SHARE * 138 * GIB / GB:.1f} GB may be taken",
+        ),
+        (10.0 * GIB, {"used": 125.0 * GIB}, r"both sides at once need \d+\.\d GB of device 0, and of its free memory"),
+        (None, {}, r"what the ranks of ddp native 1 MiB, 2 ranks hold of their devices is not known"),
+        (10.0 * GIB, {"mig": True}, r"how much memory of device 0 is free is not known"),
+        (10.0 * GIB, {"compute_mode": 3}, r"a device lets one process compute at a time"),
+    ],
+    ids=["too large", "others are there", "not seen", "instances", "exclusive"],
+)
+def test_whole_launches_alternate_where_both_do_not_fit_and_a_line_says_why(
+    lab: Devices, monkeypatch: pytest.MonkeyPatch, held: float | None, nvml: dict[str, Any], why: str
+) -> None:
+    devices(monkeypatch, **nvml)
+    lab.bytes = held
+    assert lab.measure() in (0, 3), lab.output
+    assert lab.pairs == []
+    lines = [line for line in lab.output.splitlines() if "whole launches alternate" in line]
+    assert len(lines) == 1
+    assert re.search(f"whole launches alternate in 2 cases: {why}", lines[0]), lines
+    # All the same each case was launched as often on both sides.
+    assert len([each for each in lab.launches() if each[2] >= 0]) == 2 * 2 * 3
+
+
+def test_a_side_that_runs_out_of_memory_beside_the_other_is_no_regression(
+    lab: Devices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices(monkeypatch)
+
+    def too_much(name: str, spec: LaunchSpec, seen: Launch) -> None:
+        lab.holds(name, spec, seen)
+        if name == "b" and spec.pair:
+            seen.status, seen.failure = Status.OOM, Failure("CUDA out of memory", 0)
+            seen.arms = [replace(seen.arms[0], status=Status.OOM, failure=seen.failure)]
+
+    lab.befalls = too_much
+    assert lab.measure() in (0, 3), lab.output
+    assert lab.pairs == [("a", 2), ("b", 2)]
+    assert "whole launches alternate in 2 cases: side b ran out of memory beside the other" in lab.output
+    assert set(load(lab.folder / "out" / "results.db").launch["status"]) == {"ok"}
+
+
+def test_sides_whose_steps_take_unlike_long_agree_on_the_turns(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices(monkeypatch)
+    lab.step_s = {"a": 0.005, "b": 0.010}
+    assert lab.measure() == 1, lab.output
+    timed = {name: {spec.protocol.own for side, spec in lab.specs if spec.pair and side == name} for name in "ab"}
+    assert timed["a"] == timed["b"] == {(10, 10)}  # of the side whose steps are shorter
+
+
+def test_what_was_held_before_a_stop_is_known_after_it(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices(monkeypatch)
+    asked: list[dict[str, Any]] = []
+    need = Side.turns_need
+    monkeypatch.setattr(Side, "turns_need", lambda side, **of: asked.append(need(side, **of)) or asked[-1])
+    lab.interrupt_at = 2 * (2 + 1 + 2)  # probes of NCCL, references, and each case's own launches
+    assert lab.measure() == STOPPED, lab.output
+    before, lab.interrupt_at = asked[-1], None
+    assert lab.measure(suite=None, resume=True, rounds=None, launches=None) in (0, 3), lab.output
+    assert lab.pairs == [("a", 2), ("b", 2)] * 2
+    assert [each["devices"] for each in asked] == [before["devices"]] * len(asked)
+
+
+# -- what a launch needs, and what is there ---------------------------------------------------------------------------
+
+
+def case(**fields: Any) -> Case:
+    return Case(**{"strategy": "ddp", "world_size": 2, "device": "cuda", "backend": "gloo", **fields})
+
+
+def test_ranks_that_share_a_device_each_need_their_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    FakeNvml(Device(used=40.0 * GIB)).install(monkeypatch)
+    one = case(world_size=4)
+    (device,) = device_need([one], {one.id: 8.0 * GIB})["devices"]
+    assert device["bytes"] == 4 * (8 * GIB + CONTEXT_BYTES)
+    assert device["free_bytes"] == 100 * GIB
+
+
+def test_sides_on_devices_of_their_own_each_have_these_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(Device(), Device(uuid="GPU-1")).install(monkeypatch)
+    one, needs = case(world_size=1), []
+    for index in "01":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", index)
+        needs.append(device_need([one], {one.id: 100.0 * GIB}))
+    assert lack_of_memory(needs) is None
+    assert "of device 0" in str(lack_of_memory([needs[0], needs[0]]))
+
+
+def test_without_nvml_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent(monkeypatch)
+    one = case()
+    need = device_need([one], {one.id: 1.0})
+    assert lack_of_memory([need, need]) == "NVML does not tell which devices the ranks use"
+    assert (free_memory(2), one_process_only()) == ([], False)
+
+
+def test_a_device_that_does_not_tell_is_taken_for_shared_and_its_memory_for_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    silent = dict.fromkeys(("ComputeMode", "MemoryInfo"), pynvml.NVML_ERROR_NOT_SUPPORTED)
+    FakeNvml(Device(faults=silent)).install(monkeypatch)
+    assert [each.free_bytes for each in free_memory(1)] == [None]
+    assert not one_process_only()
+    FakeNvml(Device(faults=silent), Device(uuid="GPU-1", compute_mode=3)).install(monkeypatch)
+    assert one_process_only()

@@ -1,0 +1,103 @@
+"""In which order a rank of a launch on a device works, waits for the device, for its peers and for the other launch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.token import Pair
+from parabench.launch.workload import RankEnv
+from parabench.plan.case import Case
+from parabench.plan.turns import TurnsProtocol, turns
+from parabench.strategies.base import RankInfo
+from parabench.workloads import turns as workload
+from parabench.workloads.training import TrainingReport
+
+DEVICE = torch.device("cuda", 0)
+PROTOCOL = TurnsProtocol(rounds=2, settle=1, timed=1, warmup=2)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens in a rank, in its order; whatever would need a device is a stand-in that says so."""
+    log: list[str] = []
+
+    def says(word: str, answer: Any = None) -> Any:
+        return lambda *args, **kwargs: (log.append(word), answer)[1]
+
+    class Groups:
+        use = says("use")
+        barrier = says("barrier")
+        close = says("close")
+
+    class Partner:
+        def __init__(self, pair: Pair) -> None:
+            self.first: list[bool] = []
+
+        next_turn = says("token")
+        end = says("end")
+
+    clock = SimpleNamespace(mark=lambda: None, skip=lambda: None, finish=says("finish"))
+    parallel = SimpleNamespace(module=None)
+    monkeypatch.setattr(workload.join, "WorldGroups", lambda *args: Groups())
+    monkeypatch.setattr(workload, "Partner", Partner)
+    monkeypatch.setattr(workload, "StepClock", lambda *args: clock)
+    monkeypatch.setattr(workload.hang, "watch", lambda *args: None)
+    monkeypatch.setattr(workload.accelerator, "synchronize", says("wait for the device"))
+    monkeypatch.setattr(workload, "forget_building", says("give back"))
+    monkeypatch.setattr(
+        workload, "built", lambda case, info, material: (log.append("build"), workload.Arm(case, None, parallel, {}))[1]
+    )
+    monkeypatch.setattr(workload, "train", says("train"))
+    monkeypatch.setattr(workload, "report_of", says("read", TrainingReport(rank=0)))
+    monkeypatch.setattr(workload, "checksums", says("read", {}))
+    return log
+
+
+def take_turns(tmp_path: Any, rank: int, pair: bool) -> None:
+    cases = tuple(Case(device="cuda", backend="gloo", world_size=2, bucket_mib=size) for size in (1, 2))
+    spec = LaunchSpec(
+        kind="turns",
+        cases=cases,
+        protocol=PROTOCOL,
+        deadline_s=60.0,
+        pair=Pair(run="x", side="a", folder=str(tmp_path)) if pair else None,
+    )
+    materials: Any = dict.fromkeys(range(2))
+    workload.take_turns(spec, RankEnv(folder=tmp_path, timeout_s=60.0), RankInfo(rank, 2, DEVICE), materials)
+
+
+WORK = {"build", "train", "read"}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_token_goes_on_when_all_ranks_have_waited_for_their_devices(seen, tmp_path, rank) -> None:
+    take_turns(tmp_path, rank, pair=True)
+    # Rank 0 has the token; the others are let go when it has it.
+    handed_on = ["wait for the device", "barrier", *(["token"] if rank == 0 else []), "barrier"]
+    count = len(list(turns(PROTOCOL, 2)))
+    between: list[list[str]] = [[]]
+    for word in seen:
+        if word in WORK:
+            between.append([])
+        elif word not in ("use", "give back", "finish"):
+            between[-1].append(word)
+    # Before each turn, and before what is read of the trainings: that is a turn too.
+    assert between[: count + 1] == [handed_on] * (count + 1)
+    assert seen.index("finish") < seen.index("read")
+    # Nothing is under way when the other one has the rest for itself.
+    assert between[-1] == ["wait for the device", "barrier", *(["end"] if rank == 0 else []), "close"]
+    assert all(not each for each in between[count + 1 : -1])
+
+
+def test_what_building_reserved_is_given_back_once_before_the_warm_up(seen, tmp_path) -> None:
+    take_turns(tmp_path, 0, pair=False)
+    assert seen.count("give back") == 1
+    assert [word for word in seen if word in ("build", "give back", "train")][:4] == [
+        "build", "build", "give back", "train",
+    ]  # fmt: skip
+    assert "token" not in seen
