@@ -42,19 +42,15 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         end = says("end")
 
     clock = SimpleNamespace(mark=lambda: None, skip=lambda: None, finish=says("finish"))
-    parallel = SimpleNamespace(module=None)
+    arm = SimpleNamespace(wrap=lambda info: None, take=says("train"))
     monkeypatch.setattr(workload.join, "WorldGroups", lambda *args: Groups())
     monkeypatch.setattr(workload, "Partner", Partner)
     monkeypatch.setattr(workload, "StepClock", lambda *args: clock)
     monkeypatch.setattr(workload.hang, "watch", lambda *args: None)
     monkeypatch.setattr(workload.accelerator, "synchronize", says("wait for the device"))
     monkeypatch.setattr(workload, "forget_building", says("give back"))
-    monkeypatch.setattr(
-        workload, "built", lambda case, info, material: (log.append("build"), workload.Arm(case, None, parallel, {}))[1]
-    )
-    monkeypatch.setattr(workload, "train", says("train"))
-    monkeypatch.setattr(workload, "report_of", says("read", TrainingReport(rank=0)))
-    monkeypatch.setattr(workload, "checksums", says("read", {}))
+    monkeypatch.setattr(workload, "built", says("build", arm))
+    monkeypatch.setattr(workload, "told_of", says("read", TrainingReport(rank=0)))
     return log
 
 
