@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from parabench.collectives.nccl import is_nccls
 from parabench.machine import accelerator
 from parabench.machine.machine import Room
 from parabench.plan.case import DEFAULTS, Case
+from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.memory import WHOLE, Shape
@@ -20,23 +23,27 @@ SEEN_SHARE = 0.9
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def why_alone(case: Case) -> str | None:
+C = TypeVar("C", Case, CollectiveCase)
+
+
+def why_alone(case: Case | CollectiveCase) -> str | None:
     """Why a case can share its ranks with no other; None where it can."""
-    entry = entry_of(case.strategy)
-    if entry.one_process:
-        return f"{case.strategy} runs in one process"
-    if entry.rule is Rule.APPLIED_ONCE:
-        return f"ranks of {case.strategy} do not take their steps together"
-    if entry.package is not None:
-        return f"{entry.package} sets up the whole process"
-    if case.algorithm.startswith("nccl:"):
+    if isinstance(case, Case):
+        entry = entry_of(case.strategy)
+        if entry.one_process:
+            return f"{case.strategy} runs in one process"
+        if entry.rule is Rule.APPLIED_ONCE:
+            return f"ranks of {case.strategy} do not take their steps together"
+        if entry.package is not None:
+            return f"{entry.package} sets up the whole process"
+    if is_nccls(case.algorithm):
         return f"{case.algorithm} is set for a whole process, in NCCL's environment"
     return None
 
 
 def cohorts(
-    cases: Sequence[Case], room: Room | None = None, held: Mapping[str, float] | None = None
-) -> list[tuple[Case, ...]]:
+    cases: Sequence[C], room: Room | None = None, held: Mapping[str, float] | None = None
+) -> list[tuple[C, ...]]:
     """`cases` by those that share a launch, in their order; what can share with none is by itself.
 
     A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
@@ -47,19 +54,19 @@ def cohorts(
     one that needs most beside its state leaves. Cases in another order are split otherwise: as every block has its own,
     each two cases soon meet.
     """
-    found: dict[object, list[Case]] = {}
+    found: dict[object, list[C]] = {}
     for case in cases:
         ranks = case.world_size if case.nodes > 1 else None
         alike = (ranks, case.nodes, case.device, case.backend, case.threads)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
-    parts: list[tuple[Case, ...]] = []
+    parts: list[tuple[C, ...]] = []
     for each in found.values():
         most = _most(each, room or {}, held or {})
         parts += [tuple(each)] if most is None else _split(each, most)
     return parts
 
 
-def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float | None:
+def _most(cases: Sequence[Case | CollectiveCase], room: Room, held: Mapping[str, float]) -> float | None:
     """How much the training states of these cases may take in one launch; None where nobody knows."""
     there = room.get(cases[0].device)
     if there is None:
@@ -77,9 +84,12 @@ def twin_of(cases: Sequence[Case]) -> Case:
     return next(found, cases[0])
 
 
-def state_bytes(case: Case) -> float:
+def state_bytes(case: Case | CollectiveCase) -> float:
     """What parameters, gradients and optimizer state of a case take by theory, at most (as if tensor parallel split
-    nothing, and FSDP gathered all parameters at once): on a node, or of an accelerator on that of a rank."""
+    nothing, and FSDP gathered all parameters at once): on a node, or of an accelerator on that of a rank. 0 of a
+    collective, which has buffers of the size that is being measured and no others."""
+    if isinstance(case, CollectiveCase):
+        return 0.0
     whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
     ranks = case.world_size
     shape = Shape(
@@ -95,13 +105,13 @@ def state_bytes(case: Case) -> float:
     return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes
 
 
-def _split(cases: Sequence[Case], most: float) -> Iterator[tuple[Case, ...]]:
+def _split(cases: Sequence[C], most: float) -> Iterator[tuple[C, ...]]:
     """The fewest even parts of `cases` of which none takes more; a case that takes more is by itself."""
     states = {case: state_bytes(case) for case in cases}
     small = [case for case in cases if states[case] <= most]
     yield from ((case,) for case in cases if states[case] > most)
     for count in itertools.count(1):
-        parts: list[list[Case]] = [[] for _ in range(count)]
+        parts: list[list[C]] = [[] for _ in range(count)]
         held = [0.0] * count
         for case in small:
             least = held.index(min(held))

@@ -20,6 +20,7 @@ from parabench.errors import NodeGone, UsageError
 from parabench.files import is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
+from parabench.session.base_runner import Executor, Runner, launches_left
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines
 from parabench.session.request import Planned, Request
@@ -34,10 +35,10 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, Executor, Runner, launches_left
+from parabench.session.runner import RUNNERS
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import TRACES, Launch, Status
+from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
 from parabench.store.results import Results, load
 from parabench.store.store import STORE_NAME, Store
 
@@ -196,11 +197,16 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
     """What earlier launches of a session tell of how the next ones are shared."""
     if not (state.done and state.plan.takes_turns):
         return {}
+    results = load(store.path)
+    launches = results.launch[
+        (results.launch["session_id"] == state.session_id) & (results.launch["block"] >= FIRST_BLOCK)
+    ]
+    failed = set(launches.loc[launches["status"] != Status.OK, "case_id"])
+    if state.plan.kind != "training":
+        return {"failed": failed}
     from parabench.analysis.session import session_data
 
-    seen = session_data(load(store.path), state.session_id)
-    failed = {case for case, launches in seen.launched.items() if (launches["status"] != Status.OK).any()}
-    return {"step_times": dict(seen.step_times), "failed": failed}
+    return {"step_times": dict(session_data(results, state.session_id).step_times), "failed": failed}
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:
