@@ -71,6 +71,13 @@ def in_whole_graphs(calls: int, graph: bool) -> int:
     return -(-calls // FEWEST_CALLS) * FEWEST_CALLS if graph else calls
 
 
+def dealt_out(readings: int, rounds: int) -> list[int]:
+    """How many of a case's timed readings each of its turns has: of so many `rounds`, or of fewer with one each; of 0,
+    of a launch that a case has to itself, it is one turn."""
+    rounds = max(1, min(rounds, readings))
+    return [readings * (number + 1) // rounds - readings * number // rounds for number in range(rounds)]
+
+
 def timing_of(protocol: Mapping[str, Any]) -> str:
     """What the numbers of a stored protocol are: THROUGHPUT, GRAPH, or LATENCY, which was the only way at first."""
     return GRAPH if protocol.get("graph") else str(protocol.get("mode", LATENCY))
@@ -102,8 +109,9 @@ class CollectiveProtocol(Checked):
 
     Either comes after `warmup` calls, which are kept apart.
 
-    With `rounds` cases share launches (`collective_turns`), and batches or calls are dealt out to so many turns, or to
-    one each where they are fewer; with 0 each case has launches of its own, and all of them follow one another.
+    With `rounds` cases share launches (`workloads.collective_turns`), and batches or calls are dealt out to so many
+    turns, or to one each where they are fewer; with 0 each case has launches of its own, and all of them follow one
+    another.
     """
 
     FEWEST: ClassVar[int] = 20

@@ -213,7 +213,8 @@ class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
         return self.plan.protocol.alone()
 
     def protocol_in(self, planned: PlannedLaunch[CollectiveCase]) -> CollectiveProtocol:
-        return self.own_protocol if why_alone(planned.case) else self.plan.protocol
+        alone = (planned.case,) in self.cohorts_of(self.plan.cases)
+        return self.own_protocol if alone else self.plan.protocol
 
     def turns_spec(self, cases: tuple[CollectiveCase, ...], block: int) -> LaunchSpec:
         """With ten times what earlier launches took; before the first one of them takes ten times what it must take at

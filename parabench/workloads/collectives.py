@@ -1,5 +1,5 @@
 """The collectives microbenchmark: each rank checks against exact values, times every call, and checks again. Cases that
-share a launch take turns (`plan.collective_turns`); there are as many ranks as the largest has, a smaller one lives in
+share a launch take turns (`collective_turns`); there are as many ranks as the largest has, a smaller one lives in
 the first of them, and the others wait."""
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from parabench.launch.workload import RankEnv, Workload, handed_over, shares_of
 from parabench.machine import accelerator
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY
-from parabench.plan.collective_turns import Row, Stage, rows, stages
 from parabench.store.record import CollectiveSample, Failure, Launch, Status
 from parabench.workloads.collective_buffers import Buffers, buffers
+from parabench.workloads.collective_turns import Row, Stage, rows, stages
 from parabench.workloads.timing import MARKS, Bench
 
 

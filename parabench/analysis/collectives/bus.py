@@ -17,8 +17,7 @@ from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
 from parabench.analysis.turns import compared, shared_launches, turns_told
 from parabench.plan.collective_case import OPS, CollectiveCase
-from parabench.plan.collective_protocol import LATENCY
-from parabench.plan.collective_turns import dealt_out
+from parabench.plan.collective_protocol import LATENCY, dealt_out
 from parabench.store.record import GB, Phase, Status
 from parabench.store.results import Results
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, Slot
+from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, Slot, dealt_out
 from parabench.plan.turns import orders
 
 
@@ -67,13 +67,6 @@ def _stage(protocol: CollectiveProtocol, size: int, in_place: bool, places: tupl
         for at in order
     ]
     return Stage(size, in_place, places, warmup, tuple(turns))
-
-
-def dealt_out(readings: int, rounds: int) -> list[int]:
-    """How many of a case's timed readings each of its turns has: of so many `rounds`, or of fewer with one each; of 0,
-    of a launch that a case has to itself, it is one turn."""
-    rounds = max(1, min(rounds, readings))
-    return [readings * (number + 1) // rounds - readings * number // rounds for number in range(rounds)]
 
 
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.collective_turns import Stage, Turn, dealt_out, rows, stages
+from parabench.plan.collective_protocol import CollectiveProtocol, dealt_out
+from parabench.workloads.collective_turns import Stage, Turn, rows, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
 MIXED = tuple(
