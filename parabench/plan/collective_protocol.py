@@ -230,16 +230,18 @@ class CollectiveProtocol(Checked):
 
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
         """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""
-        if self.mode == LATENCY:
-            return sum(slot.bytes for slot in self.schedule(case)) / bytes_per_s
         seconds = 0.0
-        for size, _ in case.turns():
+        for size, in_place in case.turns():
             call_s = size / bytes_per_s
-            settling = (self.rounds - 1) * self.settling_calls(call_s) if self.rounds else 0
-            seconds += (WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s) + settling) * call_s
+            turns = len(dealt_out(self.timed_at(size), self.rounds)) if self.rounds else 0
+            if self.mode == LATENCY:
+                seconds += (len(self.slots(size, in_place)) + turns) * call_s
+                continue
+            calls = WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)
+            settling = max(0, turns - 1) * self.settling_calls(call_s)
             # Where calls are quicker than that, there are as many more.
-            seconds += (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
-        return seconds + FIRST_RUN_IN_S
+            seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
+        return seconds if self.mode == LATENCY else seconds + FIRST_RUN_IN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
