@@ -226,7 +226,7 @@ class RankPart:
         self, spec: LaunchSpec, rank: int, device: torch.device, groups: join.WorldGroups | None, marks: Marks
     ) -> None:
         self.cases = cases_of(spec)
-        self._protocol, self._rank, self._device, self._groups, self._marks = spec.protocol, rank, device, groups, marks
+        self._rank, self._device, self._groups, self._marks = rank, device, groups, marks
         self._bench = Bench(spec.protocol, self.cases[0].backend, device, rank)
         self._at = 0
 

@@ -36,7 +36,8 @@ class Bench:
     def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
         self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
         self._now = clock_of(device)
-        self._run_in_s = FIRST_RUN_IN_S
+        # By how many ranks: those of a larger group have not all come as far.
+        self._ran_in: set[int] = set()
 
     def time(self, call: Call, rows: Rows) -> None:
         """Fill `rows`, the marks of one size and form that has no turns to share."""
@@ -93,12 +94,13 @@ class Bench:
         return self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
 
     def _run_in(self, call_s: float) -> int:
-        """How many calls run on into the first turn; on a device as many as raise its clocks."""
-        calls = self._protocol.warmup
-        if self._device.type == accelerator.TYPE:
-            calls = max(calls, calls_in(self._run_in_s, call_s))
-            self._run_in_s = RUN_IN_S
-        return calls
+        """How many calls run on into the first turn, the same on all ranks; on a device as many as raise its clocks."""
+        if self._device.type != accelerator.TYPE:
+            return self._protocol.warmup
+        ranks = dist.get_world_size()
+        seconds = RUN_IN_S if ranks in self._ran_in else FIRST_RUN_IN_S
+        self._ran_in.add(ranks)
+        return max(self._protocol.warmup, calls_in(seconds, call_s))
 
     def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
         """Make as many calls a row as `counts` say, each of which stands for `of`, and read the clock in between.

@@ -235,6 +235,20 @@ def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
         assert seen[1, 2] == round(seconds / 1e-3)
 
 
+def test_ranks_that_come_to_a_larger_group_run_in_as_long_as_those_that_wait_there(group, monkeypatch):
+    """Who had calls of two ranks before, and who had none, must make as many calls."""
+    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
+    busy, waiting = (Bench(protocol, "nccl", CUDA, rank) for rank in (0, 2))
+    busy.time(stream.call, rows(protocol))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
+        for bench in (busy, waiting):
+            seen = rows(protocol)
+            group.told = 1e-3 if bench is waiting else None
+            bench.time(stream.call, seen)
+            assert seen[1, 2] == round(seconds / 1e-3)
+
+
 def test_a_graph_replays_whole_graphs_of_twenty_and_is_gone_before_the_group_is(group, monkeypatch):
     """Of 1 us kernels that take 30 us to start only the kernels are left."""
     stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=100)
