@@ -90,7 +90,7 @@ class WorldGroups:
 
     def __init__(self, backend: str, timeout_s: float) -> None:
         self._backend, self._timeout = backend, timedelta(seconds=timeout_s)
-        self._first = dist.distributed_c10d._get_default_group()
+        self._first = default_group()
         # Who waits over NCCL keeps a kernel on its device, and a core, busy.
         self._waiting = self._first if backend == "gloo" else dist.new_group(backend="gloo", timeout=self._timeout)
         self._made: dict[tuple[int, str, int | None], tuple[Algorithm | None, ProcessGroup]] = {}
@@ -168,11 +168,17 @@ def check_groups(device: torch.device, backend: str, algorithm: str, others: Col
             )
 
 
-def calls() -> dict[str, dict[str, Any]]:
-    """What this process' groups did: {op: {"algorithm", "calls", "bytes"}}, with the algorithm that really ran. Over
-    NCCL `enqueue_s` too, the seconds in which the callers' threads gave its kernels to the device."""
+def default_group() -> ProcessGroup:
+    """The group that a collective uses which is given none."""
+    found: ProcessGroup = dist.distributed_c10d._get_default_group()
+    return found
+
+
+def calls(of: ProcessGroup | None = None) -> dict[str, dict[str, Any]]:
+    """What this process' groups did, or one of them: {op: {"algorithm", "calls", "bytes"}}, with the algorithm that
+    really ran. Over NCCL `enqueue_s` too, the seconds in which the callers' threads gave its kernels to the device."""
     total: dict[str, dict[str, Any]] = {}
-    for group in groups:
+    for group in groups if of is None else [each for each in groups if each is of]:
         for op, count in group.calls.items():
             sums = total.setdefault(op, {"algorithm": count["algorithm"], "calls": 0, "bytes": 0})
             sums["calls"] += count["calls"]

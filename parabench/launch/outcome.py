@@ -80,6 +80,15 @@ def reached(marks: Marks) -> int:
     return int(came[-1]) + 1 if len(came) else 0
 
 
+def failed_at(failure: Failure | None, marks: Sequence[Marks]) -> tuple[int, int]:
+    """Where a launch failed: the rank that failed first, or else the one that came least far, and how many moments of
+    its way it came to."""
+    rank = failure.rank if failure else None
+    if rank is None:
+        rank = min(range(len(marks)), key=lambda each: reached(marks[each]))
+    return rank, reached(marks[rank])
+
+
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
     """Whoever came least far is what the others waited for; a rank that left its report came to the end.
 

@@ -6,7 +6,7 @@ As in nccl-tests (`struct testColl`) a kind is one object, and there is one laun
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol as Interface
 from typing import TypeVar
@@ -15,7 +15,7 @@ from parabench.launch.rendezvous import RendezvousPoint
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.registry import load
-from parabench.store.record import Launch, utc_now
+from parabench.store.record import AnyCase, Launch, utc_now
 from parabench.workloads import WORKLOADS
 
 R = TypeVar("R", bound=RankReport)
@@ -64,6 +64,31 @@ def handed_over(nodes: Sequence[NodeResult], report_type: type[R]) -> Iterator[t
         for report, marks in zip(node.reports, node.marks, strict=True):
             assert isinstance(report, report_type)
             yield report, marks
+
+
+def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -> Iterator[tuple[int, Launch]]:
+    """A launch of each case at `places` of one that `cases` share, with its facts and an equal part of its time, and
+    the place.
+
+    Readings of hosts and devices, which no case has to itself, stay with the first of those that have most ranks.
+    """
+    reader = max(places, key=lambda place: cases[place].world_size, default=None)
+    for place in places:
+        yield (
+            place,
+            replace(
+                launch,
+                case=cases[place],
+                wall_s=launch.wall_s / len(cases),
+                facts=dict(launch.facts),
+                samples=[],
+                collectives=[],
+                arms=[],
+                findings=list(launch.findings),
+                device_samples=launch.device_samples if place == reader else [],
+                host_samples=launch.host_samples if place == reader else [],
+            ),
+        )
 
 
 def workload_of(kind: str) -> Workload:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import TypeVar
 
+from parabench.collectives.nccl import is_nccls
 from parabench.machine import accelerator
 from parabench.machine.machine import Room
 from parabench.plan.case import DEFAULTS, Case
+from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.validate import entry_of_model
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.memory import WHOLE, Shape
@@ -21,26 +24,30 @@ SEEN_SHARE = 0.9
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
-def why_alone(case: Case) -> str | None:
+C = TypeVar("C", Case, CollectiveCase)
+
+
+def why_alone(case: Case | CollectiveCase) -> str | None:
     """Why a case can share its ranks with no other; None where it can."""
-    entry = entry_of(case.strategy)
-    if entry.one_process:
-        return f"{case.strategy} runs in one process"
-    if entry.rule is Rule.APPLIED_ONCE:
-        return f"ranks of {case.strategy} do not take their steps together"
-    if entry.package is not None:
-        return f"{entry.package} sets up the whole process"
-    if case.algorithm.startswith("nccl:"):
+    if isinstance(case, Case):
+        entry = entry_of(case.strategy)
+        if entry.one_process:
+            return f"{case.strategy} runs in one process"
+        if entry.rule is Rule.APPLIED_ONCE:
+            return f"ranks of {case.strategy} do not take their steps together"
+        if entry.package is not None:
+            return f"{entry.package} sets up the whole process"
+    if is_nccls(case.algorithm):
         return f"{case.algorithm} is set for a whole process, in NCCL's environment"
     return None
 
 
 def cohorts(
-    cases: Sequence[Case],
+    cases: Sequence[C],
     room: Room | None = None,
     held: Mapping[str, float] | None = None,
     may_share_modules: bool = False,
-) -> list[tuple[Case, ...]]:
+) -> list[tuple[C, ...]]:
     """`cases` by those that share a launch, in their order; what can share with none is by itself.
 
     A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
@@ -52,12 +59,12 @@ def cohorts(
     each two cases soon meet. Where it takes fewer launches, and `may_share_modules`, cases with a module in common
     (`module_of`) have one training state.
     """
-    found: dict[object, list[Case]] = {}
+    found: dict[object, list[C]] = {}
     for case in cases:
         ranks = case.world_size if case.nodes > 1 else None
         alike = (ranks, case.nodes, case.device, case.backend, case.threads)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
-    parts: list[tuple[Case, ...]] = []
+    parts: list[tuple[C, ...]] = []
     for each in found.values():
         most = _most(each, room or {}, held or {})
         if most is None:
@@ -69,11 +76,11 @@ def cohorts(
     return parts
 
 
-def module_of(case: Case) -> object:
+def module_of(case: Case | CollectiveCase) -> object:
     """What cases of DDP have in common that differ in nothing but how gradients travel: a module that one wraps can be
     wrapped anew for another. Any other case is its own."""
     # A static graph is learnt in the first backward.
-    return case if case.strategy != "ddp" or case.static_graph else _OF_MODULE(case)
+    return _OF_MODULE(case) if isinstance(case, Case) and case.strategy == "ddp" and not case.static_graph else case
 
 
 _OF_MODULE = attrgetter(*(name for name in DEFAULTS if name not in ("bucket_mib", "algorithm", "ranks_per_node")))
@@ -86,14 +93,14 @@ def share_modules(cases: Sequence[Case], room: Room | None = None, held: Mapping
     return most is not None and sum(map(state_bytes, cases)) > most and len(_by_module(cases)) < len(cases)
 
 
-def _by_module(cases: Sequence[Case]) -> list[list[Case]]:
-    found: dict[object, list[Case]] = {}
+def _by_module(cases: Sequence[C]) -> list[list[C]]:
+    found: dict[object, list[C]] = {}
     for case in cases:
         found.setdefault(module_of(case), []).append(case)
     return list(found.values())
 
 
-def _most(cases: Sequence[Case], room: Room, held: Mapping[str, float]) -> float | None:
+def _most(cases: Sequence[Case | CollectiveCase], room: Room, held: Mapping[str, float]) -> float | None:
     """How much the training states of these cases may take in one launch; None where nobody knows."""
     there = room.get(cases[0].device)
     if there is None:
@@ -121,9 +128,12 @@ def twin_of(cases: Sequence[Case]) -> Case:
     return next(found, cases[0])
 
 
-def state_bytes(case: Case) -> float:
+def state_bytes(case: Case | CollectiveCase) -> float:
     """What parameters, gradients and optimizer state of a case take by theory, at most (as if tensor parallel split
-    nothing, and FSDP gathered all parameters at once): on a node, or of an accelerator on that of a rank."""
+    nothing, and FSDP gathered all parameters at once): on a node, or of an accelerator on that of a rank. 0 of a
+    collective, which has buffers of the size that is being measured and no others."""
+    if isinstance(case, CollectiveCase):
+        return 0.0
     whole = float((entry_of_model(case).parameters or 0) * DTYPE_BYTES[case.arithmetic.parameters])
     ranks = case.world_size
     shape = Shape(
@@ -139,13 +149,13 @@ def state_bytes(case: Case) -> float:
     return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes
 
 
-def _split(modules: Sequence[Sequence[Case]], most: float) -> list[tuple[Case, ...]]:
+def _split(modules: Sequence[Sequence[C]], most: float) -> list[tuple[C, ...]]:
     """The fewest even parts of the cases of `modules`, each of which has one training state, so that none takes more; a
     module that takes more is by itself."""
     states = [max(map(state_bytes, cases)) for cases in modules]
     large = [tuple(cases) for cases, state in zip(modules, states, strict=True) if state > most]
     for count in itertools.count(1):
-        parts: list[list[Case]] = [[] for _ in range(count)]
+        parts: list[list[C]] = [[] for _ in range(count)]
         held = [0.0] * count
         for cases, state in zip(modules, states, strict=True):
             if state <= most:

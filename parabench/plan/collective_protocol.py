@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from parabench.errors import UsageError
 from parabench.plan.fields import Checked, Field
-from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S
+from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S, MOST_ROUNDS
 from parabench.store.record import MIB, Phase
 
 if TYPE_CHECKING:  # `parabench collectives --help` reads this module and needs no tables
@@ -48,6 +48,13 @@ FEWEST_CALLS = 20
 # No more between two readings: what a very quick call needs to fill the time box is not worth the events in flight.
 MOST_IN_A_BATCH = 10_000
 
+# How many turns each case has at a size and form in a launch that cases share, where nobody says: by default each is of
+# one batch.
+ROUNDS = 10
+
+# The calls that settle what the case before left behind fill so many seconds, but are no more than those of warm-up.
+SETTLE_S = 0.005
+
 # On CUDA the batch before the timed ones goes on for so long, and for the first size of a launch longer: an idle device
 # takes that to raise its clocks.
 RUN_IN_S, FIRST_RUN_IN_S = 0.05, 1.0
@@ -62,6 +69,13 @@ def calls_in(seconds: float, call_s: float) -> int:
 def in_whole_graphs(calls: int, graph: bool) -> int:
     """As many calls, or with `graph` as few more as whole graphs have."""
     return -(-calls // FEWEST_CALLS) * FEWEST_CALLS if graph else calls
+
+
+def dealt_out(readings: int, rounds: int) -> list[int]:
+    """How many of a case's timed readings each of its turns has: of so many `rounds`, or of fewer with one each; of 0,
+    of a launch that a case has to itself, it is one turn."""
+    rounds = max(1, min(rounds, readings))
+    return [readings * (number + 1) // rounds - readings * number // rounds for number in range(rounds)]
 
 
 def timing_of(protocol: Mapping[str, Any]) -> str:
@@ -94,6 +108,10 @@ class CollectiveProtocol(Checked):
     MOST_MOVED_BYTES, within FEWEST and MOST.
 
     Either comes after `warmup` calls, which are kept apart.
+
+    With `rounds` cases share launches (`workloads.collective_turns`), and batches or calls are dealt out to so many
+    turns, or to one each where they are fewer; with 0 each case has launches of its own, and all of them follow one
+    another.
     """
 
     FEWEST: ClassVar[int] = 20
@@ -139,6 +157,17 @@ class CollectiveProtocol(Checked):
     warmup: Annotated[
         int, replace(CALLS, option="--warmup", help="Warm-up calls, excluded from the statistics. [default: 5]")
     ] = 5
+    # Sessions that were planned before there were turns have none.
+    rounds: Annotated[
+        int,
+        Field(
+            least=0,
+            most=MOST_ROUNDS,
+            option="--rounds",
+            help="Turns of each case per size in a launch that cases share; 0: each has launches of its own. "
+            f"[default: {ROUNDS}]",
+        ),
+    ] = 0
     deadline_s: Annotated[float | None, DEADLINE] = None
 
     def __post_init__(self) -> None:
@@ -150,6 +179,15 @@ class CollectiveProtocol(Checked):
     def blocks(self) -> int:
         """How many blocks are planned."""
         return self.launches
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether cases share launches."""
+        return self.rounds > 0
+
+    def alone(self) -> CollectiveProtocol:
+        """The same for a launch that a case has to itself."""
+        return replace(self, rounds=0)
 
     @property
     def timing(self) -> str:
@@ -169,11 +207,17 @@ class CollectiveProtocol(Checked):
         calls = max(calls_in(self.measure_s / self.batches, call_s), -(-FEWEST_CALLS // self.batches))
         return in_whole_graphs(calls, self.graph)
 
+    def timed_at(self, size: int) -> int:
+        """How many timed readings a launch has at `size` bytes: of batches, or of calls."""
+        return self.iterations_at(size) if self.mode == LATENCY else self.batches
+
+    def settling_calls(self, call_s: float) -> int:
+        """Calls that precede a turn and do not count, where one takes `call_s` seconds."""
+        return min(self.warmup, calls_in(SETTLE_S, call_s))
+
     def slots(self, size: int, in_place: bool) -> list[Slot]:
         """The readings of one size and form, in their order; the same on every rank."""
-        counts = (WARMUP_BATCHES, self.batches)
-        if self.mode == LATENCY:
-            counts = (self.warmup, self.iterations_at(size))
+        counts = (self.warmup if self.mode == LATENCY else WARMUP_BATCHES, self.timed_at(size))
         return [
             Slot(size, in_place, phase, iteration)
             for phase, count in zip((Phase.WARMUP, Phase.MEASURE), counts, strict=True)
@@ -186,15 +230,18 @@ class CollectiveProtocol(Checked):
 
     def expected_s(self, case: CollectiveCase, bytes_per_s: float) -> float:
         """How long a launch takes at most, in seconds, where the calls' buffers travel at `bytes_per_s`."""
-        if self.mode == LATENCY:
-            return sum(slot.bytes for slot in self.schedule(case)) / bytes_per_s
         seconds = 0.0
-        for size, _ in case.turns():
+        for size, in_place in case.turns():
             call_s = size / bytes_per_s
-            seconds += (WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)) * call_s
+            turns = len(dealt_out(self.timed_at(size), self.rounds)) if self.rounds else 0
+            if self.mode == LATENCY:
+                seconds += (len(self.slots(size, in_place)) + turns) * call_s
+                continue
+            calls = WARMUP_BATCHES * self.warmup + self.batches * self.calls_in_a_batch(call_s)
+            settling = max(0, turns - 1) * self.settling_calls(call_s)
             # Where calls are quicker than that, there are as many more.
-            seconds += (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
-        return seconds + FIRST_RUN_IN_S
+            seconds += (calls + settling) * call_s + (self.measure_s if self.iterations is None else 0.0) + RUN_IN_S
+        return seconds if self.mode == LATENCY else seconds + FIRST_RUN_IN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

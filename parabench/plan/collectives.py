@@ -21,7 +21,7 @@ from parabench.plan.collective_case import (
     parse_size,
     size_text,
 )
-from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, CollectiveSweep
+from parabench.plan.collective_protocol import LATENCY, ROUNDS, CollectiveProtocol, CollectiveSweep
 from parabench.plan.fields import declared, split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
@@ -135,7 +135,7 @@ def collective_protocol(**given: Any) -> CollectiveProtocol:
             f"--iterations {given['iterations']} and --measure-seconds {given['measure_s']:g} both say how many calls "
             "are timed; give one of them"
         )
-    return CollectiveProtocol(**given)
+    return CollectiveProtocol(**{"rounds": ROUNDS, **given})
 
 
 def check_captured(case: CollectiveCase) -> None:

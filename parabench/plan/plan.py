@@ -34,10 +34,13 @@ from parabench.workloads import WORKLOADS, kind_of
 
 
 class AnyProtocol(Interface):
-    """What every kind of protocol has: how many blocks are planned, and when a launch counts as hung."""
+    """What every kind of protocol has: how many blocks are planned, whether cases share launches, and when a launch
+    counts as hung."""
 
     @property
     def blocks(self) -> int: ...
+    @property
+    def takes_turns(self) -> bool: ...
     @property
     def deadline_s(self) -> float | None: ...
 
@@ -93,8 +96,8 @@ class Plan(Generic[C, P]):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether cases share launches, in all blocks but the first, in which each has one of its own."""
-        return isinstance(self.protocol, Protocol) and self.protocol.takes_turns and not self.isolated
+        """Whether cases share launches: trainings in all blocks but the first, in which each has one of its own."""
+        return self.protocol.takes_turns and not self.isolated
 
     @property
     def races(self) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ from parabench.workloads import kind_of
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
 LAUNCH_S = 0.1
+
+AnyTimed = Case | CollectiveCase
 
 # (case, block, protocol) of a launch to come.
 ExpectedLaunch = tuple[Any, int, Any]
@@ -136,7 +138,7 @@ def plan_lines(
         f"; then more for those that may still be the fastest, {_until(stopping)}" if stopping else ""
     )
     if plan.takes_turns:
-        yield from _turns(plan, room)
+        yield from _turns(plan, room) if of_trainings else _collective_turns(plan)
     yield f"sizes:     {format.listed(sizes(plan.cases), 8)}"
     if of_trainings:
         yield f"each step: {format.listed(_work(plan.cases), 8)}"
@@ -179,8 +181,7 @@ def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
     if plan.protocol.self_check:
         twins = [twin_of(cohort).label for cohort in together if len(cohort) > 1]
         yield from (f"           measured twice: {label}" for label in twins)
-    alone = dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
-    yield from (f"           never shared: {why}" for why in alone)
+    yield from (f"           never shared: {why}" for why in _never_shared(every))
     for cohort in together:
         if share_modules(cohort, room):
             common = format.joined(str(n) for n in Counter(map(module_of, cohort)).values() if n > 1)
@@ -194,7 +195,25 @@ def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
         )
 
 
-def _cohort(cases: Sequence[Case]) -> str:
+def _collective_turns(plan: Plan[CollectiveCase, CollectiveProtocol]) -> Iterator[str]:
+    """The same of collectives."""
+    every = cohorts(plan.cases)
+    together = [cohort for cohort in every if len(cohort) > 1]
+    if together:
+        yield (
+            f"turns:     {format.count(len(together), 'launch')} per block shared by "
+            f"{format.joined(map(_cohort, together))}; algorithms of an operation take turns at each size, "
+            f"{format.count(plan.protocol.rounds, 'round')} at most"
+        )
+    yield from (f"           never shared: {why}" for why in _never_shared(every))
+
+
+def _never_shared(every: Iterable[Sequence[AnyTimed]]) -> Iterable[str]:
+    """Why some cohorts are of one case."""
+    return dict.fromkeys(why for cohort in every if (why := why_alone(cohort[0])) is not None)
+
+
+def _cohort(cases: Sequence[AnyTimed]) -> str:
     """'12 cases of 1 to 4 ranks'."""
     few, most = (pick(case.world_size for case in cases) for pick in (min, max))
     ranks = f"{few:,} to {most:,} ranks" if few < most else format.count(most, "rank")
@@ -216,7 +235,7 @@ def case_lines(plan: Plan[Any, Any], most: int | None) -> Iterator[str]:
     yield ""
 
 
-def _row(case: Case | CollectiveCase) -> tuple[str, str, str, str]:
+def _row(case: AnyTimed) -> tuple[str, str, str, str]:
     per_node = case.world_size // case.nodes
     needs = f"{format.count(per_node * case.threads, 'core')}"
     if case.device == accelerator.TYPE:
@@ -306,7 +325,9 @@ def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[object, ...]:
     """What of a protocol decides how long a launch takes."""
     if isinstance(protocol, Protocol):
         return protocol.all_steps, protocol.warmup_s, protocol.measure_s
-    return protocol.timing, protocol.warmup, protocol.iterations, protocol.batches, protocol.measure_s
+    return (
+        protocol.timing, protocol.warmup, protocol.iterations, protocol.batches, protocol.measure_s, protocol.rounds,
+    )  # fmt: skip
 
 
 def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known, store: Path) -> list[str]:
@@ -328,9 +349,9 @@ def expected(launches: Sequence[ExpectedLaunch], machine: Machine, known: Known,
 
 def count_launches(measured: Sequence[ExpectedLaunch], room: Room) -> int:
     """How many launches they are: cases that take turns share one."""
-    shared: dict[int, list[Case]] = defaultdict(list)
+    shared: dict[int, list[Any]] = defaultdict(list)
     for case, block, protocol in measured:
-        if isinstance(protocol, TurnsProtocol):
+        if isinstance(protocol, TurnsProtocol) or (protocol.rounds and isinstance(protocol, CollectiveProtocol)):
             shared[block].append(case)
     alone = len(measured) - sum(map(len, shared.values()))
     return alone + sum(len(cohorts(cases, room, may_share_modules=True)) for cases in shared.values())

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -20,6 +20,7 @@ from parabench.errors import NodeGone, UsageError
 from parabench.files import is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
+from parabench.session.base_runner import Executor, Runner, launches_left
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines
 from parabench.session.request import Planned, Request
@@ -34,12 +35,15 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, Executor, Runner, launches_left, peak_metric
+from parabench.session.runner import RUNNERS, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
 from parabench.store.results import Results, load
 from parabench.store.store import STORE_NAME, Store
+
+if TYPE_CHECKING:
+    from parabench.analysis.session import SessionData
 
 NOT_OK = 1
 
@@ -196,10 +200,21 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
     """What earlier launches of a session tell of how the next ones are shared."""
     if not (state.done and state.plan.takes_turns):
         return {}
+    results = load(store.path)
+    launches = results.launch[
+        (results.launch["session_id"] == state.session_id) & (results.launch["block"] >= FIRST_BLOCK)
+    ]
+    failed = set(launches.loc[launches["status"] != Status.OK, "case_id"])
+    if state.plan.kind != "training":
+        return {"failed": failed}
     from parabench.analysis.session import session_data
 
-    seen = session_data(load(store.path), state.session_id)
-    failed = {case for case, launches in seen.launched.items() if (launches["status"] != Status.OK).any()}
+    seen = session_data(results, state.session_id)
+    return {"step_times": dict(seen.step_times), "failed": failed, "peaks": _peaks(seen)}
+
+
+def _peaks(seen: SessionData) -> dict[str, list[float]]:
+    """By the id of each case the peaks that its ranks had in the first block."""
     first = seen.launches[seen.launches["block"] == FIRST_BLOCK]
     devices = dict(zip(first["launch_id"], zip(first["case_id"], first["device"], strict=True), strict=True))
     peaks: dict[str, list[float]] = {}
@@ -208,7 +223,7 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
         case, device = devices.get(launch, ("", ""))
         if metric == peak_metric(device) and case and value > 0:
             peaks.setdefault(case, []).append(float(value))
-    return {"step_times": dict(seen.step_times), "failed": failed, "peaks": peaks}
+    return peaks
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:

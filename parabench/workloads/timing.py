@@ -19,7 +19,6 @@ from parabench.plan.collective_protocol import (
     FIRST_RUN_IN_S,
     LATENCY,
     RUN_IN_S,
-    WARMUP_BATCHES,
     CollectiveProtocol,
     calls_in,
 )
@@ -37,36 +36,71 @@ class Bench:
     def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
         self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
         self._now = clock_of(device)
-        self._run_in_s = FIRST_RUN_IN_S
+        # By how many ranks: those of a larger group have not all come as far.
+        self._ran_in: set[int] = set()
 
     def time(self, call: Call, rows: Rows) -> None:
-        """Fill `rows`, the marks of one size and form, by the protocol's mode."""
-        if self._protocol.mode == LATENCY:
-            for row in rows:
-                self._together()
-                self._batches(call, [row], 1)
-        else:
-            self._back_to_back(call, rows)
+        """Fill `rows`, the marks of one size and form that has no turns to share."""
+        warmup = self._protocol.warmup if self._protocol.mode == LATENCY else 1
+        with self.warmed_up(call, rows[:warmup]) as turn:
+            turn(rows[warmup:])
 
-    def _back_to_back(self, call: Call, rows: Rows) -> None:
-        """Calls that tell how long one takes; then, without a pause, one that is not counted, behind which the
-        host is ahead of the device and ranks are in step, and the timed ones."""
-        protocol = self._protocol
-        first, run_in, timed = rows[0], rows[1], rows[WARMUP_BATCHES:]
-        self._together()
-        alone = np.empty((protocol.warmup, MARKS))
-        self._batches(call, list(alone), *[1] * protocol.warmup)
-        first[:] = alone[0, 0], alone[:, 1].sum(), protocol.warmup
-        call_s = self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
-        calls = protocol.calls_in_a_batch(call_s)
-        warmup = protocol.warmup
-        if self._device.type == accelerator.TYPE:
-            warmup = max(warmup, calls_in(self._run_in_s, call_s))
-            self._run_in_s = RUN_IN_S
+    @contextmanager
+    def warmed_up(self, call: Call, rows: Rows, *, in_turns: bool = False) -> Iterator[Callable[[Rows], None]]:
+        """Fill `rows` with warm-up by the protocol's mode; what is yielded fills those of a turn. Other calls come
+        `in_turns` between these, so that each turn begins with some that settle and do not count."""
+        if self._protocol.mode == LATENCY:
+            self._isolated(call, rows)
+
+            def turn(timed: Rows) -> None:
+                if in_turns:
+                    self._isolated(call, np.empty((1, MARKS)))
+                self._isolated(call, timed)
+
+            yield turn
+            return
+        (first,) = rows
+        call_s = self._one_by_one(call, first)
+        calls = self._protocol.calls_in_a_batch(call_s)
+        run_in: int | None = self._run_in(call_s)
+
         with self._captured(call) as (start, each):
+
+            def turn(timed: Rows) -> None:
+                """A batch that is not counted, behind which the host is ahead of the device and ranks are in step;
+                then, without a pause, the timed ones. That of the first turn is the first of its rows."""
+                nonlocal run_in
+                before = self._protocol.settling_calls(call_s) if run_in is None else run_in
+                batches = [np.empty(MARKS), *timed] if run_in is None else list(timed)
+                run_in = None
+                self._together()
+                counts = [-(-before // each), *[calls // each] * (len(batches) - 1)]
+                self._batches(start, batches, *counts, of=each)
+
+            yield turn
+
+    def _isolated(self, call: Call, rows: Rows) -> None:
+        """A call for each row, each after a barrier."""
+        for row in rows:
             self._together()
-            counts = [-(-warmup // each), *[calls // each] * len(timed)]
-            self._batches(start, [run_in, *timed], *counts, of=each)
+            self._batches(call, [row], 1)
+
+    def _one_by_one(self, call: Call, row: Rows) -> float:
+        """Calls that are each waited for, and how many seconds one of them takes, the same on all ranks."""
+        self._together()
+        alone = np.empty((self._protocol.warmup, MARKS))
+        self._batches(call, list(alone), *[1] * len(alone))
+        row[:] = alone[0, 0], alone[:, 1].sum(), len(alone)
+        return self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
+
+    def _run_in(self, call_s: float) -> int:
+        """How many calls run on into the first turn, the same on all ranks; on a device as many as raise its clocks."""
+        if self._device.type != accelerator.TYPE:
+            return self._protocol.warmup
+        ranks = dist.get_world_size()
+        seconds = RUN_IN_S if ranks in self._ran_in else FIRST_RUN_IN_S
+        self._ran_in.add(ranks)
+        return max(self._protocol.warmup, calls_in(seconds, call_s))
 
     def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
         """Make as many calls a row as `counts` say, each of which stands for `of`, and read the clock in between.

@@ -14,12 +14,12 @@ import torch
 
 from parabench.collectives import join
 from parabench.launch import hang
-from parabench.launch.outcome import reached
+from parabench.launch.outcome import failed_at
 from parabench.launch.rank import device_of, join_group
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.token import Partner
-from parabench.launch.workload import RankEnv, Workload, handed_over
+from parabench.launch.workload import RankEnv, Workload, handed_over, shares_of
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts
@@ -89,11 +89,7 @@ class TurnsWorkload(Workload):
         return report
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """A launch of each case; of one that failed only the case whose turn it was, where that is known.
-
-        Each counts an equal part of the launch's time. Readings of hosts and devices, which no case has to itself, stay
-        with the first of those that have most ranks.
-        """
+        """A launch of each case; of one that failed only the case whose turn it was, where that is known."""
         reports, marks = zip(*handed_over(nodes, TurnsReport), strict=True)
         protocol: TurnsProtocol = spec.protocol
         all_turns = list(turns(protocol, len(spec.cases)))
@@ -103,28 +99,16 @@ class TurnsWorkload(Workload):
         if launch.status is not Status.OK:
             culprit = culprit_of(launch, marks, all_turns, [case.world_size for case in spec.cases])
             ended = range(0) if culprit is None else range(culprit, culprit + 1)
-        reader = max(ended, key=lambda place: spec.cases[place].world_size, default=None)
-        for place in ended:
-            case = spec.cases[place]
-            own = reports[: case.world_size]
+        for place, arm in shares_of(launch, spec.cases, ended):
+            own = reports[: arm.case.world_size]
             told = [each for report in own if report.arms and (each := report.arms[place])]
             counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
-            arm = replace(
-                launch,
-                case=case,
-                wall_s=launch.wall_s / len(spec.cases),
-                facts={
-                    **launch.facts,
-                    **(told[0].facts if told else {}),
-                    **replicas_apart([each.checksums for each in told]),
-                    "turns": {**shared, "place": place, **pair_facts(spec, all_turns, place, first)},
-                    "counts": asdict(counts),
-                },
-                samples=[],
-                arms=[],
-                device_samples=launch.device_samples if place == reader else [],
-                host_samples=launch.host_samples if place == reader else [],
-            )
+            arm.facts |= {
+                **(told[0].facts if told else {}),
+                **replicas_apart([each.checksums for each in told]),
+                "turns": {**shared, "place": place, **pair_facts(spec, all_turns, place, first)},
+                "counts": asdict(counts),
+            }
             for report, steps in zip(own, marks, strict=False):
                 rows, phases = steps_of(steps, all_turns, place)
                 seen = report.arms[place] if report.arms else None
@@ -223,13 +207,10 @@ def turn_at(all_turns: Sequence[Turn], row: int) -> tuple[Turn | None, int]:
 
 
 def culprit_of(launch: Launch, marks: Sequence[Marks], all_turns: Sequence[Turn], sizes: Sequence[int]) -> int | None:
-    """The place of the case whose turn it was when a launch failed: on the rank that failed first, or else on the one
-    that came least far. None before the first and after the last turn, and in one that the rank has no part in; each
-    case has so many ranks as `sizes` say."""
-    rank = launch.failure.rank if launch.failure else None
-    if rank is None:
-        rank = min(range(len(marks)), key=lambda each: reached(marks[each]))
-    came = reached(marks[rank])
+    """The place of the case whose turn it was when a launch failed, on the rank that `failed_at` tells. None before the
+    first and after the last turn, and in one that the rank has no part in; each case has so many ranks as `sizes`
+    say."""
+    rank, came = failed_at(launch.failure, marks)
     turn, _ = turn_at(all_turns, came // MARKS)
     return turn.arm if came and turn is not None and rank < sizes[turn.arm] else None
 

@@ -28,7 +28,8 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
-from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload, Truth
+from parabench.workloads.collective_buffers import Truth
+from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)

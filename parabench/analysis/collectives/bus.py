@@ -7,6 +7,7 @@ time, and busbw is what the links carry whatever the number of ranks, so that it
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +15,9 @@ import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
+from parabench.analysis.turns import compared, shared_launches, turns_told
 from parabench.plan.collective_case import OPS, CollectiveCase
-from parabench.plan.collective_protocol import LATENCY
+from parabench.plan.collective_protocol import LATENCY, dealt_out
 from parabench.store.record import GB, Phase, Status
 from parabench.store.results import Results
 
@@ -25,8 +27,8 @@ _OF_CASE = (
     "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
 )  # fmt: skip
 LAUNCH_COLUMNS = (
-    "launch_id", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing",
-    "calls", "batches", "statistic", "launch_call_s", *QUANTILES, "n_wrong", "piece_bytes",
+    "launch_id", "shared_launch", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place",
+    "timing", "calls", "batches", "statistic", "launch_call_s", *QUANTILES, "n_wrong", "piece_bytes",
 )  # fmt: skip
 # The number of a launch whose calls were timed back to back.
 MEAN = "mean"
@@ -43,14 +45,19 @@ def bus_factor(op: str, world_size: int) -> float:
 
 
 def session_launches(results: Results, session: Session) -> pd.DataFrame:
-    """The launches of a session of collectives, each with its case's label as `label`.
+    """The launches of a session of collectives, each with its case's label as `label`, what was `told` of its turns,
+    and as `shared_launch` the first of those that took theirs in the same processes.
 
     Raises UsageError for another kind of session.
     """
     session.require("collectives", results.path)
     launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
     cases = {text: CollectiveCase.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
-    return launches.assign(label=[cases[text].label for text in launches["case_json"]])
+    told = turns_told(launches["facts"].to_numpy())
+    ids, in_turns = launches["launch_id"].to_numpy(), np.array([each is not None for each in told], dtype=bool)
+    first = shared_launches(ids, in_turns, launches["session_id"], launches["block"].to_numpy(), told)
+    labels = [cases[text].label for text in launches["case_json"]]
+    return launches.assign(label=labels, told=told, shared_launch=first)
 
 
 def call_times(collective: pd.DataFrame) -> pd.DataFrame:
@@ -75,7 +82,8 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
 
     `launch_call_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
     (`collective_protocol.in_words`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
-    calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime). p50_s,
+    calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime). Numbers of
+    cases that took turns with each other in a `shared_launch` differ by what their rounds do (`in_rounds`). p50_s,
     p95_s and p99_s are quantiles over the launch's calls, or over its `batches` of calls. `ran` is the algorithm that
     really ran, `n_wrong` counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what
     messages were cut to.
@@ -88,6 +96,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
         lambda found: float(found.sum()) if found.notna().all() else np.nan
     )
     ran = collective.groupby("launch_id")["algorithm"].first()
+    turns: dict[tuple[int, int, bool], pd.Series[float]] = {}
     by_id = {row["launch_id"]: row for row in launches.to_dict("records")}
     isolated = session.timing == LATENCY
     rows: list[dict[str, Any]] = []
@@ -96,9 +105,10 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
         launch_id, size, in_place = cast(tuple[int, int, int], key)
         launch = by_id[launch_id]
         case = CollectiveCase.from_dict(json.loads(launch["case_json"]))
+        turns[launch_id, int(size), bool(in_place)] = seconds
         rows.append(
             {name: getattr(case, name) for name in _OF_CASE}
-            | {name: launch[name] for name in ("launch_id", "case_id", "label", "block", "status")}
+            | {name: launch[name] for name in ("launch_id", "shared_launch", "case_id", "label", "block", "status")}
             | {name: float(np.quantile(seconds, q)) for name, q in QUANTILES.items()}
             | {
                 "ran": ran[launch_id],
@@ -116,7 +126,32 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
                 "piece_bytes": json.loads(launch["facts"]).get("piece_bytes", np.nan),
             }
         )
-    return pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS))
+    table = pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS))
+    rounds = {at: row["told"]["rounds"] for at, row in by_id.items() if row["told"]}
+    return table.assign(launch_call_s=in_rounds(table, rounds, turns))
+
+
+def in_rounds(
+    sizes: pd.DataFrame, rounds: Mapping[int, int], seconds: Mapping[tuple[int, int, bool], pd.Series[float]]
+) -> pd.Series[float]:
+    """The number of each row of `sizes`, made of the rounds of what took turns with each other in a launch: the same
+    operation among as many ranks. Their mean on the log scale stays what it is.
+
+    `rounds` has how many there were at most, by launch; `seconds` what each of its calls or batches took, by launch,
+    size and form, in their order. A turn is the median of its own.
+    """
+    found = sizes["launch_call_s"].copy()
+    shared = sizes[sizes["launch_id"].isin(list(rounds)) & (sizes["status"] == Status.OK)]
+    for _, group in shared.groupby(["shared_launch", "op", "world_size", "dtype", "redop", "bytes", "in_place"]):
+        keys = list(zip(group["launch_id"], group["bytes"], group["in_place"], strict=True))
+        readings = [seconds[key].to_numpy() for key in keys]
+        if len(readings) < 2 or len({len(each) for each in readings}) > 1:
+            continue
+        dealt = dealt_out(len(readings[0]), rounds[keys[0][0]])
+        ends = np.cumsum(dealt)[:-1]
+        turns = np.array([[np.log(np.median(turn)) for turn in np.split(each, ends)] for each in readings])
+        found[group.index] = np.exp(compared(turns) + np.log(group["launch_call_s"]).mean())
+    return found
 
 
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:

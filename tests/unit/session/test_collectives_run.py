@@ -111,7 +111,7 @@ def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
 def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
     first, second = FakeLauncher(), FakeLauncher()
     first.interrupt_at = 3
-    code, said = run(request(tmp_path), first)
+    code, said = run(request(tmp_path, rounds=0), first)
     assert code == 130
     assert "# stopped by SIGINT; every finished launch is kept; resume with: " in said
     assert f"parabench collectives --resume --out {tmp_path / 'out'}" in said
@@ -141,7 +141,7 @@ def test_a_session_is_resumed_only_by_its_own_command(tmp_path):
 def test_a_failure_is_recorded_and_the_rest_goes_on(tmp_path, status):
     launcher = FakeLauncher()
     launcher.failing["ring"] = (status, Failure("ended by SIGKILL", 1, "SIGKILL"))
-    code, said = run(request(tmp_path), launcher)
+    code, said = run(request(tmp_path, rounds=0), launcher)
     assert code == 1
     assert said.count("# [") == 4
     assert f"all_reduce ring, 2 ranks: {status}: rank 1: ended by SIGKILL" in said
@@ -157,7 +157,7 @@ def test_a_first_deadline_knows_the_bytes_and_a_later_one_the_time(tmp_path):
     run(request(tmp_path, algorithm="native", max_size="64MiB", iterations=None), launcher)
     assert launcher.deadlines[0] > 100
     assert launcher.deadlines[1] == 60.0
-    run(request(tmp_path, deadline_s=7.0), launcher)
+    run(request(tmp_path, algorithm="native", deadline_s=7.0), launcher)
     assert launcher.deadlines[-1] == 7.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,35 @@ def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
     assert len(group.barriers) == 4
 
 
+def test_each_turn_begins_with_calls_that_settle_and_do_not_count(group, monkeypatch):
+    """Calls of 3 ms: two of them settle, and the first turn has its batch that is kept."""
+    host, protocol = HostTime(monkeypatch, lambda n: 3e-3), CollectiveProtocol(iterations=3, batches=4, warmup=5)
+    seen, begins = rows(protocol), []
+    with Bench(protocol, "gloo", CPU, 0).warmed_up(host.call, seen[:1], in_turns=True) as turn:
+        for own in (seen[1:3], seen[3:5], seen[5:]):
+            host.now += 1.0  # somebody else's turn
+            begins.append(host.now)
+            turn(own)
+    assert list(seen[:, 2]) == [5, 5, 3, 3, 3, 3]
+    assert list(seen[1:, 1]) == pytest.approx([15e-3, *[9e-3] * 4])
+    assert host.calls == 5 + (5 + 3) + (2 + 6) + (2 + 3)
+    # Nothing lies between what settles and what counts.
+    assert [seen[at, 0] for at in (1, 3, 5)] == pytest.approx([begins[0], begins[1] + 6e-3, begins[2] + 6e-3], abs=1e-9)
+    # Together before the first calls and before each turn.
+    assert len(group.barriers) == 1 + 3
+
+
+def test_isolated_calls_of_a_turn_settle_with_one(group, monkeypatch):
+    host = HostTime(monkeypatch, lambda n: 1e-3 * (n + 1))
+    seen = np.full((6, MARKS), np.nan)
+    timing = Bench(CollectiveProtocol(mode="latency"), "gloo", CPU, 0).warmed_up
+    with timing(host.call, seen[:2], in_turns=True) as turn:
+        turn(seen[2:4])
+        turn(seen[4:])
+    assert list(seen[:, 1]) == pytest.approx([1e-3, 2e-3, 4e-3, 5e-3, 7e-3, 8e-3])
+    assert len(group.barriers) == host.calls == 8
+
+
 # ---- on a device
 
 
@@ -205,6 +235,20 @@ def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
         assert seen[1, 2] == round(seconds / 1e-3)
 
 
+def test_ranks_that_come_to_a_larger_group_run_in_as_long_as_those_that_wait_there(group, monkeypatch):
+    """Who had calls of two ranks before, and who had none, must make as many calls."""
+    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
+    busy, waiting = (Bench(protocol, "nccl", CUDA, rank) for rank in (0, 2))
+    busy.time(stream.call, rows(protocol))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
+        for bench in (busy, waiting):
+            seen = rows(protocol)
+            group.told = 1e-3 if bench is waiting else None
+            bench.time(stream.call, seen)
+            assert seen[1, 2] == round(seconds / 1e-3)
+
+
 def test_a_graph_replays_whole_graphs_of_twenty_and_is_gone_before_the_group_is(group, monkeypatch):
     """Of 1 us kernels that take 30 us to start only the kernels are left."""
     stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=100)
@@ -215,6 +259,24 @@ def test_a_graph_replays_whole_graphs_of_twenty_and_is_gone_before_the_group_is(
     assert stream.calls == 5 + 20  # by the host; the others are replayed
     assert stream.replays == seen[1:, 2].sum() / 20
     assert stream.graphs == 0
+
+
+def test_graphs_of_several_are_replayed_in_turns_and_all_gone_in_the_end(group, monkeypatch):
+    stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=40, batches=2)
+    bench, seen = Bench(protocol, "nccl", CUDA, 0), [rows(protocol) for _ in range(2)]
+    with ExitStack() as stack:
+        turns = [stack.enter_context(bench.warmed_up(stream.call, own[:1], in_turns=True)) for own in seen]
+        assert stream.graphs == 2
+        for first, last in ((1, 3), (3, 4)):
+            for turn, own in zip(turns, seen, strict=True):
+                turn(own[first:last])
+    assert stream.graphs == 0
+    assert stream.calls == 2 * (5 + 20)
+    # What settles is a whole graph too.
+    assert stream.replays == sum(own[1:, 2].sum() for own in seen) / 20 + 2
+    for own in seen:
+        assert list(own[2:, 2]) == [40, 40]
+        assert own[2:, 1] / own[2:, 2] == pytest.approx(1e-6, rel=1e-9)
 
 
 def test_isolated_calls_on_a_device_have_the_hosts_time_to_start_them_in_it(group, monkeypatch):

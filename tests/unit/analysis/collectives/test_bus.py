@@ -153,8 +153,11 @@ def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks
     claimed = 0
     for _ in range(80):
         rows = [
-            columns | {"case_id": name, "algorithm": name, "block": block, "bytes": size, "launch_call_s": time}
-            for block, name, size in itertools.product(range(blocks), names, sizes)
+            columns
+            | {"case_id": name, "algorithm": name, "block": block, "bytes": size, "launch_call_s": time}
+            | {"launch_id": launch, "shared_launch": launch}
+            for launch, (block, name) in enumerate(itertools.product(range(blocks), names))
+            for size in sizes
             for time in [1e-3 * float(np.exp(random.normal(0, 0.05)))]
         ]
         (answer,) = answers(pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS)))

@@ -1,0 +1,136 @@
+"""Real launches that several collective cases share, of tiny sizes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from fake_collectives import case
+from guard import GUARD_S
+from hang_helpers import pass_when
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.cohorts import cohorts
+from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.store.record import Launch, Phase, Status
+
+SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
+LATENCY = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=5, rounds=3)
+THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003, rounds=3)
+
+MIXED = tuple(
+    case(op, algorithm, world_size=size, ranks_per_node=size // 2 if algorithm == "two_level" else None, **SMALL)
+    for op in OPS
+    for algorithm, size in (("native", 4), ("ring", 2), ("two_level", 4), ("tree", 4), ("native", 2), ("two_level", 2))
+)
+
+
+def share(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol, deadline_s: float = GUARD_S) -> Launch:
+    return launch(LaunchSpec(kind="collectives", cases=tuple(cases), protocol=protocol, deadline_s=deadline_s))
+
+
+def among(algorithm: str, protocol: CollectiveProtocol = THROUGHPUT, ranks: int = 2) -> Launch:
+    """An all-reduce of so many ranks beside those of gloo of three and of ring."""
+    faulty = case(algorithm=f"test_collective_launcher:{algorithm}", world_size=ranks, **SMALL)
+    return share((case(world_size=3, **SMALL), faulty, case(algorithm="ring", world_size=ranks, **SMALL)), protocol)
+
+
+@pytest.mark.parametrize("protocol", [THROUGHPUT, LATENCY], ids=lambda each: each.mode)
+def test_every_operation_and_algorithm_of_2_and_4_ranks_is_right_beside_the_others(protocol):
+    assert cohorts(MIXED) == [MIXED]
+    seen = share(MIXED, protocol)
+    assert (seen.status, seen.failure, seen.collectives) == (Status.OK, None, [])
+    assert [arm.case for arm in seen.arms] == list(MIXED)
+    for place, arm in enumerate(seen.arms):
+        assert (arm.status, arm.failure) == (Status.OK, None)
+        assert arm.facts["algorithm"] == arm.case.algorithm
+        assert set(arm.facts["collectives"]) == ({arm.case.op} if arm.case.algorithm != "native" else set())
+        assert arm.facts["piece_bytes"] > 0
+        assert arm.facts["turns"] == {"cases": [each.id for each in MIXED], "rounds": 3, "place": place}
+        schedule = protocol.schedule(arm.case)
+        for rank in range(arm.case.world_size):
+            own = [call for call in arm.collectives if call.rank == rank]
+            assert [(each.bytes, each.in_place, each.phase, each.step) for each in own] == schedule
+            assert [each.seq for each in own] == list(range(len(schedule)))
+        assert {call.rank for call in arm.collectives} == set(range(arm.case.world_size))
+        assert {(call.n_wrong, call.group_size, call.op) for call in arm.collectives} == {
+            (0, arm.case.world_size, arm.case.op)
+        }
+        assert {call.algorithm for call in arm.collectives} == {arm.case.algorithm}
+        assert all(call.duration_s > 0 for call in arm.collectives)
+        counts = Counter((call.bytes, call.in_place) for call in arm.collectives if call.phase is Phase.MEASURE)
+        assert set(counts.values()) == {arm.case.world_size * (5 if protocol is LATENCY else 3)}
+    assert sum(arm.wall_s for arm in seen.arms) == pytest.approx(seen.wall_s)
+
+
+def test_turns_of_one_round_follow_one_another_and_rounds_too():
+    cases = [case(algorithm=name, min_bytes=1024, max_bytes=1024) for name in ("native", "ring", "tree")]
+    seen = share(cases, THROUGHPUT)
+    begins = [
+        [call.start_s for call in arm.collectives if call.rank == 0 and call.phase is Phase.MEASURE]
+        for arm in seen.arms
+    ]
+    assert all(max(before) < min(after) for before, after in itertools.pairwise(zip(*begins, strict=True)))
+
+
+def test_a_wrong_one_is_blamed_and_the_others_are_right():
+    seen = among("ONE_WRONG")
+    assert seen.status is Status.OK
+    assert [arm.status for arm in seen.arms] == [Status.OK, Status.WRONG, Status.OK]
+    failure = seen.arms[1].failure
+    assert failure is not None
+    assert (failure.rank, "1 at 1 KiB in place; 1 at 4 KiB in place" in failure.message) == (1, True)
+    assert [{call.n_wrong for call in arm.collectives} for arm in seen.arms] == [{0}, {0, 1}, {0}]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "status", "message"),
+    [("RAISING", Status.FAILED, "the dog ate it"), ("KILLED", Status.CRASHED, "ended by SIGKILL")],
+)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(algorithm, status, message, ranks):
+    seen = among(algorithm, ranks=ranks)
+    assert seen.status is status
+    (arm,) = seen.arms
+    assert (arm.case.algorithm, arm.status) == (f"test_collective_launcher:{algorithm}", status)
+    assert arm.failure is not None
+    assert message in arm.failure.message
+    # What it measured before is kept.
+    assert {call.bytes for call in arm.collectives} == ({1024} if algorithm == "KILLED" else set())
+
+
+def test_a_hang_names_the_case_and_how_far_it_came(monkeypatch):
+    pass_when(monkeypatch)
+    seen = among("STOPPED", ranks=3)
+    assert seen.status is Status.HUNG
+    (arm,) = seen.arms
+    assert arm.case.algorithm == "test_collective_launcher:STOPPED"
+    assert arm.failure is not None
+    assert arm.failure.rank == 1
+    assert "to 4 KiB in place, warmup batch of calls 0 of all_reduce test_collective_launcher:STOPPED, 3 ranks" in (
+        arm.failure.message
+    )
+
+
+def test_a_hang_of_two_ranks_is_not_the_third_ones_that_waits_for_its_turn():
+    cases = (case(world_size=3, **SMALL), case(algorithm="test_collective_launcher:STOPPED", **SMALL))
+    seen = share(cases, THROUGHPUT, deadline_s=12.0)
+    assert seen.status is Status.HUNG
+    (arm,) = seen.arms
+    assert arm.case == cases[1]
+    assert arm.failure is not None
+    assert arm.failure.rank == 1
+
+
+def test_one_that_is_left_of_a_shared_launch_is_measured_as_one_of_it():
+    seen = share([case(**SMALL)], THROUGHPUT)
+    (arm,) = seen.arms
+    assert (seen.status, arm.status, len(arm.collectives)) == (Status.OK, Status.OK, 2 * 2 * 5)
+    for own in ([call for call in arm.collectives if (call.rank, call.bytes) == (rank, 1024)] for rank in range(2)):
+        _, *batches = own
+        for before, after in itertools.pairwise(batches):
+            assert after.start_s == pytest.approx(before.start_s + before.duration_s * before.calls, abs=1e-9)

@@ -1,0 +1,203 @@
+"""`parabench collectives` whose cases share launches, with a fake in the place of processes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+
+import pytest
+from rich.console import Console
+
+import fake_collectives as fake
+from fake_launch import FakeLauncher
+from parabench.analysis.collectives.crossover import bus_answers
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.collective_protocol import ROUNDS
+from parabench.session import dry_run as dry_runs
+from parabench.session import session as sessions
+from parabench.session.dry_run import dry_run
+from parabench.session.request import CollectivesRequest
+from parabench.session.session import run_session
+from parabench.store.record import Failure, Status
+from parabench.store.results import load
+
+CRASHED = Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL")
+WRONG = Status.WRONG, Failure("wrong elements", 1)
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    for module in (sessions, dry_runs):
+        monkeypatch.setattr(module, "this_machine", lambda: Machine(cores=2, gpus_reason="a test has none"))
+
+
+def request(folder, **more):
+    given = {"op": "all_reduce", "algorithm": "native,ring,tree", "max_size": "1MiB", "launches": 4, "iterations": 4}
+    return CollectivesRequest.of(**({"argv": ["parabench", "collectives"], "out": folder} | given | more))
+
+
+def run(asked, launch):
+    console = Console(file=io.StringIO(), width=400)
+    return run_session(asked, console, launch), console.file.getvalue()
+
+
+def shared(launcher):
+    return [[case.algorithm for case in spec.cases] for spec in launcher.specs]
+
+
+def uneven(number):
+    """By what a launch makes calls longer: far more than what algorithms differ by."""
+    return 1.0 + 0.5 * (number * 7919 % 11) / 11
+
+
+def four_percent(case, size):
+    return 1e-4 * {"native": 1.0, "ring": 1.04, "tree": 1.08}[case.algorithm]
+
+
+def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(tmp_path):
+    launcher = FakeLauncher(seconds=four_percent, level=uneven)
+    code, said = run(request(tmp_path), launcher)
+    assert code == 0
+    assert [sorted(each) for each in shared(launcher)] == [["native", "ring", "tree"]] * 4
+    assert len(set(map(tuple, shared(launcher)))) > 1
+    assert "# all_reduce, 2 ranks: native is fastest from 64 KiB to 1 MiB (4 blocks)." in said
+    assert "# [4/4] block 4 of 4, 3 cases in turns: 10 rounds, " in said
+    results = load(tmp_path / "results.db")
+    assert sorted(results.launch["block"]) == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert results.launch.groupby("block")["position"].apply(sorted).tolist() == [[0, 1, 2]] * 4
+    assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
+
+
+def test_the_same_launches_by_themselves_decide_nothing(tmp_path):
+    launcher = FakeLauncher(seconds=four_percent, level=uneven)
+    run(request(tmp_path, rounds=0), launcher)
+    assert {len(each) for each in shared(launcher)} == {1}
+    (answer,) = bus_answers(load(tmp_path / "results.db"))
+    assert [each.algorithms for each in answer.ranges if len(each.algorithms) < 3] == []
+
+
+def test_a_case_that_fails_costs_one_shared_launch_and_runs_alone_from_then_on(tmp_path):
+    launcher = FakeLauncher(failing={"ring": CRASHED})
+    code, said = run(request(tmp_path, launches=3), launcher)
+    assert code == 1
+    assert [sorted(each) for each in shared(launcher)] == [
+        ["native", "ring", "tree"], ["native", "tree"], ["native", "tree"], ["ring"], ["native", "tree"], ["ring"],
+    ]  # fmt: skip
+    assert "all_reduce ring, 2 ranks: crashed: rank 1: ended by SIGKILL" in said
+    results = load(tmp_path / "results.db")
+    status = results.launch.groupby("algorithm")["status"].apply(list).to_dict()
+    assert status == {"native": ["ok"] * 3, "ring": ["crashed"] * 3, "tree": ["ok"] * 3}
+
+
+def test_a_wrong_result_is_its_cases_alone_and_costs_no_launch(tmp_path):
+    launcher = FakeLauncher(failing={"ring": WRONG})
+    code, _ = run(request(tmp_path, launches=2), launcher)
+    assert code == 1
+    assert [sorted(each) for each in shared(launcher)] == [["native", "ring", "tree"], ["native", "tree"], ["ring"]]
+    results = load(tmp_path / "results.db")
+    status = results.launch.groupby("algorithm")["status"].apply(list).to_dict()
+    assert status == {"native": ["ok"] * 2, "ring": ["wrong"] * 2, "tree": ["ok"] * 2}
+
+
+def test_where_nobody_knows_whose_turn_it_was_each_has_a_launch_of_its_own(tmp_path):
+    class Silent(FakeLauncher):
+        def _time_calls(self, spec):
+            launch = super()._time_calls(spec)
+            if spec.protocol.takes_turns:
+                launch.arms, launch.status = [], Status.FAILED
+            return launch
+
+    launcher = Silent()
+    code, _ = run(request(tmp_path, launches=2), launcher)
+    assert code == 0
+    assert [len(each) for each in shared(launcher)] == [3] + [1] * 6
+
+
+def test_what_was_interrupted_goes_on_and_remembers_what_failed(tmp_path):
+    first, second = FakeLauncher(failing={"ring": CRASHED}), FakeLauncher()
+    first.interrupt_at = 2
+    assert run(request(tmp_path, launches=3), first)[0] == 130
+    code, said = run(CollectivesRequest.of(argv=[], out=tmp_path, resume=True), second)
+    assert code == 1
+    assert "# resuming: 3 of 9 launches are done" in said
+    assert [sorted(each) for each in shared(second)] == [["native", "tree"], ["ring"]] * 2
+
+
+def test_a_session_that_was_planned_without_turns_goes_on_without(tmp_path):
+    """A plan that an older version stored."""
+    first, second = FakeLauncher(), FakeLauncher()
+    first.interrupt_at = 2
+    run(request(tmp_path, rounds=0, launches=2), first)
+    with sqlite3.connect(tmp_path / "results.db") as store:
+        (text,) = store.execute("SELECT plan FROM session").fetchone()
+        plan = json.loads(text)
+        del plan["protocol"]["rounds"]
+        store.execute("UPDATE session SET plan = ?", [json.dumps(plan)])
+    assert run(CollectivesRequest.of(argv=[], out=tmp_path, resume=True), second)[0] == 0
+    assert [len(each) for each in shared(second)] == [1] * 4
+
+
+def test_a_shared_launch_has_a_deadline_of_all_its_cases(tmp_path):
+    launcher = FakeLauncher()
+    run(request(tmp_path, max_size="64MiB", iterations=None, launches=2), launcher)
+    run(request(tmp_path / "own", max_size="64MiB", iterations=None, launches=1, rounds=0), launcher)
+    first, later, *own = launcher.deadlines
+    # Before anything is known one case may take ten times what it must take at most, as in a launch of its own.
+    assert max(own) < first < 2 * max(own)
+    assert later == 60.0
+    run(request(tmp_path / "asked", deadline_s=7.0, launches=1), launcher)
+    assert launcher.deadlines[-1] == 3 * 7.0
+
+
+def test_pins_of_nccls_have_launches_of_their_own(tmp_path, monkeypatch):
+    four = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
+    monkeypatch.setattr(sessions, "this_machine", lambda: four)
+    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    launcher = FakeLauncher()
+    run(request(tmp_path, algorithm="native,nccl:ring,ring", launches=1), launcher)
+    assert sorted(sorted(each) for each in shared(launcher)) == [["native", "ring"], ["nccl:ring"]]
+    assert [spec.protocol.rounds for spec in launcher.specs if len(spec.cases) == 1] == [0]
+
+
+def test_a_dry_run_says_what_shares_a_launch(tmp_path):
+    console = Console(file=io.StringIO(), width=400)
+    assert dry_run(request(tmp_path, op="all_reduce,broadcast", world_size="2,4", launches=3), console) == 0
+    said = console.file.getvalue()
+    assert (
+        "# turns:     1 launch per block shared by 12 cases of 2 to 4 ranks; algorithms of an operation take turns at "
+        "each size, 10 rounds at most\n"
+    ) in said
+    assert "# launches:  3\n" in said
+    console = Console(file=io.StringIO(), width=400)
+    dry_run(request(tmp_path, rounds=0, launches=3), console)
+    said = console.file.getvalue()
+    assert "turns" not in said
+    assert "# launches:  9\n" in said
+
+
+def test_numbers_of_a_shared_launch_keep_its_level_and_differ_by_their_rounds(tmp_path):
+    """One batch of ring's was disturbed, and its neighbours in the round were not."""
+    cases = [fake.case(algorithm=name, max_bytes=1 << 16) for name in ("native", "ring")]
+    protocol = fake.CollectiveProtocol(launches=1, batches=10, iterations=4, rounds=10)
+    launches = []
+    for place, case in enumerate(cases):
+        launch = fake.launch(case, lambda size, place=place: 1e-3 * (1 + place), protocol=protocol)
+        launch.facts["turns"] = {"cases": [each.id for each in cases], "rounds": 10, "place": place}
+        if place:
+            launch.collectives = [
+                each._replace(duration_s=100 * each.duration_s) if (each.phase, each.step) == ("measure", 3) else each
+                for each in launch.collectives
+            ]
+        launches.append(launch)
+    from parabench.analysis.collectives.bus import launch_sizes
+    from parabench.analysis.session import select_session
+
+    results = fake.write(tmp_path / "r.db", launches, protocol=protocol)
+    sizes = launch_sizes(results, select_session(results))
+    native, ring = sizes["launch_call_s"]
+    assert ring / native == pytest.approx(2.0)
+    # The mean of the logarithms is that of all batches, the disturbed one too: 1 ms, and 2 ms ten times, once 200.
+    assert native * ring == pytest.approx(1e-3 * (9 * 2e-3 + 200e-3) / 10)
+    assert sizes["shared_launch"].nunique() == 1

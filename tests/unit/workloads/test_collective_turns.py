@@ -1,0 +1,111 @@
+"""Which collective cases take turns with each other, and in which order a rank's marks are filled."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fake_collectives import case
+from parabench.plan.cohorts import cohorts, why_alone
+from parabench.plan.collective_protocol import CollectiveProtocol, dealt_out
+from parabench.workloads.collective_turns import Stage, Turn, rows, stages
+
+SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
+MIXED = tuple(
+    case(op, algorithm, world_size=size, **SMALL)
+    for op in ("all_reduce", "reduce_scatter", "broadcast")
+    for algorithm in ("native", "ring", "tree")
+    for size in (2, 4)
+)
+BATCHES = CollectiveProtocol(rounds=10)
+CALLS = CollectiveProtocol(mode="latency", warmup=3, iterations=25, rounds=10)
+
+
+@given(readings=st.integers(1, 300), rounds=st.integers(0, 60))
+def test_readings_are_dealt_out_evenly(readings: int, rounds: int) -> None:
+    dealt = dealt_out(readings, rounds)
+    assert sum(dealt) == readings
+    assert len(dealt) == max(1, min(rounds, readings))
+    assert max(dealt) - min(dealt) <= 1
+    assert min(dealt) >= 1
+
+
+@pytest.mark.parametrize("protocol", [BATCHES, CALLS, BATCHES.alone()])
+def test_the_readings_of_each_case_are_its_schedule(protocol):
+    cases = MIXED if protocol.takes_turns else MIXED[:1]
+    table = list(rows(protocol, cases))
+    for place, each in enumerate(cases):
+        assert [row.slot for row in table if row.place == place and row.slot] == protocol.schedule(each)
+
+
+def test_a_case_that_has_its_launch_to_itself_marks_nothing_else():
+    alone = BATCHES.alone()
+    assert [row.slot for row in rows(alone, MIXED[:1])] == alone.schedule(MIXED[0])
+    (first, _) = stages(alone, MIXED[:1])
+    # A reading of warm-up, then one turn: a batch that is not counted, and all that are.
+    assert (first.warmup, [turn.readings for turn in first.turns]) == (1, [1 + 10])
+
+
+@pytest.mark.parametrize(("protocol", "timed", "warmup"), [(BATCHES, [1] * 10, 1), (CALLS, [2, 3] * 5, 3)])
+def test_those_that_differ_by_their_algorithm_take_turns(protocol, timed, warmup):
+    found = stages(protocol, MIXED)
+    # Three operations of two sizes, of which one has two forms; 2 and 4 ranks.
+    assert len(found) == (1 + 2 + 1) * 2 * 2
+    for stage in found:
+        alike = {(MIXED[at].op, MIXED[at].world_size) for at in stage.places}
+        assert (len(alike), len(stage.places), stage.warmup) == (1, 3, warmup)
+        rounds = threes(stage)
+        run_in = int(protocol is BATCHES)
+        assert [{turn.readings for turn in each} for each in rounds] == [
+            {count + (run_in if number == 0 else 0)} for number, count in enumerate(timed)
+        ]
+        assert {frozenset(turn.place for turn in each) for each in rounds} == {frozenset(stage.places)}
+
+
+def threes(stage: Stage) -> list[tuple[Turn, ...]]:
+    return [stage.turns[at : at + 3] for at in range(0, len(stage.turns), 3)]
+
+
+def test_each_follows_each_other_one_about_equally_often():
+    cases = [case(algorithm=name, min_bytes=1024, max_bytes=1024) for name in ("native", "ring", "tree", "two_level")]
+    cases[-1] = case(algorithm="two_level", ranks_per_node=1, min_bytes=1024, max_bytes=1024)
+    (stage,) = stages(CollectiveProtocol(rounds=12, batches=12), cases)
+    follows = Counter(
+        (before.place, after.place)
+        for number, (before, after) in enumerate(itertools.pairwise(stage.turns), 1)
+        if number % 4  # inside a round
+    )
+    assert set(follows.values()) == {3}
+    assert len(follows) == 4 * 3
+
+
+def test_the_marks_tell_whose_turn_it_is_at_every_time():
+    table = list(rows(BATCHES, MIXED))
+    (first, *_) = stages(BATCHES, MIXED)
+    assert table[0] == (0, None)
+    head = 1 + len(first.places) + sum(turn.readings for turn in first.turns)
+    assert [row.place for row in table[1:head]] == [
+        *first.places, *(turn.place for turn in first.turns for _ in range(turn.readings)),
+    ]  # fmt: skip
+    assert table[head : head + 3] == [(place, None) for place in first.places]
+
+
+def test_those_that_are_alike_share_a_launch_and_pins_of_nccls_do_not():
+    def on_devices(**fields):
+        return case(device="cuda", backend="nccl", **fields)
+
+    two, four = on_devices(), on_devices(world_size=4)
+    pin = on_devices(algorithm="nccl:ring")
+    apart = on_devices(world_size=8, nodes=2), on_devices(world_size=4, nodes=2), on_devices(threads=2)
+    assert cohorts([two, pin, *apart, four]) == [(two, four), (pin,), *((each,) for each in apart)]
+    assert why_alone(pin) == "nccl:ring is set for a whole process, in NCCL's environment"
+    assert why_alone(two) is None
+
+
+def test_what_settles_is_short_and_never_more_than_warm_up():
+    protocol = CollectiveProtocol(warmup=5)
+    assert [protocol.settling_calls(seconds) for seconds in (1e-6, 2e-3, 4e-3, 1.0)] == [5, 2, 1, 1]
