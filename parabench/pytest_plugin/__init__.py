@@ -59,10 +59,9 @@ _OF_BASE: dict[str, dict[str, dict[str, Any]]] = {
         },
         "changed": {"action": "append", "metavar": "NAME", "help": "what else differs, and is what you want to judge"},
     },
-    "against": {
-        "rounds": {"metavar": "N", "help": "as of `parabench ab`; 0: whole launches alternate (default: 60)"},
-    },
 }
+# Of turns there are this one's words for pytest, where nothing races.
+ROUNDS = "turns of each case in a launch that cases share, or sides (default: 0: none; with --parabench-against 60)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,20 +72,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         more: dict[str, Any] = {"action": "store_true", "default": None}
         if each.type is not bool:
             more = {"type": each.type, "metavar": each.field.metavar or each.type.__name__.upper()}
-        group.addoption(_option(each), help=each.field.help.replace("%", "%%"), **more)
+        said = ROUNDS if each.field.option == "--rounds" else each.field.help
+        group.addoption(_option(each), help=said.replace("%", "%%"), **more)
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
     for base, (metavar, help) in _BASES.items():
         group.addoption(f"--parabench-{base}", metavar=metavar, help=help)
-    for name, option in (_OF_GATE | _OF_BASE["baseline"] | _OF_BASE["against"]).items():
+    for name, option in (_OF_GATE | _OF_BASE["baseline"]).items():
         group.addoption(f"--parabench-{name}", **option)
 
 
 def _of_launches() -> dict[str, Declared]:
-    """What says how a case is launched, except for what only `parabench run` has: traces, and turns."""
+    """What says how a case is launched, except for what only `parabench run` has: traces, races and twins."""
     from parabench.plan.fields import option_fields
     from parabench.plan.protocol import Protocol
 
-    return {name: each for name, each in option_fields(Protocol).items() if not each.field.role}
+    return {name: each for name, each in option_fields(Protocol).items() if not each.field.role or name == "rounds"}
 
 
 def _option(each: Declared) -> str:
@@ -134,7 +134,7 @@ class SuiteFile(pytest.File):
         """An item for each case, those that this machine cannot run included: they are skipped with the reason."""
         from parabench.machine.machine import this_machine
         from parabench.plan.suite import load_suite
-        from parabench.session.request import plan_training
+        from parabench.pytest_plugin.suite_run import plan_suite
 
         if not self.config.pluginmanager.hasplugin("benchmark"):
             raise self.CollectError(
@@ -143,7 +143,7 @@ class SuiteFile(pytest.File):
             )
         try:
             self.suite = load_suite(str(self.path))
-            self.planned = plan_training(self.request(), self.suite, this_machine())
+            self.planned = plan_suite(self.request(), self.suite, this_machine())
         except UsageError as error:
             raise self.CollectError(f"parabench: {error}") from error
         for case in self.planned.plan.cases:
@@ -208,7 +208,8 @@ class SuiteFile(pytest.File):
         gate = self.gate
         if gate is None:
             self._seen = run.measured()
-            self._step_times, self._failures = _read(self._seen, {})
+            timed = self._seen.timed.groupby("case_id")["launch_id"]
+            self._step_times, self._failures = _read(self._seen, {str(case): of.tolist() for case, of in timed})
             return
         self._judged = judged = gate.judge(run, len({item.parent for item in items}))
         self._seen = judged.candidate

@@ -15,7 +15,6 @@ from parabench.analysis.text import compare as compare_text
 from parabench.analysis.text import format
 from parabench.commands.options import ALPHAS, Fraction
 from parabench.plan.case import Case
-from parabench.plan.protocol import MOST_ROUNDS
 from parabench.pytest_plugin.judged import Judged
 from parabench.pytest_plugin.measured_base import AGAINST, MeasuredBase
 from parabench.pytest_plugin.stored_base import StoredBase
@@ -29,7 +28,6 @@ NUMBERS: dict[str, tuple[click.ParamType[Any], Any]] = {
     "tolerance": (Fraction(), TOLERANCE),
     "alpha": (ALPHAS, ALPHA),
     "between-sessions": (Fraction(), ALLOWANCE),
-    "rounds": (click.IntRange(0, MOST_ROUNDS), None),
 }
 COLOURS = {Verdict.NO_REGRESSION: "green", Verdict.INCONCLUSIVE: "yellow", Verdict.REGRESSION: "red"}
 
@@ -46,7 +44,7 @@ def make_gate(config: pytest.Config) -> Gate:
     side = config.getoption(AGAINST)
     base: Base
     if side is not None:
-        base = MeasuredBase.found(side, numbers["rounds"])
+        base = MeasuredBase.found(side)
     else:
         changed = tuple(config.getoption("--parabench-changed") or ())
         base = StoredBase.read(config.getoption("--parabench-baseline"), numbers["between-sessions"], changed)

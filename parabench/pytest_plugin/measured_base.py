@@ -5,7 +5,7 @@ SIDE is what it is for `parabench ab`: its side a. This environment is side b.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
@@ -24,29 +24,27 @@ AGAINST = "--parabench-against"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredBase:
-    """`side` in words, and in how many `rounds` of a launch both take turns; None: as `parabench ab` has it."""
+    """`side` in words."""
 
     side: str
-    rounds: int | None
 
     @classmethod
-    def found(cls, side: str, rounds: int | None) -> MeasuredBase:
+    def found(cls, side: str) -> MeasuredBase:
         """The base of that side, which was started once. Raises pytest.UsageError where it is not there or does not
         fit."""
         try:
             check_side(read_variant("a", side, AGAINST))
         except UsageError as error:
             raise pytest.UsageError(f"parabench: {AGAINST}: {error}") from error
-        return cls(side=side, rounds=rounds)
+        return cls(side=side)
 
     def judge(self, run: SuiteRun, tolerance: float, alpha: float) -> Judged:
         """Measure the suite's selected cases on both sides in turns, and compare them. Raises UsageError; ends pytest
         when stopped."""
-        rounds = {} if self.rounds is None else {"rounds": self.rounds}
         request = AbRequest(
             a=self.side,
             b="",
-            run=replace(run.request, options={**run.request.options, **rounds}),
+            run=run.request,
             tolerance=tolerance,
             alpha=alpha,
             cases={case.id for case in run.plan.cases},

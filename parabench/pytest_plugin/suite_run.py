@@ -16,7 +16,7 @@ from parabench.cluster.participants import Participants
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.plan import TrainingPlan
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import LAUNCHES_DEFAULT, Protocol
 from parabench.plan.suite import Suite
 from parabench.report import build
 from parabench.session.request import Planned, TrainingRequest, plan_training
@@ -45,7 +45,7 @@ class SuiteRun:
 
     def unselected(self) -> frozenset[str]:
         """The ids of the cases that the suite's file has and this run leaves out, by name or by --parabench-set."""
-        whole: TrainingPlan = plan_training(replace(self.request, axes=()), self.suite, self.machine).plan
+        whole = plan_suite(replace(self.request, axes=()), self.suite, self.machine).plan
         return frozenset(case.id for case in {*_cases(whole), *self.planned.plan.cases} - self.selected)
 
     def measured(self) -> SessionData:
@@ -59,6 +59,15 @@ class SuiteRun:
         results = load(path)
         build.write_report(results, path.with_name(REPORT_NAME), str(session))
         return side_of(results, session, "candidate")
+
+
+def plan_suite(request: TrainingRequest, suite: Suite, machine: Machine) -> Planned[Case, Protocol]:
+    """The plan of a suite under pytest: with rounds its cases share launches, and nothing races. Raises UsageError."""
+    planned = plan_training(request, suite, machine, turns=bool(request.options.get("rounds")))
+    protocol = planned.plan.protocol
+    if not protocol.races:
+        return planned
+    return replace(planned, plan=replace(planned.plan, protocol=replace(protocol, launches=LAUNCHES_DEFAULT)))
 
 
 def end_pytest(line: str) -> NoReturn:

@@ -197,12 +197,11 @@ def test_suites_share_the_rate_of_false_alarms(lab, against, monkeypatch) -> Non
             ("--parabench-against=", "--parabench-between-sessions=5%"),
             "--parabench-between-sessions means nothing without --parabench-baseline STORE",
         ),
-        (("--parabench-rounds=5",), "--parabench-rounds means nothing without --parabench-against SIDE"),
         (
             ("--parabench-alpha=0.01",),
             "means nothing without --parabench-baseline STORE[@SESSION] or --parabench-against SIDE",
         ),
-        (("--parabench-against=", "--parabench-rounds=many"), "--parabench-rounds: 'many' is not a valid integer"),
+        (("--parabench-against=", "--parabench-rounds=many"), "--parabench-rounds: invalid int value: 'many'"),
         (
             ("--parabench-against=nowhere",),
             "parabench: --parabench-against: --parabench-against nowhere: 'nowhere' is neither NAME=VALUE nor a folder",

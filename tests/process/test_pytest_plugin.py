@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from parabench.analysis.session import session_data
 from parabench.store.results import load
 
 SUITE = '''"""Does a suite run under pytest?"""
@@ -77,3 +78,27 @@ def test_wrong_options_are_a_line_at_collection(pytester):
     assert done.ret == 2
     said = "parabench: steps is 3 and measure_s is 1; give steps (--steps) or seconds (--measure-seconds), not both"
     assert said in done.stdout.str()
+
+
+TURNS = '''"""Do cases take turns under pytest?"""
+from parabench import Protocol, sweep
+PROTOCOL = Protocol(warmup=2, steps=3, instrumented=0)
+CASES = sweep(
+    strategy="ddp", algorithm=("native", "ring", "tree"), world_size=2, global_batch=4, seq_len=8, data="synthetic",
+)
+'''
+
+
+def test_with_rounds_cases_share_launches_and_nothing_races(tmp_path):
+    (tmp_path / "mine.py").write_text(TURNS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "mine.py", "-k", "not tree"]
+    command += ["--parabench-rounds=4", "--benchmark-json=out.json"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "2 passed, 1 deselected" in done.stdout, done.stdout + done.stderr
+    seen = session_data(load(tmp_path / "parabench-results" / "results.db"))
+    assert seen.timed["in_turns"].all()
+    assert sorted(seen.timed["block"]) == [1, 1, 2, 2, 3, 3]
+    # What turns measured is pytest-benchmark's, and not what each case's own launch did.
+    numbers = [len(each["stats"]["data"]) for each in json.loads((tmp_path / "out.json").read_text())["benchmarks"]]
+    assert numbers == [3 * 4 * 2] * 2
