@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.plan.collective_protocol import ROUNDS, CollectiveProtocol
 from parabench.store.record import MIB, Status
 
 SLEEP_S = 0.05
@@ -125,9 +126,9 @@ def gloo_collectives(device: torch.device) -> Seen:
 
 
 def _collectives(device: torch.device, backend: str) -> Seen:
-    bad = []
-    for op, algorithm, redop in OPERATIONS:
-        each = CollectiveCase(
+    """Each operation in a launch of its own, then all of them in turns in one."""
+    cases = [
+        CollectiveCase(
             op=op,
             algorithm=algorithm,
             redop=redop,
@@ -136,18 +137,33 @@ def _collectives(device: torch.device, backend: str) -> Seen:
             device=device.type,
             backend=backend,
         )
-        seen = launch(LaunchSpec.of(each, QUICK, deadline_s=120.0))
-        if seen.status is not Status.OK:
-            bad.append(f"{op} {redop} {algorithm}: {seen.status}: {seen.failure}")
-    said = "; ".join(bad)[:1500] if bad else f"{len(OPERATIONS)} operations, every element right"
-    return Seen.judged(said, not bad)
+        for op, algorithm, redop in OPERATIONS
+    ]
+    seen = [launch(LaunchSpec.of(each, QUICK, deadline_s=120.0)) for each in cases]
+    together = LaunchSpec(
+        kind="collectives", cases=tuple(cases), protocol=replace(QUICK, rounds=ROUNDS), deadline_s=120.0
+    )
+    shared = launch(together)
+    bad = [
+        f"{each.case.label} {each.case.redop}: {each.status}: {each.failure}"
+        for each in (*seen, *(shared.arms or [shared]))
+        if each.status is not Status.OK
+    ]
+    said = "; ".join(bad)[:1500] if bad else f"{len(cases)} operations, by themselves and in turns, every element right"
+    return Seen.judged(said, not bad and len(shared.arms) == len(cases))
 
 
 SHARED = "on one GPU shared by 2 ranks: "
 CHECKS = (
     Check("stream-queue", "run and wait return before the job is over; order kept; failures raise", 60, stream_queue),
-    Check("gloo-collectives", "every operation right, gloo on CUDA", 200, gloo_collectives, rehearsed=True),
+    Check(
+        "gloo-collectives",
+        "every operation right, alone and in turns, gloo on CUDA",
+        200,
+        gloo_collectives,
+        rehearsed=True,
+    ),
     Check("nccl-trainings", SHARED + "every strategy verified", 300, nccl_trainings),
     Check("nccl-algorithms", SHARED + "own algorithms verified", 300, nccl_algorithms),
-    Check("nccl-collectives", SHARED + "every operation right", 200, nccl_collectives),
+    Check("nccl-collectives", SHARED + "every operation right, alone and in turns", 200, nccl_collectives),
 )
