@@ -57,7 +57,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
             environment={
                 **context.environment,
                 **nccl_environment(spec.cases[0].algorithm),
-                **launch_order(spec.cases[0]),
+                **launch_order(spec.cases),
                 **workload.prepare(spec, folder),
             },
             rendezvous=context.rendezvous,

@@ -9,7 +9,7 @@ fails with ncclInvalidUsage ("no algorithm/protocol available"). The rules are t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parabench.collectives import is_backends
@@ -90,18 +90,22 @@ def _lacking(own: str, among: Communicator, environ: Mapping[str, str]) -> str |
     return None
 
 
-def launch_order(case: AnyCase, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What keeps an own algorithm of several groups over NCCL from a deadlock, in a rank's environment; {} for others.
+def launch_order(cases: Sequence[AnyCase], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What keeps own algorithms of several groups over NCCL from a deadlock, in the environment of a rank that these
+    cases share; {} for others.
 
     It sends many short kernels in each. Two communicators of one device may wait for each other when ranks begin their
     kernels in different orders; this has NCCL, from 2.26 on, begin them as the host enqueued them, which is alike on
     all ranks ("Environment variables", NCCL_LAUNCH_ORDER_IMPLICIT). What the user has set stays.
     """
-    if case.backend != "nccl" or is_backends(case.algorithm) or LAUNCH_ORDER in environ:
-        return {}
+    return {LAUNCH_ORDER: "1"} if LAUNCH_ORDER not in environ and any(map(_needs_order, cases)) else {}
+
+
+def _needs_order(case: AnyCase) -> bool:
+    if case.backend != "nccl" or is_backends(case.algorithm):
+        return False
     among = communicators(case)
-    several = among is None or sum(each.size > 1 for each in among) > 1
-    return {LAUNCH_ORDER: "1"} if several else {}
+    return among is None or sum(each.size > 1 for each in among) > 1
 
 
 def communicators(case: AnyCase) -> list[Communicator] | None:

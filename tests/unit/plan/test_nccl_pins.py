@@ -304,5 +304,11 @@ def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:
     ],
 )
 def test_kernels_of_several_communicators_of_ours_begin_in_the_hosts_order(asked: Case, ordered: bool) -> None:
-    assert launch_order(asked, {}) == ({"NCCL_LAUNCH_ORDER_IMPLICIT": "1"} if ordered else {})
-    assert launch_order(asked, {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}) == {}, "what the user has set stays"
+    expected = {"NCCL_LAUNCH_ORDER_IMPLICIT": "1"} if ordered else {}
+    assert launch_order([asked], {}) == expected
+    # Of cases that share a launch any may need it.
+    assert (
+        launch_order([replace(asked, strategy="ddp", algorithm="native", ranks_per_node=None, tp_size=None), asked], {})
+        == expected
+    )
+    assert launch_order([asked], {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}) == {}, "what the user has set stays"
