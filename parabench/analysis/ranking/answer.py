@@ -60,8 +60,9 @@ class Answer:
     `statistic` is what makes one number of a launch's steps, `basis` what the objective's number is.
     `tied` are those not distinguishable from `best`, which is not among them; `members` name all of them,
     neighbouring bucket sizes together. `half_width` is the widest simultaneous 95 % half-width against `best` that
-    decides between them, as a fraction; None when there is none. `decided` is False when the data cannot separate
-    anything; `why_not` then says why.
+    decides between them, as a fraction; None when there is none. Where `best` shared launches, `apart` are the labels
+    of those tied that shared none, and `apart_half_width` is theirs, which `half_width` leaves out. `decided` is False
+    when the data cannot separate anything; `why_not` then says why.
     `unverified` are the labels whose training was not compared with one device's, `unknown` those that succeeded
     without a number for the objective. `differing` are the fields of a case in which the configurations differ.
     `no_comm_baseline` is what was measured without any communication, which is never among the configurations;
@@ -96,6 +97,8 @@ class Answer:
     same_training: Candidate | None = None
     links: str = ""
     race: tuple[Look, ...] = ()
+    apart: tuple[str, ...] = ()
+    apart_half_width: float | None = None
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,6 +143,12 @@ def _answer(
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near, good)
+    apart = [] if why_not else _apart(first, near, good)
+    if apart:
+        alone = _apart(first, order, good)
+        beside = [case for case in near if case not in apart]
+        # Where it is the only one, the next one tells how well it is known to be.
+        half_width = _half_width(effects, first, beside[1:] or [case for case in order if case not in alone][1:2])
     return Answer(
         heading="",
         objective=objective.name,
@@ -170,16 +176,28 @@ def _answer(
         if candidates[first].other_training
         else None,
         race=race(good, seconds) if objective is STEP and seconds is not None else (),
+        apart=tuple(called[case] for case in apart),
+        apart_half_width=_half_width(effects, first, apart) if apart else None,
     )
+
+
+def _apart(first: str, cases: Sequence[str], good: Rows) -> list[str]:
+    """Those of `cases` that never shared a launch, where `first` did: their comparison has what launches differ by."""
+    shared = set(np.asarray(good["case_id"])[np.asarray(good["in_turns"], dtype=bool)].tolist())
+    return [case for case in cases if case not in shared] if first in shared else []
+
+
+def _half_width(effects: Effects, first: str, others: Sequence[str]) -> float | None:
+    """The widest simultaneous half-width of the `others` against `first`; None where there is none."""
+    widths = effects.behind_best(first)
+    return format.number_or_none(math.expm1(max((widths[case] for case in others if case != first), default=math.nan)))
 
 
 def _sharpness(effects: Effects, first: str, near: list[str], good: Rows) -> tuple[float | None, int | None]:
     """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
     many more blocks like the last would make that sharp enough."""
     among = near if len(near) > 1 else effects.cases
-    widths = effects.behind_best(first)
-    widest = max(widths[case] for case in among if case != first)
-    half_width = format.number_or_none(math.expm1(widest))
+    half_width = _half_width(effects, first, among)
     if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
         return half_width, None
     # At least one: a missing launch can make the interval wide where the plan's blocks would have been enough.

@@ -113,16 +113,19 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
         return [
             f"{objective.first}: one of {near} of {near + len(answer.slower)} configurations ({basis}): {names}.",
             f"The next, {following.label}, {objective.worse(following.slower)}.",
+            _apart(answer),
             lowest,
             _sentence(more),
         ]
     said = [f"{objective.first}: {answer.members[0].name}: {number}."]
     if answer.tied:
-        others = [each.name for each in answer.members[1:]]
+        others = [each.name for each in answer.members[1:] if each.name not in answer.apart]
         alike = f"These bucket sizes are not statistically distinguishable ({basis})."
         if others:
             alike = f"Not statistically distinguishable from it ({basis}): {format.listed(others, MOST_NAMES)}."
-        said += [alike, _sentence(more)]
+        elif len(answer.tied) == len(answer.apart):
+            alike = ""
+        said += [alike, _apart(answer), _sentence(more)]
     elif len(answer.slower) == 1:
         said.append(f"{answer.slower[0].label} {objective.worse(answer.slower[0].slower)} ({_blocks(answer)}).")
     else:
@@ -133,6 +136,16 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
             f"the next, {following.label}, {objective.worse(following.slower)}."
         )
     return said
+
+
+def _apart(answer: Answer) -> str:
+    """Which of the tied shared no launch with the best, and how little that tells of them."""
+    if not answer.apart:
+        return ""
+    names, one = format.listed(answer.apart, MOST_NAMES), len(answer.apart) == 1
+    known = "" if answer.apart_half_width is None else f" within {format.within(answer.apart_half_width)} only"
+    has = "has launches of its own, and is" if one else "have launches of their own, and are"
+    return f"{names} {has} compared with it{known}: {'it' if one else 'they'} may be as fast."
 
 
 def _all_alike(answer: Answer, objective: Objective, number: str, everything: str) -> list[str]:

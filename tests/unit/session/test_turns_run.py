@@ -335,3 +335,16 @@ def test_where_settling_steps_do_not_help_launches_of_their_own_have_the_answer(
     again = Hopeless()
     run(again, rounds=12, resume=True, **asked)
     assert all(spec.kind != "turns" for spec in again.specs)
+
+
+def test_what_shares_no_launch_does_not_blunt_the_answer_about_those_that_do(run, tmp_path):
+    step_s = {4: 0.010, None: 0.011}
+    fake = FakeLauncher(lambda case: step_s.get(case.bucket_mib, 0.0102), level=noisy)
+    code, said = run(fake, launches=6, axes=("strategy=ddp,parameter_server_async",))
+    assert code == 0
+    assert "Fastest: ddp native 4 MiB, 2 ranks: " in said
+    assert "parameter_server_async, 2 ranks has launches of its own, and is compared with it within ±" in said
+    (answer,) = answers(session_data(load(tmp_path / "out" / "results.db")).launches)
+    assert answer.winner is not None
+    assert answer.apart == ("parameter_server_async, 2 ranks",)
+    assert answer.half_width < 0.01 < 0.1 < answer.apart_half_width
