@@ -99,6 +99,7 @@ def _number(best: Candidate, objective: Objective) -> str:
 
 
 def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
+    assert answer.best is not None
     more = _more_blocks(answer)
     basis = _basis(answer)
     everything = format.count(len(answer.tied) + 1, "configuration")
@@ -106,7 +107,7 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
         return _all_alike(answer, objective, number, everything)
     if answer.too_wide:
         names = format.listed((each.name for each in answer.members), MOST_NAMES)
-        lowest = _nominally(answer.members[0].name, number)
+        lowest = _nominally(answer.best.label, number)
         if answer.half_width is None or not answer.slower:
             return [f"No clear winner among {everything} ({basis}): {names}.", lowest, _sentence(more)]
         following, near = answer.slower[0], len(answer.tied) + 1

@@ -1,0 +1,35 @@
+"""What more ranks give, as a session's last lines say it."""
+
+from __future__ import annotations
+
+import fake_results as fake
+from parabench.analysis.session import session_data
+from parabench.analysis.text.best import closing_lines
+from parabench.analysis.text.scaling import lines
+
+SECONDS = {
+    ("single", 1, 8): 0.08,
+    ("ddp", 2, 8): 0.05,
+    ("fsdp", 2, 8): 0.04,
+    ("ddp", 2, 16): 0.1,
+    ("local_only", 2, 8): 0.02,
+}
+
+
+def session(tmp_path, chosen):
+    cases = [fake.case(strategy=name, world_size=ranks, global_batch=batch) for name, ranks, batch in chosen]
+    seconds = {each.id: SECONDS[key] for each, key in zip(cases, chosen, strict=True)}
+    return session_data(fake.write(tmp_path / "results.db", fake.sweep(cases, lambda one: seconds[one.id])))
+
+
+def test_the_fastest_at_the_largest_world_size_is_said_of_each_kind(tmp_path):
+    seen = session(tmp_path, list(SECONDS))
+    assert list(lines(seen)) == [
+        "Strong scaling (global batch 8): fsdp native, 2 ranks: 2.00 times the throughput of 1 rank, 100 % of linear.",
+        "Weak scaling (8 a rank): ddp native, 2 ranks: 1.60 times the throughput of 1 rank, 80 % of linear.",
+    ]
+    assert set(lines(seen)) <= set(closing_lines(seen))
+
+
+def test_without_one_rank_nothing_is_said(tmp_path):
+    assert list(lines(session(tmp_path, [("ddp", 2, 8), ("fsdp", 2, 8)]))) == []
