@@ -1,12 +1,13 @@
 """Whether the carry-over test finds what disturbs the next turn, and finds nothing between ordinary configurations.
 
-    python -m benchmarks.carry_over messy [SESSIONS] [ROUNDS]
+    python -m benchmarks.carry_over messy [SESSIONS]
     python -m benchmarks.carry_over ordinary [LAUNCHES] [ROUNDS]
 
-`messy`: sessions of two shared launches in which two ordinary cases take turns with one that leaves a mess behind after
-each of its steps: it fills the allocator's free lists, keeps a thread busy into the next turn, or evicts the caches.
-It is caught where the test names it, in the turn after it or in the first step, which does not count; one whose mess
-is over by then changes no answer. As many sessions with a case that does nothing of it tell the false alarms.
+`messy`: sessions of the two shared launches with which a race begins, turns as long as in any race, in which two
+ordinary cases take turns with one that leaves a mess behind after each of its steps: it fills the allocator's free
+lists, keeps a thread busy into the next turn, or evicts the caches. It is caught where the test names it, in the turn
+after it or in the first step, which does not count; one whose mess is over by then changes no answer. As many sessions
+with a case that does nothing of it tell the false alarms.
 
 `ordinary`: eight pairs with PyTorch's default, in one cohort. Their ratios from short turns, from turns four times as
 long and from launches of their own, each with its 95 % interval over launches. Launches of short turns and of long ones
@@ -137,13 +138,13 @@ def named(tested: CarryOver) -> dict[str, list[str | None]]:
     }
 
 
-def messy(sessions: int = 20, rounds: int = 40) -> None:
+def messy(sessions: int = 20) -> None:
     for name in MESSES:
         caught: Counter[str] = Counter()
         sizes: list[float] = []
         for _ in range(sessions):
             with tempfile.TemporaryDirectory() as folder:
-                options = ("--rounds", str(rounds), "--launches", "2", "--steps", "10", "--instrumented", "0")
+                options = ("--budget", "0.01", "--steps", "10", "--instrumented", "0")
                 seen = run(MESSY.format(name=name), Path(folder) / "session", *options)
                 tested = seen.once(carry_over)
                 (case,) = {each for each in seen.cases["case_id"] if name in each}

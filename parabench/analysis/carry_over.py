@@ -43,6 +43,8 @@ FEWEST_LAUNCHES = 3
 ALPHA = 0.01
 # The tests of which a finding is made; `settling` is told, and is what settling steps are for.
 TESTS = ("after", "first", "long", "alone")
+# Those that settling steps can change; a launch of its own is one reading, which no later launch makes another.
+SETTLED = ("after", "first", "long")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def settle_for(seen: CarryOver, look: int = 2) -> int | None:
     MOST_SETTLE did not help, and launches of their own have the answer. The tests may be asked after each launch; the
     `look`, 2 or more, is how many there were, and the errors of all add up to ALPHA."""
     sure = ALPHA / (look * (look - 1)) / len(TESTS)
-    if not any(abs(each.size or 0.0) > MATTERS and (each.p or 0.0) <= sure for each in seen.found.values()):
+    found = [each for test, each in seen.found.items() if test in SETTLED]
+    if not any(abs(each.size or 0.0) > MATTERS and (each.p or 0.0) <= sure for each in found):
         return seen.settle
     return None if seen.settle >= MOST_SETTLE else min(MOST_SETTLE, 2 * max(1, seen.settle))
 

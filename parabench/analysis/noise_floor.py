@@ -28,11 +28,13 @@ class NoiseFloor:
 
 
 def noise_floor(seen: SessionData) -> NoiseFloor | None:
-    """Of a session; None where no case was measured twice in a launch."""
-    if not (seen.launch_columns["block"] == TWIN_BLOCK).any():
+    """Of the shared launches of a session that count; None where no case was measured twice in one."""
+    if seen.isolated or not (seen.launch_columns["block"] == TWIN_BLOCK).any():
         return None
     found: dict[str, list[float]] = {}
-    for launch in seen.once(shared_launches_of):
+    shared = seen.once(shared_launches_of)
+    settle = max((launch.protocol.settle for launch in shared), default=0)
+    for launch in (each for each in shared if each.protocol.settle == settle):
         cases = launch.cases
         copies = [row for row, case in enumerate(cases) if cases.count(case) > 1]
         if len(copies) == 2:

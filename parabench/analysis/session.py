@@ -242,6 +242,11 @@ class SessionData:
         """Those of them whose step times are compared."""
         return timed_launches(self.launches)
 
+    @property
+    def isolated(self) -> bool:
+        """Whether launches of their own have the answer, because turns disturbed each other."""
+        return self.session.isolated and not self.timed["in_turns"].any()
+
     @cached_property
     def by_case(self) -> dict[str, pd.DataFrame]:
         """The launches of each case that has some whose step times are compared, by block."""

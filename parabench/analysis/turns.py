@@ -43,7 +43,7 @@ def shared_launches(ids: Array, in_turns: Array, session: Any, block: Any, told:
     first: dict[tuple[Any, ...], int] = {}
     found = ids.copy()
     for at in np.flatnonzero(in_turns).tolist():
-        key = int(np.asarray(session)[at]), int(block[at]), told[at]["cases"][0]
+        key = int(np.asarray(session)[at]), int(block[at]), *told[at]["cases"]
         found[at] = first.setdefault(key, int(ids[at]))
     return found
 

@@ -79,8 +79,9 @@ def cohorts(
 def module_of(case: Case | CollectiveCase) -> object:
     """What cases of DDP have in common that differ in nothing but how gradients travel: a module that one wraps can be
     wrapped anew for another. Any other case is its own."""
-    # A static graph is learnt in the first backward.
-    return _OF_MODULE(case) if isinstance(case, Case) and case.strategy == "ddp" and not case.static_graph else case
+    # A static graph is learnt in the first backward, and compiled code is split by the first wrapper's buckets.
+    wrapped = isinstance(case, Case) and case.strategy == "ddp" and not (case.static_graph or case.compile)
+    return _OF_MODULE(case) if wrapped else case
 
 
 _OF_MODULE = attrgetter(*(name for name in DEFAULTS if name not in ("bucket_mib", "algorithm", "ranks_per_node")))
@@ -95,8 +96,9 @@ def share_modules(cases: Sequence[Case], room: Room | None = None, held: Mapping
 
 def _by_module(cases: Sequence[C]) -> list[list[C]]:
     found: dict[object, list[C]] = {}
-    for case in cases:
-        found.setdefault(module_of(case), []).append(case)
+    for at, case in enumerate(cases):
+        module = module_of(case)
+        found.setdefault(at if module is case else module, []).append(case)
     return list(found.values())
 
 

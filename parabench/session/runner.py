@@ -15,7 +15,7 @@ from parabench.plan.cohorts import cohorts, share_modules, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import PlannedLaunch
-from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, OWN_STEPS, OWN_WARMUP, Protocol
 from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.base_runner import Runner
@@ -96,6 +96,15 @@ class TrainingRunner(Runner[Case, Protocol]):
     def is_shared(self, block: int) -> bool:
         """With rounds all but the first."""
         return self.plan.takes_turns and block != FIRST_BLOCK
+
+    @property
+    def own_protocol(self) -> Protocol:
+        """Where launches of their own have the answer they are as long as where no cases share any."""
+        protocol = self.plan.protocol
+        brief = (protocol.warmup, protocol.steps) == (OWN_WARMUP, OWN_STEPS)
+        if not (self.plan.isolated and brief):
+            return protocol
+        return replace(protocol, warmup=None, steps=None).resolved(self.plan.cases[0].device)
 
     def cohorts_of(self, cases: Sequence[Case]) -> Sequence[tuple[Case, ...]]:
         return cohorts(cases, self.room, self.held(), may_share_modules=True)

@@ -57,6 +57,8 @@ class Arm:
         assert last.parallel is not None
         context = StrategyContext(info.rank, self.case.world_size, info.device, self.case)
         before, training = last.parallel, self.module.training
+        # It was read in the first step, and holds the first wrapper with its buckets.
+        training.gradient_norm = lambda: None
         self.parallel, last.parallel = wrap_again(before, context), unwrapped(before)
         assert isinstance(training.compute, ForwardBackward)
         training.module = self.parallel.module
@@ -81,7 +83,9 @@ class Unmarked:
 def builders(cases: Sequence[Case], share_modules: bool) -> list[int]:
     """Of each case the place of the one that builds its module: its own, or where modules are shared the first's."""
     modules = list(map(module_of, cases))
-    return [modules.index(module) if share_modules else place for place, module in enumerate(modules)]
+    # What has its own module has it as a twin too.
+    shared = [share_modules and module is not case for case, module in zip(cases, modules, strict=True)]
+    return [modules.index(module) if shared[place] else place for place, module in enumerate(modules)]
 
 
 def built(case: Case, info: RankInfo, material: Material) -> Arm:

@@ -28,7 +28,7 @@ _OF_CASE = (
 )  # fmt: skip
 LAUNCH_COLUMNS = (
     "launch_id", "shared_launch", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place",
-    "timing", "calls", "batches", "statistic", "launch_call_s", *QUANTILES, "n_wrong", "piece_bytes",
+    "timing", "calls", "batches", "statistic", "launch_call_s", "compared_s", *QUANTILES, "n_wrong", "piece_bytes",
 )  # fmt: skip
 # The number of a launch whose calls were timed back to back.
 MEAN = "mean"
@@ -82,9 +82,10 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
 
     `launch_call_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
     (`collective_protocol.in_words`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
-    calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime). Numbers of
-    cases that took turns with each other in a `shared_launch` differ by what their rounds do (`in_rounds`). p50_s,
-    p95_s and p99_s are quantiles over the launch's calls, or over its `batches` of calls. `ran` is the algorithm that
+    calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime).
+    `compared_s` is that number as cases are compared: where they took turns with each other in a `shared_launch` it
+    differs by what their rounds do (`in_rounds`). p50_s, p95_s and p99_s are quantiles over the launch's calls, or over
+    its `batches` of calls. `ran` is the algorithm that
     really ran, `n_wrong` counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what
     messages were cut to.
     """
@@ -128,7 +129,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS))
     rounds = {at: row["told"]["rounds"] for at, row in by_id.items() if row["told"]}
-    return table.assign(launch_call_s=in_rounds(table, rounds, turns))
+    return table.assign(compared_s=in_rounds(table, rounds, turns))
 
 
 def in_rounds(

@@ -124,7 +124,7 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     names = dict(zip(good["case_id"], good["algorithm"], strict=True))
     if len(names) == 1:
         return tuple(names.values())
-    effects = fit(good, "launch_call_s")
+    effects = fit(good, "compared_s")
     order = np.argsort(effects.levels, kind="stable")
     first = effects.cases[order[0]]
     behind = effects.levels - effects.means[first]

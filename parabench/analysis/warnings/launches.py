@@ -18,7 +18,7 @@ from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.computing import arithmetic, launch_bound
 from parabench.analysis.warnings.nodes import LOCAL_FORWARD
 from parabench.machine import accelerator
-from parabench.store.record import Finding
+from parabench.store.record import Finding, Status
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
 # 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
@@ -76,7 +76,7 @@ def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding
 
 
 def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
-    for case in cases[(cases["n_ok"] > 0) & (cases["n_ok"] < cases["n_launches"])].to_dict("records"):
+    for case in cases[(cases["n_ok"] > 0) & (cases["status"] != Status.OK)].to_dict("records"):
         yield Finding(
             code="fails_sometimes",
             message=f"{case['label']}: {case['status']} of {format.count(case['n_launches'], 'launch')}; "
@@ -186,7 +186,7 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
             code="carry_over",
             message=said,
             advice="The shared launches do not count: the answer comes from launches of their own."
-            if seen.session.isolated
+            if seen.isolated
             else "Trust no smaller difference between cases that shared launches; launches of their own (--rounds 0) "
             "carry nothing over.",
             case_id=case_id,

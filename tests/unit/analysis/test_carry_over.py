@@ -161,3 +161,11 @@ def test_where_nothing_is_found_it_is_said_how_much_is_ruled_out():
     # What left a race early was in few launches, and tells little.
     raced = session(np.random.default_rng(9), [NAMES] * 2 + [NAMES[:3]] * 6)
     assert "shared launches: among the cases of the last, a turn depends on" in text.sentence(raced, {})
+
+
+def test_one_launch_of_its_own_that_was_disturbed_asks_for_nothing():
+    """It is told; but no settling step changes it, and no later launch makes another of it."""
+    alone = dict(zip(NAMES, 0.005 * np.random.default_rng(4).standard_normal(6), strict=True)) | {"case 5": -0.3}
+    seen = session(np.random.default_rng(4), [NAMES] * 4, alone=alone, settle=MOST_SETTLE)
+    assert set(seen.found) == {"alone"}
+    assert settle_for(seen) == MOST_SETTLE

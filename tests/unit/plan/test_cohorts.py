@@ -15,6 +15,7 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, module_of, share_modules, state_bytes, why_alone
 from parabench.plan.turns import TurnsProtocol
+from parabench.workloads.arms import builders
 
 
 def case(**fields):
@@ -155,3 +156,11 @@ def test_where_memory_forbids_a_module_each_ddp_cases_have_one_in_common():
     # One that is too large for the share by itself still takes turns with those of its module.
     assert cohorts(ddp, {"cpu": 1}, may_share_modules=True) == [tuple(ddp)]
     assert share_modules(ddp, {"cpu": 1})
+
+
+def test_a_twin_has_a_module_of_its_own_where_its_case_has_and_compiled_code_is_nobody_elses():
+    fsdp, ddp, other = case(strategy="fsdp"), case(), case(bucket_mib=1)
+    assert builders([fsdp, ddp, fsdp, other, ddp], True) == [0, 1, 2, 1, 1]
+    assert builders([ddp, other], False) == [0, 1]
+    assert builders([case(compile=True), case(compile=True, bucket_mib=1)], True) == [0, 1]
+    assert not share_modules([fsdp, fsdp], {"cpu": 1})

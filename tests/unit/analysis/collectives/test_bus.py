@@ -154,7 +154,14 @@ def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks
     for _ in range(80):
         rows = [
             columns
-            | {"case_id": name, "algorithm": name, "block": block, "bytes": size, "launch_call_s": time}
+            | {
+                "case_id": name,
+                "algorithm": name,
+                "block": block,
+                "bytes": size,
+                "launch_call_s": time,
+                "compared_s": time,
+            }
             | {"launch_id": launch, "shared_launch": launch}
             for launch, (block, name) in enumerate(itertools.product(range(blocks), names))
             for size in sizes
