@@ -6,16 +6,18 @@ Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import numpy as np
-import pandas as pd
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from parabench.analysis.environment.nodes import sharing
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK
+from parabench.plan.case import DEFAULTS
+from parabench.store.columns import records
 from parabench.strategies import entry_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STRONG, WEAK = "strong", "weak"
 
@@ -38,10 +40,15 @@ _BASE = {
 
 
 def curves(seen: SessionData) -> pd.DataFrame:
-    """`scaling` of what is known of a session, but of ranks that shared a device; for `SessionData.once`."""
+    """`points` of a session as a DataFrame; for `SessionData.once`."""
+    return _frame(seen.once(points))
+
+
+def points(seen: SessionData) -> list[Row]:
+    """`scaling` of what is known of a session, but of ranks that shared a device, as rows; for `SessionData.once`."""
     environment = seen.session.environment
-    alone = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
-    return scaling(seen.cases[np.array(alone, dtype=bool)])
+    cases = records(seen.case_columns, ("case_id", "step_time_s", "tokens_per_s", *DEFAULTS))
+    return _numbered(case for case in cases if sharing(environment, case) is None)
 
 
 def scaling(cases: pd.DataFrame) -> pd.DataFrame:
@@ -55,16 +62,26 @@ def scaling(cases: pd.DataFrame) -> pd.DataFrame:
     strategy that is not ranked. Where cases differ in another field (threads, schedule), the fastest at a world size
     stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
     """
-    measured = cases[cases["tokens_per_s"].notna()].to_dict("records")
+    return _frame(_numbered(cases.to_dict("records")))
+
+
+def _frame(rows: Sequence[Row]) -> pd.DataFrame:
+    import pandas as pd  # which takes longer than all that `parabench best` does
+
+    return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_TYPES)
+
+
+def _numbered(cases: Iterable[Row]) -> list[Row]:
+    measured = [case for case in cases if case["tokens_per_s"] == case["tokens_per_s"]]
     for row in measured:
         row["batch_per_rank"] = row["global_batch"] / row["world_size"]
         row["ranked"] = entry_of(str(row["strategy"])).ranked
-    points = [point for kind in FIXED for point in _points(kind, measured)]
+    found = [point for kind in FIXED for point in _points(kind, measured)]
     numbers: dict[str, dict[Key, int]] = {name: {} for name in ("group", "curve")}
-    for point in points:
+    for point in found:
         for name, known in numbers.items():
             point[name] = known.setdefault(point[name], len(known))
-    return pd.DataFrame(points, columns=list(_COLUMNS)).astype(_TYPES)
+    return found
 
 
 def _points(kind: str, measured: Sequence[Row]) -> Iterator[Row]:

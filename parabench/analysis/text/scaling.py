@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from parabench.analysis.scaling import STRONG, curves
+from parabench.analysis.scaling import STRONG, Row, points
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 
@@ -14,14 +13,15 @@ def lines(seen: SessionData) -> Iterator[str]:
     """Of each kind of scaling that was measured from one rank on, and of what stays the same along it, the fastest at
     the largest world size: 'Strong scaling (global batch 8): ddp native, 2 ranks: 1.40 times the throughput of 1 rank,
     70 % of linear.'"""
-    table = seen.once(curves)
-    points = table[table["ranked"] & (table["base_world_size"] == 1) & (table["world_size"] > 1)]
-    for _, group in points.groupby("group", sort=True):
-        largest = group[group["world_size"] == group["world_size"].max()]
-        yield _sentence(largest.loc[largest["tokens_per_s"].idxmax()].to_dict(), seen)
+    found: dict[int, list[Row]] = {}
+    for point in seen.once(points):
+        if point["ranked"] and point["base_world_size"] == 1 < point["world_size"]:
+            found.setdefault(point["group"], []).append(point)
+    for group in found.values():
+        yield _sentence(max(group, key=lambda point: (point["world_size"], point["tokens_per_s"])), seen)
 
 
-def _sentence(best: dict[Any, Any], seen: SessionData) -> str:
+def _sentence(best: Row, seen: SessionData) -> str:
     strong = best["kind"] == STRONG
     same = f"global batch {best['global_batch']:,}" if strong else f"{best['batch_per_rank']:g} a rank"
     times = best["tokens_per_s"] / best["base_tokens_per_s"]

@@ -13,7 +13,7 @@ from fake_collectives import case
 from parabench.collectives.nccl import error_bound, is_exact, most_that_shows, rounded
 from parabench.errors import UsageError
 from parabench.plan.collective_case import TYPES, CollectiveCase
-from parabench.workloads.collectives import Truth, count_wrong
+from parabench.workloads.collective_buffers import Truth, count_wrong
 
 CPU = torch.device("cpu")
 COUNT = 1024

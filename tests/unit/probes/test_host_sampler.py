@@ -85,7 +85,7 @@ class FakeHost:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
         monkeypatch.setattr(host.psutil, "Process", self.process)
         monkeypatch.setattr(host.psutil, "cpu_times", self.cpu_times)
-        monkeypatch.setattr(host, "_descendants", lambda pid: [p for p in self.loads if p not in (pid, 501)])
+        monkeypatch.setattr(host, "descendants", lambda pid: [p for p in self.loads if p not in (pid, 501)])
         return self
 
     def spent_s(self, pid: int) -> float:
@@ -136,7 +136,7 @@ def test_what_others_compute_is_what_is_left_of_the_hosts_time(monkeypatch, tmp_
 def test_a_process_that_is_found_late_was_never_somebody_elses(monkeypatch, tmp_path):
     clock = Clock(3.0)
     FakeHost(clock, others=0.4).install(monkeypatch)
-    monkeypatch.setattr(host, "_descendants", lambda pid: [502] if clock.passed_s > 1 else [])
+    monkeypatch.setattr(host, "descendants", lambda pid: [502] if clock.passed_s > 1 else [])
     (tmp_path / "pid0").write_text("501")
     shares = [(s.t_s, s.value) for s in sampled(tmp_path, clock) if s.metric == "other_cpu_share"]
     before = sum(share for t_s, share in shares if t_s < 1.05) / 10
@@ -150,7 +150,7 @@ def test_launches_of_one_driver_that_take_turns_are_no_load_to_each_other(monkey
     faked = FakeHost(clock, others=0.4).install(monkeypatch)
     faked.loads |= {ab: 0.1, partner: 1.0}
     children = {ab: [host.os.getpid(), 501, 502, partner]}
-    monkeypatch.setattr(host, "_descendants", lambda pid: children.get(pid, []))
+    monkeypatch.setattr(host, "descendants", lambda pid: children.get(pid, []))
     (tmp_path / "pid0").write_text("501")
     source = Host(clock.began_s, RankPids(tmp_path, range(1)), ours=ab, clock=clock)
     Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
