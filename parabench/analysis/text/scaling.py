@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from parabench.analysis.scaling import STRONG, Row, points
 from parabench.analysis.session import SessionData
@@ -11,22 +11,27 @@ from parabench.analysis.text import format
 
 def lines(seen: SessionData) -> Iterator[str]:
     """Of each kind of scaling that was measured from one rank on, and of what stays the same along it, the fastest at
-    the largest world size: 'Strong scaling (global batch 8): ddp native, 2 ranks: 1.40 times the throughput of 1 rank,
-    70 % of linear.'"""
-    found: dict[int, list[Row]] = {}
+    each world size: 'Strong scaling (global batch 8), throughput by that of 1 rank: 1.40 (70 % of linear) of ddp
+    native, 2 ranks; 2.10 (53 %) of fsdp ring, 4 ranks.'"""
+    found: dict[int, dict[int, Row]] = {}
     for point in seen.once(points):
         if point["ranked"] and point["base_world_size"] == 1 < point["world_size"]:
-            found.setdefault(point["group"], []).append(point)
-    for group in found.values():
-        yield _sentence(max(group, key=lambda point: (point["world_size"], point["tokens_per_s"])), seen)
+            best = found.setdefault(point["group"], {}).setdefault(point["world_size"], point)
+            if point["tokens_per_s"] > best["tokens_per_s"]:
+                found[point["group"]][point["world_size"]] = point
+    for by_size in found.values():
+        yield _sentence([by_size[size] for size in sorted(by_size)], seen.labels)
 
 
-def _sentence(best: Row, seen: SessionData) -> str:
-    strong = best["kind"] == STRONG
-    same = f"global batch {best['global_batch']:,}" if strong else f"{best['batch_per_rank']:g} a rank"
-    times = best["tokens_per_s"] / best["base_tokens_per_s"]
-    label = seen.labels[best["case_id"]].removesuffix(f" (global batch {best['global_batch']})")
-    return (
-        f"{'Strong' if strong else 'Weak'} scaling ({same}): {label}: "
-        f"{format.digits(times, 3)} times the throughput of 1 rank, {format.percent(best['efficiency'])} of linear."
-    )
+def _sentence(best: list[Row], labels: Mapping[str, str]) -> str:
+    first = best[0]
+    strong = first["kind"] == STRONG
+    same = f"global batch {first['global_batch']:,}" if strong else f"{first['batch_per_rank']:g} a rank"
+    said = []
+    for point in best:
+        times = format.digits(point["tokens_per_s"] / point["base_tokens_per_s"], 3)
+        linear = format.percent(point["efficiency"]) + (" of linear" if point is first else "")
+        label = labels[point["case_id"]].removesuffix(f" (global batch {point['global_batch']})")
+        said.append(f"{times} ({linear}) of {label}")
+    kind = "Strong" if strong else "Weak"
+    return f"{kind} scaling ({same}), throughput by that of 1 rank: {'; '.join(said)}."
