@@ -84,6 +84,12 @@ def module_of(case: Case | CollectiveCase) -> object:
     return _OF_MODULE(case) if wrapped else case
 
 
+def modules_of(cases: Sequence[Case | CollectiveCase]) -> list[object]:
+    """What tells the module of each case of a launch: its place where it has its own, so of a twin's too."""
+    modules = map(module_of, cases)
+    return [at if module is case else module for at, (case, module) in enumerate(zip(cases, modules, strict=True))]
+
+
 _OF_MODULE = attrgetter(*(name for name in DEFAULTS if name not in ("bucket_mib", "algorithm", "ranks_per_node")))
 
 
@@ -96,9 +102,8 @@ def share_modules(cases: Sequence[Case], room: Room | None = None, held: Mapping
 
 def _by_module(cases: Sequence[C]) -> list[list[C]]:
     found: dict[object, list[C]] = {}
-    for at, case in enumerate(cases):
-        module = module_of(case)
-        found.setdefault(at if module is case else module, []).append(case)
+    for case, module in zip(cases, modules_of(cases), strict=True):
+        found.setdefault(module, []).append(case)
     return list(found.values())
 
 

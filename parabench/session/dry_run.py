@@ -21,7 +21,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import RANKS_PER_CORE, Machine, Room, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, cohorts, module_of, share_modules, state_bytes, twin_of, why_alone
+from parabench.plan.cohorts import SHARE, cohorts, modules_of, share_modules, state_bytes, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
@@ -184,7 +184,7 @@ def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
     yield from (f"           never shared: {why}" for why in _never_shared(every))
     for cohort in together:
         if share_modules(cohort, room):
-            common = format.joined(str(n) for n in Counter(map(module_of, cohort)).values() if n > 1)
+            common = format.joined(str(n) for n in Counter(modules_of(cohort)).values() if n > 1)
             yield f"           {common} cases of DDP train one module in turn: memory has no room for one each"
     if len(every) > len(cohorts(plan.cases)):
         held = format.mebibytes(sum(state_bytes(case) for cohort in together for case in cohort))

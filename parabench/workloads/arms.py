@@ -11,7 +11,7 @@ import torch
 
 from parabench.collectives import join
 from parabench.plan.case import Case
-from parabench.plan.cohorts import module_of
+from parabench.plan.cohorts import modules_of
 from parabench.probes.replicas import checksums
 from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StepMarker, StrategyContext
 from parabench.strategies.data_parallel import unwrapped, wrap_again
@@ -82,10 +82,8 @@ class Unmarked:
 
 def builders(cases: Sequence[Case], share_modules: bool) -> list[int]:
     """Of each case the place of the one that builds its module: its own, or where modules are shared the first's."""
-    modules = list(map(module_of, cases))
-    # What has its own module has it as a twin too.
-    shared = [share_modules and module is not case for case, module in zip(cases, modules, strict=True)]
-    return [modules.index(module) if shared[place] else place for place, module in enumerate(modules)]
+    modules: list[object] = modules_of(cases) if share_modules else [*range(len(cases))]
+    return [modules.index(module) for module in modules]
 
 
 def built(case: Case, info: RankInfo, material: Material) -> Arm:
