@@ -143,12 +143,11 @@ def _answer(
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near, good)
-    apart = [] if why_not else _apart(first, near, good)
-    if apart:
-        alone = _apart(first, order, good)
-        beside = [case for case in near if case not in apart]
+    alone = [] if why_not else _apart(first, order, good)
+    if apart := [case for case in near if case in alone]:
+        beside = [case for case in order if case not in alone]
         # Where it is the only one, the next one tells how well it is known to be.
-        half_width = _half_width(effects, first, beside[1:] or [case for case in order if case not in alone][1:2])
+        half_width = _half_width(effects, first, [case for case in beside if case in near][1:] or beside[1:2])
     return Answer(
         heading="",
         objective=objective.name,
