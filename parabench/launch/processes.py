@@ -130,7 +130,10 @@ def run_processes(
             with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
                 if signal.SIGTERM not in watched():
                     signal.signal(signal.SIGTERM, deadline.stop_if_forced)
-                elastic_launch(config, entry)(*args)
+                try:
+                    elastic_launch(config, entry)(*args)
+                finally:
+                    deadline.over()
         except ChildFailedError as error:
             if context.abort.reason is None:
                 context.tell(HUNG if deadline.passed else FAILED)
@@ -169,6 +172,7 @@ class _Deadline:
         self.killed: tuple[int, ...] = ()
         self._others = others
         self._over = threading.Event()
+        self._forcing = threading.Lock()
         self._timer = threading.Timer(seconds, self._passed)
         self._timer.daemon = True
 
@@ -177,8 +181,13 @@ class _Deadline:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._over.set()
+        self.over()
         self._timer.cancel()
+
+    def over(self) -> None:
+        """torch elastic has returned: from here on nothing forces it to, while its handlers are still there."""
+        with self._forcing:
+            self._over.set()
 
     def _passed(self) -> None:
         self.passed = True
@@ -196,9 +205,12 @@ class _Deadline:
         for process in ranks:
             _kill(process, signal.SIGKILL)
         # Ranks that left with exit code 0 and no result are no failure to torch elastic: it would wait for ever.
-        if not self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
-            self.forced = True
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        if self._over.wait(2 * SHUTDOWN_TIMEOUT_S):
+            return
+        with self._forcing:
+            if not self._over.is_set():
+                self.forced = True
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def stop_if_forced(self, number: int, _: object) -> None:
         """In the place of torch elastic's handler, where a driver is to ignore this signal of others."""
