@@ -41,6 +41,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of
 from parabench.workloads import kind_of
+from parabench.workloads.collective_turns import most_rounds
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
 LAUNCH_S = 0.1
@@ -200,10 +201,11 @@ def _collective_turns(plan: Plan[CollectiveCase, CollectiveProtocol]) -> Iterato
     every = cohorts(plan.cases)
     together = [cohort for cohort in every if len(cohort) > 1]
     if together:
+        rounds = max(most_rounds(plan.protocol, cohort) for cohort in together)
+        how = f"; algorithms of an operation take turns at each size, {format.count(rounds, 'round')} at most"
         yield (
             f"turns:     {format.count(len(together), 'launch')} per block shared by "
-            f"{format.joined(map(_cohort, together))}; algorithms of an operation take turns at each size, "
-            f"{format.count(plan.protocol.rounds, 'round')} at most"
+            f"{format.joined(map(_cohort, together))}{how if rounds else ', one after the other'}"
         )
     yield from (f"           never shared: {why}" for why in _never_shared(every))
 

@@ -30,6 +30,7 @@ from parabench.store.record import (
     Status,
 )
 from parabench.workloads import kind_of
+from parabench.workloads.collective_turns import most_rounds
 from parabench.workloads.verify import reference_of, verify
 
 REFERENCE_TRIES = 2
@@ -145,6 +146,9 @@ class TrainingRunner(Runner[Case, Protocol]):
             deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * expected)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
 
+    def rounds_of(self, cases: tuple[Case, ...], protocol: TurnsProtocol) -> int:
+        return protocol.rounds
+
     def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:
         # Who asks for rounds gets the same of every session: sides of an `ab` must agree.
         device = cases[0].device
@@ -242,6 +246,9 @@ class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
         if protocol.deadline_s is not None:
             deadline_s = protocol.deadline_s * len(cases)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
+
+    def rounds_of(self, cases: tuple[CollectiveCase, ...], protocol: CollectiveProtocol) -> int:
+        return most_rounds(protocol, cases)
 
     def _finish(self, launch: Launch) -> None:
         if launch.status in (Status.OK, Status.WRONG) and "turns" in launch.facts:
