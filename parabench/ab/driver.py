@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
     """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. Of the suite
-    only `cases` are measured, by their ids; None: all. `files` says as it is typed to which the comparison goes. `go_on`
-    is what continues it after a stop, where that is not `parabench ab --resume`."""
+    only `cases` are measured, by their ids; None: all. `files` says as it is typed where the comparison is written.
+    `go_on` is what continues it after a stop, where that is not `parabench ab --resume`."""
 
     a: str
     b: str

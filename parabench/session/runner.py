@@ -125,11 +125,15 @@ class TrainingRunner(Runner[Case, Protocol]):
                 self.peaks[launch.case.id] = peaks
         super()._finish(launch)
 
+    def with_twin(self, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+        """What a launch that these cases share is of: where it is to check itself, one of them is there twice."""
+        if not self.plan.protocol.self_check:
+            return cases
+        return (*cases, twin_of([case for case in self.plan.cases if case in cases]))
+
     def turns_spec(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
         """A launch in which these cases take turns, one of them twice where it is to check itself."""
-        plan = self.plan
-        if plan.protocol.self_check:
-            cases = (*cases, twin_of([case for case in plan.cases if case in cases]))
+        plan, cases = self.plan, self.with_twin(cases)
         shared = share_modules(cases, self.room, self.held())
         protocol = replace(self._turns_of(cases, block), share_modules=shared)
         if plan.protocol.deadline_s is not None:
