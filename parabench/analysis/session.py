@@ -106,6 +106,12 @@ class Session:
         return protocol.get("launches", 0) is None and protocol.get("rounds") != 0
 
     @property
+    def shares_launches(self) -> bool:
+        """Whether its cases take turns in launches that they share."""
+        protocol = self.plan.get("protocol") or {}
+        return (self.raced or bool(protocol.get("rounds"))) and not self.isolated
+
+    @property
     def isolated(self) -> bool:
         """Whether its cases have launches of their own because turns disturbed each other."""
         return bool(self.plan.get("isolated"))
