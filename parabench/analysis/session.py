@@ -177,8 +177,8 @@ class Origin:
     """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
     `parabench compare` takes, STORE@SESSION; `command` is what measured it.
 
-    `launches` are all of the session but its reference, `valid` those that count; `finished_utc` is None for a session
-    that was planned to go on.
+    `launches` are as many as cases have in `tables.case_columns`, `valid` those that count; `finished_utc` is None for
+    a session that was planned to go on.
     """
 
     at: str
