@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
     """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. Of the suite
-    only `cases` are measured, by their ids; None: all. `go_on` is what continues it after a stop, where that is not
-    `parabench ab --resume`."""
+    only `cases` are measured, by their ids; None: all. `files` says as it is typed where the comparison is written.
+    `go_on` is what continues it after a stop, where that is not `parabench ab --resume`."""
 
     a: str
     b: str
@@ -56,7 +56,15 @@ class AbRequest:
     tolerance: float
     alpha: float
     cases: Collection[str] | None = None
+    files: Sequence[str] = ()
     go_on: str = ""
+
+    def judging(self) -> list[str]:
+        """By what sides are compared, as it is typed, where that is not the default: no store has it."""
+        from parabench.analysis.compare.rule import ALPHA, TOLERANCE
+
+        words = ["--tolerance", str(self.tolerance)] if self.tolerance != TOLERANCE else []
+        return words + (["--alpha", str(self.alpha)] if self.alpha != ALPHA else [])
 
 
 def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], None] = lambda outcome: None) -> int:
@@ -112,7 +120,6 @@ def check_side(variant: Variant) -> None:
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
     """Write the report of side b; say what each side was, how both compare and where all is."""
     from parabench.analysis.compare.gate import compare
-    from parabench.analysis.compare.rule import ALPHA, TOLERANCE
     from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.environment.diff import differences
     from parabench.analysis.text.compare import lines
@@ -126,8 +133,7 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
     outcome = compare(base, candidate, request.tolerance, request.alpha, changed)
     report = write_report(results, path.with_name(REPORT_NAME), str(turns.sessions[1]))
     again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
-    again += ["--tolerance", str(request.tolerance)] if request.tolerance != TOLERANCE else []
-    again += ["--alpha", str(request.alpha)] if request.alpha != ALPHA else []
+    again += request.judging()
     again += chain.from_iterable(("--changed", name) for name in changed)
     told = [f"{each.name}: {each.shown() or 'this checkout and environment'}" for each in turns.variants]
     for line in (*told, *lines(outcome), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
@@ -178,7 +184,7 @@ class Turns:
             stack.callback(end, sides)
             opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
             self.sessions = [each["session"] for each in opened]
-            command = self._request.go_on or ab_command(store.path, [each.shown() for each in self.variants])
+            command = self._request.go_on or self._command(store, [each.shown() for each in self.variants])
             self.kept = f"; every finished launch is kept; resume with: {command}"
             self._walk(sides, opened)
             for side in sides:
@@ -225,7 +231,7 @@ class Turns:
         if last is None or not last.interleaved:
             raise UsageError(f"the last session in {store.path} is not a side of an ab; start one without --resume")
         before, label = ab_sides(store, last), self._request.run.label
-        command = ab_command(store.path, settings_of(before))
+        command = self._command(store, settings_of(before))
         for side in sides:
             name, here = side.variant.name, side.variant.recorded()
             there = before[name].interleaved["setting"]
@@ -242,6 +248,10 @@ class Turns:
         # A stop may have come after one side had left a case out, and before the other had.
         gone = opened[0]["left_out"] | opened[1]["left_out"]
         return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
+
+    def _command(self, store: Store, settings: Sequence[str]) -> str:
+        """The command that continues sides with these settings, and compares them as it was asked for."""
+        return ab_command(store.path, settings, *self._request.judging(), *self._request.files)
 
     def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
         """Launch what is left: references first, then a pair of launches right after one another."""

@@ -106,6 +106,12 @@ class Session:
         return protocol.get("launches", 0) is None and protocol.get("rounds") != 0
 
     @property
+    def shares_launches(self) -> bool:
+        """Whether its cases take turns in launches that they share."""
+        protocol = self.plan.get("protocol") or {}
+        return (self.raced or bool(protocol.get("rounds"))) and not self.isolated
+
+    @property
     def isolated(self) -> bool:
         """Whether its cases have launches of their own because turns disturbed each other."""
         return bool(self.plan.get("isolated"))
@@ -171,8 +177,8 @@ class Origin:
     """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
     `parabench compare` takes, STORE@SESSION; `command` is what measured it.
 
-    `launches` are all of the session but its reference, `valid` those that count; `finished_utc` is None for a session
-    that was planned to go on.
+    `launches` are as many as cases have in `tables.case_columns`, `valid` those that count; `finished_utc` is None for
+    a session that was planned to go on.
     """
 
     at: str

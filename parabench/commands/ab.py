@@ -63,7 +63,8 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
         give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
 
     run = TrainingRequest.of(axes=axes, argv=command(), **options)
-    request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha)
+    named = [word for option, path in files.items() if path is not None for word in (option, str(path))]
+    request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=named)
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))
 
 

@@ -111,19 +111,25 @@ class Runner(Generic[C, P]):
         """A launch in which these cases take turns."""
         raise NotImplementedError
 
+    def rounds_of(self, cases: tuple[C, ...], protocol: Any) -> int:
+        """In how many rounds these cases take turns in a launch that they share."""
+        raise NotImplementedError
+
     def run_turns(self, planned: Sequence[PlannedLaunch[C]]) -> None:
         """One launch of all, whose references were run. Of one that failed it is the case whose turn it was, and the
         others are launched again; where it is not known whose, each has a launch of its own."""
         left = {each.case: each for each in planned}
         while left:
             block = planned[0].block
-            self.progress.taking_turns(list(left), block)
-            spec = self.turns_spec(tuple(left), block)
+            cases = tuple(left)
+            spec = self.turns_spec(cases, block)
+            rounds = self.rounds_of(cases, spec.protocol)
+            self.progress.sharing(len(cases), block, rounds)
             launch = self.launch(spec)
             for case in self.keep_turns(launch, left):
                 del left[case]
             if launch.status is Status.OK:
-                self.progress.took_turns(len(launch.arms), block, spec.protocol.rounds, launch.wall_s)
+                self.progress.shared(len(launch.arms), block, rounds, launch.wall_s)
             if not launch.arms:
                 self.failed |= {case.id for case in left}
                 for each in left.values():

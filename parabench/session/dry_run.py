@@ -21,7 +21,7 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import RANKS_PER_CORE, Machine, Room, this_machine
 from parabench.machine.peaks import DEVICES, peak_of
 from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, cohorts, modules_of, share_modules, state_bytes, twin_of, why_alone
+from parabench.plan.cohorts import SHARE, cohorts, modules_of, share_modules, state_bytes, why_alone
 from parabench.plan.collective_case import CollectiveCase, size_text
 from parabench.plan.collective_protocol import LATENCY, CollectiveProtocol, in_words
 from parabench.plan.fields import split_values
@@ -34,13 +34,14 @@ from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, resume
-from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, training_operations
+from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, TrainingRunner, training_operations
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 from parabench.strategies import entry_of
 from parabench.workloads import kind_of
+from parabench.workloads.collective_turns import most_rounds
 
 # A launch on one node costs about so much beyond its steps (benchmarks/launch_cost.py); on several it costs more.
 LAUNCH_S = 0.1
@@ -178,13 +179,14 @@ def _turns(plan: Plan[Case, Protocol], room: Room) -> Iterator[str]:
         f"{protocol.timed} timed steps"
         f"{f' ({protocol.long * protocol.timed} in {long})' if (long := protocol.lengths.count(protocol.long)) else ''}"
     )
+    runner = TrainingRunner(plan=plan, room=room)
+    launched = [runner.with_twin(cohort) for cohort in together if len(cohort) > 1]
     if plan.protocol.self_check:
-        twins = [twin_of(cohort).label for cohort in together if len(cohort) > 1]
-        yield from (f"           measured twice: {label}" for label in twins)
+        yield from (f"           measured twice: {cases[-1].label}" for cases in launched)
     yield from (f"           never shared: {why}" for why in _never_shared(every))
-    for cohort in together:
-        if share_modules(cohort, room):
-            common = format.joined(str(n) for n in Counter(modules_of(cohort)).values() if n > 1)
+    for cases in launched:
+        if share_modules(cases, room):
+            common = format.joined(str(n) for n in Counter(modules_of(cases)).values() if n > 1)
             yield f"           {common} cases of DDP train one module in turn: memory has no room for one each"
     if len(every) > len(cohorts(plan.cases)):
         held = format.mebibytes(sum(state_bytes(case) for cohort in together for case in cohort))
@@ -200,10 +202,11 @@ def _collective_turns(plan: Plan[CollectiveCase, CollectiveProtocol]) -> Iterato
     every = cohorts(plan.cases)
     together = [cohort for cohort in every if len(cohort) > 1]
     if together:
+        rounds = max(most_rounds(plan.protocol, cohort) for cohort in together)
+        how = f"; algorithms of an operation take turns at each size, {format.count(rounds, 'round')} at most"
         yield (
             f"turns:     {format.count(len(together), 'launch')} per block shared by "
-            f"{format.joined(map(_cohort, together))}; algorithms of an operation take turns at each size, "
-            f"{format.count(plan.protocol.rounds, 'round')} at most"
+            f"{format.joined(map(_cohort, together))}{how if rounds else ', one after the other'}"
         )
     yield from (f"           never shared: {why}" for why in _never_shared(every))
 

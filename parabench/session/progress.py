@@ -80,14 +80,14 @@ class Progress:
     def launching(self, case: AnyCase, block: int) -> None:
         """A launch of `case` begins."""
 
-    def taking_turns(self, cases: Sequence[AnyCase], block: int) -> None:
-        """A launch that these cases share begins."""
+    def sharing(self, cases: int, block: int, rounds: int) -> None:
+        """A launch that so many cases share begins, in which they take turns in `rounds`; 0: in none."""
 
     def launched(self, launch: Launch) -> None:
         """It ended; or a case's part of one that cases shared."""
 
-    def took_turns(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
-        """A launch that so many cases shared ended."""
+    def shared(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
+        """It ended."""
 
 
 class PlainProgress(Progress):
@@ -99,8 +99,8 @@ class PlainProgress(Progress):
     def launching(self, case: AnyCase, block: int) -> None:
         self.starting(case.label, block)
 
-    def taking_turns(self, cases: Sequence[AnyCase], block: int) -> None:
-        self.starting(_in_turns(len(cases)), block)
+    def sharing(self, cases: int, block: int, rounds: int) -> None:
+        self.starting(_of_cases(cases, rounds), block)
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
@@ -109,8 +109,9 @@ class PlainProgress(Progress):
         elif not ok:
             self.failed(launch.case.label, launch.block, outcome(launch))
 
-    def took_turns(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
-        self.ended(_in_turns(cases), block, f"{format.count(rounds, 'round')}, {format.duration(wall_s)}", True)
+    def shared(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
+        of_rounds = f"{format.count(rounds, 'round')}, " if rounds else ""
+        self.ended(_of_cases(cases, rounds), block, f"{of_rounds}{format.duration(wall_s)}", True)
 
     def failed(self, label: str, block: int, how: str) -> None:
         """A case failed in a launch that it shared; what is not counted."""
@@ -134,8 +135,8 @@ class PlainProgress(Progress):
         return f"block {block + 1}, " if self._blocks is None else f"block {block + 1} of {self._blocks}, "
 
 
-def _in_turns(cases: int) -> str:
-    return f"{format.count(cases, 'case')} in turns"
+def _of_cases(cases: int, rounds: int) -> str:
+    return f"{format.count(cases, 'case')} {'in turns' if rounds else 'one after the other'}"
 
 
 class LiveProgress(PlainProgress):

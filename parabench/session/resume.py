@@ -250,7 +250,7 @@ def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
     return [sides[name].interleaved["setting"] for name in sorted(sides)]
 
 
-def ab_command(store: Path, settings: Sequence[str]) -> str:
-    """The command that continues the last ab of `store`, of sides with these settings."""
+def ab_command(store: Path, settings: Sequence[str], *options: str) -> str:
+    """The command that continues the last ab of `store`, of sides with these settings; with `options`."""
     both = chain.from_iterable(zip(("--a", "--b"), settings, strict=True))
-    return shlex.join(["parabench", "ab", "--resume", *both, "--out", str(store.parent)])
+    return shlex.join(["parabench", "ab", "--resume", *both, *options, "--out", str(store.parent)])

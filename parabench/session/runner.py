@@ -30,6 +30,7 @@ from parabench.store.record import (
     Status,
 )
 from parabench.workloads import kind_of
+from parabench.workloads.collective_turns import most_rounds
 from parabench.workloads.verify import reference_of, verify
 
 REFERENCE_TRIES = 2
@@ -124,11 +125,15 @@ class TrainingRunner(Runner[Case, Protocol]):
                 self.peaks[launch.case.id] = peaks
         super()._finish(launch)
 
+    def with_twin(self, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+        """What a launch that these cases share is of: where it is to check itself, one of them is there twice."""
+        if not self.plan.protocol.self_check:
+            return cases
+        return (*cases, twin_of([case for case in self.plan.cases if case in cases]))
+
     def turns_spec(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
         """A launch in which these cases take turns, one of them twice where it is to check itself."""
-        plan = self.plan
-        if plan.protocol.self_check:
-            cases = (*cases, twin_of([case for case in plan.cases if case in cases]))
+        plan, cases = self.plan, self.with_twin(cases)
         shared = share_modules(cases, self.room, self.held())
         protocol = replace(self._turns_of(cases, block), share_modules=shared)
         if plan.protocol.deadline_s is not None:
@@ -144,6 +149,9 @@ class TrainingRunner(Runner[Case, Protocol]):
                 expected *= protocol.all_steps / plan.protocol.all_steps
             deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * expected)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
+
+    def rounds_of(self, cases: tuple[Case, ...], protocol: TurnsProtocol) -> int:
+        return protocol.rounds
 
     def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:
         # Who asks for rounds gets the same of every session: sides of an `ab` must agree.
@@ -242,6 +250,9 @@ class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
         if protocol.deadline_s is not None:
             deadline_s = protocol.deadline_s * len(cases)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
+
+    def rounds_of(self, cases: tuple[CollectiveCase, ...], protocol: CollectiveProtocol) -> int:
+        return most_rounds(protocol, cases)
 
     def _finish(self, launch: Launch) -> None:
         if launch.status in (Status.OK, Status.WRONG) and "turns" in launch.facts:

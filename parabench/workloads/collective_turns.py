@@ -69,6 +69,13 @@ def _stage(protocol: CollectiveProtocol, size: int, in_place: bool, places: tupl
     return Stage(size, in_place, places, warmup, tuple(turns))
 
 
+def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> int:
+    """In how many rounds cases of a launch take turns, at the size and form that has most; 0 where each comes after the
+    other, for no two of them differ by their algorithm alone."""
+    shared = [stage for stage in stages(protocol, cases) if len(stage.places) > 1]
+    return max((len(stage.turns) // len(stage.places) for stage in shared), default=0)
+
+
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
     """What each row of a rank's marks is of, in the order in which they are filled. Those of a case that are readings
     are its schedule, in that order; in a launch that cases share the others tell whose turn it was when it failed."""

@@ -117,12 +117,11 @@ def test_every_strategy_and_algorithm_computes_the_same_on_two_hosts(tmp_path: P
 def test_with_a_slow_link_two_levels_are_found_to_be_the_fastest(tmp_path: Path) -> None:
     with session(tmp_path, LINK, "--links", rates="200mbit") as nodes:
         all_ok(nodes)
-        said, *more = answer(nodes)
+        said = " ".join(answer(nodes))
         assert said.startswith("Fastest: ddp two_level 25 MiB, 4 ranks on 2 nodes: "), said
-        assert "It is faster than the 2 other configurations" in said
-        tiers = " ".join(more)
-        assert "across nodes 0.024 GB/s, in a node " in tiers, tiers
-        assert "There two_level saves: with m = 2 nodes of g = 2 ranks" in tiers
+        assert "It is faster than the 2 other configurations" in said, said
+        assert "across nodes 0.024 GB/s, in a node " in said, said
+        assert "There two_level saves: with m = 2 nodes of g = 2 ranks" in said
 
 
 @pytest.mark.slow

@@ -82,9 +82,17 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> dict[str, t
     found["commit"] = [(environment.get("git") or {}).get("commit") for environment in environments], False
     for name in sorted({name for environment in environments for name in environment.get("env") or {}}):
         found[name] = [(environment.get("env") or {}).get(name, "not set") for environment in environments], False
+    found["launches"] = [_launches(session) for session in sessions], False
     for name, timed in BY_STEPS_OR_TIME.items():
         found[name] = [_amount(protocol, name, timed) for protocol in protocols], False
     return found
+
+
+def _launches(session: Session) -> str | None:
+    """Whether cases shared them, which decides what the number of a launch is made of; None where no plan tells."""
+    if not session.plan.get("protocol"):
+        return None
+    return "shared by cases that take turns" if session.shares_launches else "each of one case"
 
 
 def _amount(protocol: dict[str, Any], name: str, timed: str) -> Any:

@@ -117,7 +117,9 @@ def _kind(row: dict[Any, Any]) -> str:
     name, status = UNCOUNTED.get(row["block"]), str(row["status"])
     if name:
         return name if status == Status.OK else f"{name} ({status})"
-    return f"{status} without a step time" if status == Status.OK else status
+    if status == Status.OK:
+        return "superseded" if row["superseded"] else f"{status} without a step time"
+    return status
 
 
 def _block(block: int) -> str:
@@ -128,4 +130,4 @@ def _why(row: dict[Any, Any]) -> str:
     if row["status"] != Status.OK:
         error = row["error"] if isinstance(row["error"], str) else ""
         return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
-    return _WHY_NO_COUNT.get(row["block"], _SUPERSEDED if row["in_turns"] else _NO_NUMBER)
+    return _WHY_NO_COUNT.get(row["block"], _SUPERSEDED if row["superseded"] else _NO_NUMBER)

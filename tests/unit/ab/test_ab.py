@@ -168,6 +168,22 @@ def test_a_slower_side_fails_and_labels_are_not_taken_twice(lab: Lab) -> None:
     assert {label for label, _, _ in lab.launches()} == {"mine-a", "mine-b", "mine-2-a", "mine-2-b"}
 
 
+def test_the_command_that_goes_on_judges_as_the_one_that_was_stopped(lab: Lab) -> None:
+    lab.step_s["b"] = 0.011
+    axes = [word for axis in AXES for word in ("--set", axis)]
+    given = ["--launches", "3", "--steps", "4", "--rounds", "0", "--out", str(lab.folder / "out")]
+    judged = ["--tolerance", "0.2", "--alpha", "0.05", "--json", str(lab.folder / "json")]
+    lab.interrupt_at = 7
+    stopped = CliRunner().invoke(main, ["ab", "quick", "--a", "", "--b", "", *axes, *given, *judged])
+    assert stopped.exit_code == STOPPED, stopped.output
+    go_on = shlex.split(stopped.output.rpartition("resume with: ")[2])
+    assert go_on == ["parabench", "ab", "--resume", "--a", "", "--b", "", *judged, "--out", str(lab.folder / "out")]
+    lab.interrupt_at = None
+    done = CliRunner().invoke(main, go_on[1:])
+    assert done.exit_code == 0, done.output
+    assert json.loads((lab.folder / "json").read_text())["tolerance"] == 0.2
+
+
 def test_what_was_stopped_goes_on_with_the_same_sides(lab: Lab) -> None:
     lab.interrupt_at = 7
     assert lab.run(b="TOKEN=hush") == 130

@@ -392,3 +392,14 @@ def test_cases_that_do_not_fit_into_memory_together_are_split_and_the_reason_is_
     assert "2 launches per block shared by 2 cases of 1 to 2 ranks and 2 cases of 2 ranks" in told["turns"]
     assert "split anew in each block: their training states take up to" in told["turns"]
     assert told["launches"] == "8, plus 1 reference on one device"
+
+
+def test_what_is_measured_twice_counts_among_what_memory_must_hold(suite, tmp_path, monkeypatch):
+    nano = 16 * MODELS["gpt-nano"].parameters
+    here = replace(this_machine(), memory_bytes=14 * nano)
+    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: here)
+    # Half of it is for training states, of 7 ranks: that of the twin is one more.
+    assert "one module" not in facts(said(suite, tmp_path / "out", rounds=10))["turns"]
+    told = facts(said(suite, tmp_path / "out", rounds=10, self_check=True))
+    assert "; measured twice: single, 1 rank; " in told["turns"]
+    assert told["turns"].endswith("; 3 cases of DDP train one module in turn: memory has no room for one each")

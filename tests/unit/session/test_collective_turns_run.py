@@ -70,6 +70,22 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(tmp_path
     assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"batches": 4}, "3 cases in turns: 4 rounds, "),
+        ({"algorithm": "ring", "op": "all_reduce,broadcast"}, "2 cases one after the other: "),
+    ],
+)
+def test_progress_and_dry_run_tell_in_how_many_rounds_cases_really_take_turns(tmp_path, more, said):
+    _, told = run(request(tmp_path, launches=1, **more), FakeLauncher())
+    assert f", {said}" in told
+    console = Console(file=io.StringIO(), width=400)
+    dry_run(request(tmp_path, **more), console)
+    how = "ranks; algorithms of an operation take turns at each size, 4 rounds at most\n"
+    assert (how if "batches" in more else "2 ranks, one after the other\n") in console.file.getvalue()
+
+
 def test_the_same_launches_by_themselves_decide_nothing(tmp_path):
     launcher = FakeLauncher(seconds=four_percent, level=uneven)
     run(request(tmp_path, rounds=0), launcher)

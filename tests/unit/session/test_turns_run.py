@@ -19,6 +19,7 @@ from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, state_bytes
+from parabench.report.sections.trust import excluded_section
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
@@ -304,6 +305,15 @@ def test_where_turns_carry_over_all_begin_anew_with_more_settling_steps(run, tmp
     assert [len(spec.cases) for spec in shared[:4]] == [4] * 4
     seen = session_data(load(tmp_path / "out" / "results.db"))
     assert set(seen.timed["block"]) == set(range(3, 1 + len(shared)))
+    # Those of before are no failures.
+    cases = seen.cases
+    assert (cases["n_ok"] == cases["n_launches"]).all()
+    assert set(cases["status"]) == {Status.OK}
+    assert seen.origin.launches == seen.origin.valid == len(seen.valid)
+    excluded = excluded_section(seen)
+    assert excluded.lead.endswith(": 1 reference, 8 superseded."), excluded.lead
+    why = "because of carry-over, later launches had more settling steps, or one case each"
+    assert [row[3] for row in excluded.tables[0].rows].count(why) == 8
     # What was stored is what a session that goes on follows.
     assert seen.session.plan["settle"] == 2
     code, _ = run(Messy(), rounds=12, resume=True, **asked)

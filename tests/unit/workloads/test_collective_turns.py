@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fake_collectives import case
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.collective_protocol import CollectiveProtocol, dealt_out
-from parabench.workloads.collective_turns import Stage, Turn, rows, stages
+from parabench.workloads.collective_turns import Stage, Turn, most_rounds, rows, stages
 
 SMALL = {"min_bytes": 1024, "max_bytes": 4096, "factor": 4}
 MIXED = tuple(
@@ -64,6 +64,22 @@ def test_those_that_differ_by_their_algorithm_take_turns(protocol, timed, warmup
             {count + (run_in if number == 0 else 0)} for number, count in enumerate(timed)
         ]
         assert {frozenset(turn.place for turn in each) for each in rounds} == {frozenset(stage.places)}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "cases", "rounds"),
+    [
+        (BATCHES, MIXED, 10),
+        (CollectiveProtocol(rounds=10, batches=4), MIXED, 4),
+        (CollectiveProtocol(mode="latency", rounds=10, iterations=3), MIXED, 3),
+        # Of one algorithm, so no two are alike.
+        (BATCHES, [each for each in MIXED if each.algorithm == "ring"], 0),
+        # 4096 bytes are all that both have.
+        (BATCHES, [case(algorithm="native", **SMALL), case(algorithm="ring", min_bytes=4096, max_bytes=4096)], 10),
+    ],
+)
+def test_there_are_as_many_rounds_as_cases_take(protocol, cases, rounds):
+    assert most_rounds(protocol, cases) == rounds
 
 
 def threes(stage: Stage) -> list[tuple[Turn, ...]]:

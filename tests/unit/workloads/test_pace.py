@@ -205,7 +205,11 @@ def test_it_travels_as_it_is():
 def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
     protocols = {"warmup": 5, "steps": 40}, {"warmup": None, "warmup_s": 2.0, "steps": 40}
     facts = session_facts(
-        [SimpleNamespace(plan={"protocol": each}, environment={}, version="") for each in protocols], {"cpu"}
+        [
+            SimpleNamespace(plan={"protocol": each}, environment={}, version="", shares_launches=False)
+            for each in protocols
+        ],
+        {"cpu"},
     )
     assert facts["warmup"] == ([5, "2 s"], False)
     assert facts["steps"] == ([40, 40], False)

@@ -15,6 +15,7 @@ from parabench.analysis.stats.ttest import holm, judge
 from parabench.analysis.text import format
 from parabench.analysis.text.compare import line, lines, sentence, to_dict
 from parabench.errors import UsageError
+from parabench.report.views import gate as view
 from parabench.store.record import Failure, Status
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
@@ -237,6 +238,34 @@ def test_environments_of_sides_that_took_turns_are_what_is_compared(tmp_path):
         "torch differs: 2.13.0 in base, 2.14.0 in candidate",
         "OMP_NUM_THREADS differs: 1 in base, 2 in candidate",
     ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ({"rounds": 0}, {"rounds": 20}, True),
+        ({}, {"launches": None, "rounds": None}, True),
+        ({"rounds": 20, "isolated": True}, {"rounds": 20}, True),
+        ({}, {"rounds": 0}, False),
+        ({"launches": None, "rounds": None}, {"rounds": 20}, False),
+        ({"launches": None, "rounds": None, "isolated": True}, {"rounds": 0}, False),
+    ],
+)
+def test_that_cases_shared_launches_on_one_side_alone_is_named(tmp_path, one, other, differs):
+    def measured(name, protocol):
+        plan = {
+            "cases": [case.to_dict() for case in CASES],
+            "protocol": {"warmup": 5, "steps": 20, "launches": 3} | protocol,
+            "isolated": protocol.pop("isolated", False),
+        }
+        return side(tmp_path, name, fake.sweep(CASES, truth, noise=0.001), plan=plan)
+
+    found = compare(measured("base", dict(one)), measured("new", dict(other)))
+    said = "launches differs: each of one case in base, shared by cases that take turns in candidate"
+    assert [str(each) for each in found.differences] == [said] * differs
+    assert lines(found).count(said) == differs
+    assert [each["name"] for each in to_dict(found)["differences"]] == ["launches"] * differs
+    assert ("shared by cases that take turns" in view.render(found)) == differs
 
 
 def test_a_side_is_a_store_a_folder_or_a_session_of_one(tmp_path):
