@@ -16,7 +16,7 @@ from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, 
 
 # More rows than this nobody reads; the table of all launches has every one.
 MOST_EXCLUDED = 100
-NEVER_DELETED = "Outliers are never deleted: every launch that succeeded counts."
+NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts, unless later ones superseded it."
 _NO_NUMBER = "no measured step has a known length"
 _SUPERSEDED = "because of carry-over, later launches had more settling steps, or one case each"
 _WHY_NO_COUNT = {
