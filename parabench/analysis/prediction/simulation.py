@@ -1,0 +1,136 @@
+"""A step as tasks on lanes: when each begins and ends.
+
+A lane does one task at a time, in the order in which they are given, as a CUDA stream or a backend's queue does: each
+rank has a lane that computes, and one for each group that it communicates in. A collective occupies a lane of every
+rank that takes part, so it begins when the last of them comes to it. Ranks that do the same at the same time are one:
+what differs by their number (how long a collective takes, the slowest of them) is in the tasks' seconds.
+
+Computing and communicating slow each other down where they meet on a rank, because they share cores, memory or the
+multiprocessors of a GPU. So tasks have rates, and time goes from one begin or end to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# What a rank's own work runs on; any other lane of a rank is a queue of collectives.
+COMPUTE = "compute"
+
+
+class Lane(NamedTuple):
+    """What does one task at a time: `what` a rank does there, COMPUTE or the name of a group."""
+
+    rank: int
+    what: str = COMPUTE
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Occupies all its `lanes` for so many `seconds`, where nothing disturbs it, and begins when the tasks at the
+    places `after` have ended. `name` is the part of the step that it belongs to."""
+
+    name: str
+    lanes: tuple[Lane, ...]
+    seconds: float
+    after: tuple[int, ...] = ()
+
+
+class Span(NamedTuple):
+    """From when to when a task ran, in seconds from the begin of the first."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """How many times as long computing takes while its rank communicates, and a collective while one of its ranks
+    computes."""
+
+    compute: float = 1.0
+    collective: float = 1.0
+
+
+def simulate(tasks: Sequence[Task], contention: Contention = Contention()) -> list[Span]:
+    """When each task runs. Raises ValueError for tasks that wait for one another, or for none that is there."""
+    return _Simulation(tasks, contention).run()
+
+
+class _Simulation:
+    def __init__(self, tasks: Sequence[Task], contention: Contention) -> None:
+        self._tasks, self._contention = tasks, contention
+        self._computes = [all(lane.what == COMPUTE for lane in task.lanes) for task in tasks]
+        self._waits = [len(task.after) + len(task.lanes) for task in tasks]
+        self._then: list[list[int]] = [[] for _ in tasks]
+        last: dict[Lane, int] = {}
+        for at, task in enumerate(tasks):
+            for before in task.after:
+                if not 0 <= before < len(tasks):
+                    raise ValueError(f"task {at}, {task.name}, is after task {before}, which is not there")
+                self._then[before].append(at)
+            for lane in task.lanes:
+                if lane in last:
+                    self._then[last[lane]].append(at)
+                else:
+                    self._waits[at] -= 1
+                last[lane] = at
+        self._left = [task.seconds for task in tasks]
+        self._running: list[int] = []
+        # By rank, how many tasks compute and how many communicate.
+        self._computing: dict[int, int] = {}
+        self._communicating: dict[int, int] = {}
+        self._begins = [0.0] * len(tasks)
+        self._ends = [0.0] * len(tasks)
+        self._ended = 0
+
+    def run(self) -> list[Span]:
+        now = 0.0
+        self._start([at for at, waits in enumerate(self._waits) if not waits], now)
+        while self._running:
+            rates = [self._rate(at) for at in self._running]
+            passes = min(self._left[at] / rate for at, rate in zip(self._running, rates, strict=True))
+            now += passes
+            over = []
+            for at, rate in zip(self._running, rates, strict=True):
+                left = self._left[at]
+                # What ends now has nothing left, whatever rounding says.
+                self._left[at] = 0.0 if left / rate <= passes else left - passes * rate
+                if not self._left[at]:
+                    over.append(at)
+            self._end(over, now)
+        if self._ended < len(self._tasks):
+            stuck = [task.name for task, waits in zip(self._tasks, self._waits, strict=True) if waits]
+            raise ValueError(f"tasks wait for one another: {', '.join(stuck[:5])}")
+        return [Span(begin, end) for begin, end in zip(self._begins, self._ends, strict=True)]
+
+    def _rate(self, at: int) -> float:
+        """How many of its seconds a task does in a second."""
+        beside = self._communicating if self._computes[at] else self._computing
+        slower = self._contention.compute if self._computes[at] else self._contention.collective
+        return 1 / slower if any(beside.get(lane.rank) for lane in self._tasks[at].lanes) else 1.0
+
+    def _start(self, ready: list[int], now: float) -> None:
+        for at in ready:
+            self._begins[at] = now
+            self._running.append(at)
+            self._count(at, 1)
+
+    def _end(self, over: list[int], now: float) -> None:
+        ready = []
+        for at in over:
+            self._ends[at] = now
+            self._running.remove(at)
+            self._count(at, -1)
+            for then in self._then[at]:
+                self._waits[then] -= 1
+                if not self._waits[then]:
+                    ready.append(then)
+        self._ended += len(over)
+        self._start(ready, now)
+
+    def _count(self, at: int, more: int) -> None:
+        counts = self._computing if self._computes[at] else self._communicating
+        for lane in self._tasks[at].lanes:
+            counts[lane.rank] = counts.get(lane.rank, 0) + more
