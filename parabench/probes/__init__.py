@@ -33,6 +33,9 @@ PROBES: dict[str, Entry] = {
         target="parabench.probes.communication:CommunicationProbe",
         summary="calls of collectives, and when training was blocked on them",
     ),
+    "gradients": Entry(
+        target="parabench.probes.gradients:GradientsProbe", summary="when each gradient is ready on one device"
+    ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
     "nccl": Entry(target="parabench.probes.nccl:NcclProbe", summary="NCCL's log, and its Inspector"),
     "replicas": Entry(target="parabench.probes.replicas:ReplicasProbe", summary="whether replicas stayed equal"),

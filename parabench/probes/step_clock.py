@@ -31,6 +31,8 @@ from parabench.plan.protocol import Counts
 
 # A step is five marks; between them lie data, forward, backward, optimizer.
 MARKS = 5
+# The mark with which backward begins.
+BACKWARD = 2
 
 # On CUDA as many steps have events at a time, twice: those of the block before are read, between two steps, and used
 # again. So a launch of a million steps holds some thousand events, and a rank that is killed leaves what it measured.
@@ -154,6 +156,11 @@ class StepClock:
         """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
         marks = self._marks[: self._at].reshape(-1, MARKS)
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
+
+    def came_to(self, mark: int) -> list[float]:
+        """When each step so far came to that one of its marks, in seconds, NaN where it has none; after `finish`."""
+        moments: list[float] = self._marks[: self._at].reshape(-1, MARKS)[:, mark].tolist()
+        return moments
 
 
 def _event() -> accelerator.Event:
