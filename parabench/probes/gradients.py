@@ -7,7 +7,7 @@ than once a step, so nothing is told of accumulation.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch import nn
@@ -34,7 +34,7 @@ class GradientsProbe(Probe):
             yield clock
             return
 
-        def noting(name: str) -> object:
+        def noting(name: str) -> Callable[[nn.Parameter], None]:
             seen = self._seen.setdefault(name, [])
 
             def hook(_: nn.Parameter) -> None:
@@ -46,7 +46,7 @@ class GradientsProbe(Probe):
         for name, parameter in self.rank.module.named_parameters():
             if parameter.requires_grad:
                 self._bytes[name] = parameter.nbytes
-                hooks.append(parameter.register_post_accumulate_grad_hook(noting(name)))  # type: ignore[arg-type]
+                hooks.append(parameter.register_post_accumulate_grad_hook(noting(name)))
         try:
             yield clock
         finally:

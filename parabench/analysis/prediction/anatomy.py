@@ -52,7 +52,7 @@ def anatomies(seen: SessionData) -> Iterator[Anatomy]:
             continue
         launches = seen.launched[case]
         told = [seen.facts[at].get("gradients") for at in launches.loc[launches["status"] == Status.OK, "launch_id"]]
-        measured = [dict((name, (size, ready)) for name, size, ready in each) for each in told if each]
+        measured = [{name: (size, ready) for name, size, ready in each} for each in told if each]
         parts = {name: float(row[name]) for name in PARTS}
         if not measured or not all(seconds > 0 for seconds in parts.values()):
             continue

@@ -57,7 +57,7 @@ class MeasuredTimes:
         if size > BEYOND * largest:
             raise UsageError(
                 f"{self.collective} was measured up to {size_text(largest)}, and {size_text(size)} is more than "
-                f"{BEYOND} times as much; measure it: {command(self.collective)} --max {size_text(size)}"
+                f"{BEYOND} times as much; measure it: {command(self.collective)} --max {size_text(size).replace(' ', '')}"
             )
 
 
@@ -76,8 +76,9 @@ def measured_times(results: Results, sessions: Sequence[Session]) -> dict[Collec
     for session in sessions:
         good = good_sizes(launch_sizes(results, session))
         good = good[(good["nodes"] == 1) & (good["dtype"] == "float32") & (good["redop"] == "sum")]
-        for (op, algorithm, ranks), rows in good.groupby(["op", "algorithm", "world_size"]):
-            collective = Collective(str(op), str(algorithm), int(ranks))
+        for _, rows in good.groupby(["op", "algorithm", "world_size"]):
+            first = rows.iloc[0]
+            collective = Collective(first["op"], first["algorithm"], int(first["world_size"]))
             means = np.log(rows["launch_call_s"]).groupby(rows["bytes"]).mean().sort_index()
             sizes, seconds = means.index.to_numpy(dtype=float), np.exp(means.to_numpy(dtype=float))
             found[collective] = MeasuredTimes(collective, sizes, seconds, int(rows["launch_id"].nunique()))

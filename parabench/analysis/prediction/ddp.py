@@ -1,4 +1,4 @@
-"""A step of DDP as tasks: the parts of one device's step, and an all-reduce of each bucket when its gradients are ready.
+"""A step of DDP as tasks: the parts of one device's step, and an all-reduce of each bucket of gradients.
 
 Every rank computes what one device computed of as many samples, so one rank stands for all.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from parabench.analysis.prediction.anatomy import Anatomy
 from parabench.analysis.prediction.buckets import Gradient, SecondsOf, assigned
-from parabench.analysis.prediction.simulation import Contention, Lane, Task, simulate
+from parabench.analysis.prediction.simulation import ALONE, Contention, Lane, Task, simulate
 from parabench.store.record import MIB
 
 COMPUTE, QUEUE = Lane(0), Lane(0, "all ranks")
@@ -46,6 +46,6 @@ def _buckets(gradients: Sequence[Gradient], caps: Sequence[int], seconds: Second
         before = ready
 
 
-def step_s(anatomy: Anatomy, caps: Sequence[int], seconds: SecondsOf, contention: Contention = Contention()) -> float:
+def step_s(anatomy: Anatomy, caps: Sequence[int], seconds: SecondsOf, contention: Contention = ALONE) -> float:
     """How long the step takes."""
     return simulate(tasks(anatomy, caps, seconds), contention)[-1].end

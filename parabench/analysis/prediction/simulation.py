@@ -53,7 +53,10 @@ class Contention:
     collective: float = 1.0
 
 
-def simulate(tasks: Sequence[Task], contention: Contention = Contention()) -> list[Span]:
+ALONE = Contention()
+
+
+def simulate(tasks: Sequence[Task], contention: Contention = ALONE) -> list[Span]:
     """When each task runs. Raises ValueError for tasks that wait for one another, or for none that is there."""
     return _Simulation(tasks, contention).run()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from parabench.analysis.prediction.simulation import Contention, Lane, Span, Task, simulate
+from parabench.analysis.prediction.simulation import ALONE, Contention, Lane, Span, Task, simulate
 
 COMPUTE, QUEUE = Lane(0), Lane(0, "all ranks")
 
 
-def spans(*tasks: Task, contention: Contention = Contention()) -> list[tuple[float, float]]:
+def spans(*tasks: Task, contention: Contention = ALONE) -> list[tuple[float, float]]:
     return [(round(each.begin, 9), round(each.end, 9)) for each in simulate(tasks, contention)]
 
 
@@ -68,15 +68,11 @@ def test_a_task_of_no_length_ends_when_it_begins() -> None:
 
 def test_a_pipeline_of_two_stages_has_the_bubble_that_its_schedule_says() -> None:
     # GPipe, 2 stages and m microbatches of 1 s forward and 1 s backward: (m + 1) * 2 s, with 2 s of bubble a stage.
-    m, tasks = 4, []
-    for stage in range(2):
-        for part in range(m):
-            after = (part,) if stage else ()
-            tasks.append(Task("forward", (Lane(stage),), 1, after))
-    for part in range(m):
-        tasks.append(Task("backward", (Lane(1),), 1))
-    for part in range(m):
-        tasks.append(Task("backward", (Lane(0),), 1, (2 * m + part,)))
+    m = 4
+    tasks = [Task("forward", (Lane(0),), 1) for _ in range(m)]
+    tasks += [Task("forward", (Lane(1),), 1, (part,)) for part in range(m)]
+    tasks += [Task("backward", (Lane(1),), 1) for _ in range(m)]
+    tasks += [Task("backward", (Lane(0),), 1, (2 * m + part,)) for part in range(m)]
     assert max(end for _, end in simulate(tasks)) == (m + 1) * 2
 
 
