@@ -55,9 +55,10 @@ class MeasuredTimes:
         """Raise UsageError for a size that nothing is known of."""
         largest = int(self.sizes[-1])
         if size > BEYOND * largest:
+            asked = size_text(size)
             raise UsageError(
-                f"{self.collective} was measured up to {size_text(largest)}, and {size_text(size)} is more than "
-                f"{BEYOND} times as much; measure it: {command(self.collective)} --max {size_text(size).replace(' ', '')}"
+                f"{self.collective} was measured up to {size_text(largest)}, and {asked} is more than "
+                f"{BEYOND} times as much; measure it: {command(self.collective)} --max {asked.replace(' ', '')}"
             )
 
 
