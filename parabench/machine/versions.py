@@ -24,6 +24,9 @@ WHEELS = {
 SHARED_GPU_SINCE = (2, 30)
 SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
+# From this version of torch on DDP takes a cap for each bucket, `bucket_cap_mb_list`.
+CAP_LIST_SINCE = (2, 13)
+
 # A repository that takes longer to look through is not worth the wait.
 GIT_TIMEOUT_S = 5.0
 
@@ -46,6 +49,11 @@ def version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def numbers_of(version: str) -> tuple[int, ...] | None:
+    """The first three numbers of a version, (2, 13) of 2.13.0+cpu; None where it has none."""
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) or None
 
 
 def torch_cuda() -> tuple[str | None, str | None]:
@@ -89,8 +97,7 @@ def _nccl_version(environ: Mapping[str, str]) -> tuple[int, ...] | None:
     if "nccl" in environ.get("LD_PRELOAD", "") or any((each / "libnccl.so.2").exists() for each in folders):
         return None
     found = next(filter(None, map(version, WHEELS["nccl"])), None)
-    numbers = [part for part in (found or "").split(".")[:3] if part.isdigit()]
-    return tuple(map(int, numbers)) or None
+    return numbers_of(found or "")
 
 
 def git(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,9 @@ SPLITS = ("batch", "sample", "dimension")
 MOST_THREADS = 1024
 MOST_WORKERS = 256
 
+# Caps of a list that an id and a label say one by one.
+MOST_CAPS = 4
+
 # What a field is for, beyond telling cases apart. TRAINING: it must agree for two cases to train the same, so it is a
 # field of the reference. MEANS: every strategy has it, and it changes how a step is taken but not what it computes.
 TRAINING, MEANS = "training", "means"
@@ -39,7 +42,8 @@ class Case(Checked):
 
     Of the strategy, each only where it has them (`strategies.OPTIONAL`):
     `bucket_mib` is DDP's bucket cap, and for FSDP how many MiB of parameters form one unit; None is PyTorch's own
-    default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block per unit). `ranks_per_node` groups ranks for
+    default (DDP: 1 MiB for the first bucket, 25 after; FSDP: one block per unit). A list is DDP's `bucket_cap_mb_list`:
+    a cap for each bucket in the order of reduction, the last for all that follow. `ranks_per_node` groups ranks for
     `two_level` and is how many share a shard of `hsdp`. `grad_accumulation` is how many parts of a rank's batch are
     computed one after the other before the optimizer steps; with `no_sync` only the last of them reduces gradients.
     `find_unused_parameters`, `static_graph` and `gradient_as_bucket_view` are DDP's own. `tp_size` is how many
@@ -59,7 +63,7 @@ class Case(Checked):
 
     strategy: Annotated[str, NAMED] = "ddp"
     algorithm: Annotated[str, NAMED] = "native"
-    bucket_mib: Annotated[float | None, Field(above=0, most=1 << 20, unset="default")] = None
+    bucket_mib: Annotated[float | tuple[float, ...] | None, Field(above=0, most=1 << 20, unset="default")] = None
     world_size: Annotated[int, Field(least=1)] = 1
     nodes: Annotated[int, Field(least=1, divides="world_size")] = 1
     ranks_per_node: Annotated[int | None, Field(least=1, divides="world_size", unset="auto")] = None
@@ -95,7 +99,7 @@ class Case(Checked):
         """Readable and stable: the fields that people compare, then the digest of all that differ from the default."""
         parts = [slug(self.strategy), slug(self.algorithm), f"w{self.world_size}"]
         if self.bucket_mib is not None:
-            parts.append(f"{self.bucket_mib:g}mib")
+            parts.append(f"{_caps_slug(self.bucket_mib)}mib")
         return "-".join([*parts, self.digest])
 
     @property
@@ -105,7 +109,7 @@ class Case(Checked):
         if "algorithm" in entry_of(self.strategy).axes:
             words.append(self.algorithm)
         if self.bucket_mib is not None:
-            words.append(f"{self.bucket_mib:g} MiB")
+            words.append(_caps_said(self.bucket_mib))
         words += [self._said(name) for name in LABELLED if self._tells(name)]
         return f"{' '.join(words)}, {ranks_in_words(self.world_size, self.nodes)}"
 
@@ -125,6 +129,16 @@ class Case(Checked):
         if type(value) is bool:
             return name if value else f"{name} off"
         return f"{name} {value}"
+
+    @property
+    def bucket_cap(self) -> float | None:
+        """The one cap of all buckets, or of FSDP's units, in MiB; None where there is none, or a list."""
+        return None if isinstance(self.bucket_mib, tuple) else self.bucket_mib
+
+    @property
+    def bucket_caps(self) -> tuple[float, ...]:
+        """The list of caps in MiB; empty where there is none."""
+        return self.bucket_mib if isinstance(self.bucket_mib, tuple) else ()
 
     @property
     def arithmetic(self) -> Precision:
@@ -166,6 +180,25 @@ LABELLED = tuple(
 def ranks_in_words(world_size: int, nodes: int) -> str:
     """'4 ranks', '4 ranks on 2 nodes'."""
     return f"{world_size} rank{'s' * (world_size > 1)}" + (f" on {nodes} nodes" if nodes > 1 else "")
+
+
+def _caps_said(bucket_mib: float | tuple[float, ...]) -> str:
+    """'4 MiB', '1+4+25 MiB', '1+2+...+25 MiB (9 caps)'; a list of one is '4+ MiB'."""
+    if not isinstance(bucket_mib, tuple):
+        return f"{bucket_mib:g} MiB"
+    caps = [f"{cap:g}" for cap in bucket_mib]
+    if len(caps) > MOST_CAPS:
+        return f"{caps[0]}+{caps[1]}+...+{caps[-1]} MiB ({len(caps)} caps)"
+    return f"{'+'.join(caps)}{'+' * (len(caps) == 1)} MiB"
+
+
+def _caps_slug(bucket_mib: float | tuple[float, ...]) -> str:
+    """'4', '1_4_25', '9caps_1_to_25'; a list of one is '4_'. An address takes a plus for a space."""
+    if not isinstance(bucket_mib, tuple):
+        return f"{bucket_mib:g}"
+    if len(bucket_mib) > MOST_CAPS:
+        return f"{len(bucket_mib)}caps_{bucket_mib[0]:g}_to_{bucket_mib[-1]:g}"
+    return "_".join(f"{cap:g}" for cap in bucket_mib) + "_" * (len(bucket_mib) == 1)
 
 
 def slug(name: str) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType, NoneType
@@ -20,6 +20,8 @@ from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
 from parabench.errors import UsageError
 
+# What joins the values of a list, but for the plus of an exponent or a sign.
+_PLUS = re.compile(r"(?<=[0-9.])\+")
 _FLAG = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
@@ -52,7 +54,7 @@ class Field:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """A field with what its annotation says: the type of its values, whether it may be None, and whether it holds many
-    of them, as a tuple."""
+    of them, as a tuple; `listed`: one of them, or several as a tuple, which are one value of an axis."""
 
     name: str
     type: type[Any]
@@ -60,6 +62,7 @@ class Declared:
     default: Any
     field: Field
     many: bool = False
+    listed: bool = False
 
     def check(self, value: Any) -> None:
         """Raise UsageError for a value that the field cannot hold."""
@@ -68,6 +71,12 @@ class Declared:
         if self.many:
             for each in value:
                 replace(self, many=False).check(each)
+            return
+        if self.listed and isinstance(value, (list, tuple)):
+            if not value:
+                raise UsageError(f"{self.name} is an empty list; give {self.field.unset}, or one value or more")
+            for each in value:
+                replace(self, listed=False, optional=False, field=replace(self.field, unset="")).check(each)
             return
         field = self.field
         if self.type is str and not is_text(value):
@@ -115,6 +124,8 @@ class Declared:
             if text.lower() not in _FLAG:
                 raise ValueError
             return _FLAG[text.lower()]
+        if self.listed and _PLUS.search(text):
+            return tuple(self.type(part) for part in _PLUS.split(text.removesuffix("+")))
         return self.type(text)
 
 
@@ -131,11 +142,13 @@ def _declared(each: dataclasses.Field[Any], hint: Any) -> Declared:
     if get_origin(hint) is Annotated:
         hint, told = get_args(hint)
     types = [one for one in (get_args(hint) or (hint,)) if one is not NoneType]
+    many = get_origin(hint) is tuple
     return Declared(
         name=each.name,
         type=types[0],
         optional=NoneType in get_args(hint),
-        many=get_origin(hint) is tuple,
+        many=many,
+        listed=not many and any(get_origin(one) is tuple for one in types),
         default=each.default,
         field=told,
     )
@@ -157,6 +170,8 @@ class Checked:
             each.check(value)
             if each.many:
                 object.__setattr__(self, name, tuple(value))  # JSON has lists
+            elif each.listed and isinstance(value, (list, tuple)):
+                object.__setattr__(self, name, tuple(each.type(one) for one in value))
             elif each.type is float and type(value) is int:
                 object.__setattr__(self, name, float(value))
             whole = each.field.divides
@@ -165,6 +180,10 @@ class Checked:
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._declared()}  # `asdict` copies deeply: 10 times slower
+
+    def cells(self) -> dict[str, Any]:
+        """`to_dict` as a table holds it: a list is its text, so that a column has plain values."""
+        return {name: said(value) if isinstance(value, tuple) else value for name, value in self.to_dict().items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -212,6 +231,16 @@ def parse_field(each: Declared, text: str) -> tuple[Any, ...]:
         except ValueError:
             raise UsageError(f"{each.name}={text!r}: {part!r} is not a value of {each.name}") from None
     return tuple(values)
+
+
+def said(values: Sequence[float]) -> str:
+    """Numbers as `Declared.parse` reads a list of them: '0.5+4+25'; of a single one '4+'."""
+    return "+".join(map(number, values)) + "+" * (len(values) == 1)
+
+
+def number(value: float) -> str:
+    """10.0 as 10, and every other as it is."""
+    return str(int(value)) if float(value).is_integer() else str(value)
 
 
 def split_values(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_de
 from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
 from parabench.plan.validate import (
     check,
+    check_caps,
     check_fit,
     check_names,
     entry_of_model,
@@ -255,7 +256,8 @@ def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...
     # for; nor for what it lists for another backend.
     listed = bool(overrides) and "strategy" not in overrides
     elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
-    for look, pardoned in ((check_fit, automatic or listed), (check, automatic or elsewhere)):
+    looks = ((check_caps, listed), (check_fit, automatic or listed), (check, automatic or elsewhere))
+    for look, pardoned in looks:
         try:
             look(case)
         except UsageError as error:
@@ -289,7 +291,8 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
         if name == "algorithm":
             why = "; ".join(f"what travels in {each}: {entry_of(each).travels}" for each in strategies[:2])
         have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
-        raise UsageError(f"{name}={given[0]} makes no sense here: {why}; drop it, or use strategy {have}")
+        value = "+".join(map(str, given[0])) if isinstance(given[0], (list, tuple)) else given[0]
+        raise UsageError(f"{name}={value} makes no sense here: {why}; drop it, or use strategy {have}")
 
 
 def _cases(sweeps: tuple[Sweep, ...], machine: Machine, ours: bool) -> Iterator[Found]:

@@ -39,7 +39,8 @@ class Sweep:
 
 
 def sweep(**axes: Any) -> Sweep:
-    """The product of the given axes; a single value stands for one. Raises UsageError for an unknown axis.
+    """The product of the given axes; a single value stands for one, and a tuple within the values of `bucket_mib` is a
+    list of caps. Raises UsageError for an unknown axis.
 
     >>> sweep(strategy="ddp", bucket_mib=(1, 25)).axes
     {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
@@ -74,7 +75,8 @@ class Suite:
 
 
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
-    """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`.
+    """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`; values
+    joined by a plus are a list, one value of the axis.
 
     `world_size` also takes `auto`. Raises UsageError with the value and what is allowed.
     """

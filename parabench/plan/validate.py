@@ -12,10 +12,11 @@ from parabench.data import checks
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
-from parabench.machine.versions import SHARED_GPU
+from parabench.machine.versions import CAP_LIST_SINCE, SHARED_GPU, numbers_of, version
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, TF32, ModelEntry
 from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
+from parabench.plan.fields import said
 from parabench.registry import Entry, find, load
 from parabench.store.record import AnyCase
 from parabench.strategies import STRATEGIES, Layout, StrategyEntry, entry_of
@@ -114,6 +115,16 @@ def check(case: Case) -> None:
     check_backend(case)
 
 
+def check_caps(case: Case) -> None:
+    """Raise UsageError for a list of caps where no DDP takes one."""
+    if case.bucket_caps and not entry_of(case.strategy).takes_caps:
+        have = ", ".join(name for name, entry in STRATEGIES.items() if entry.takes_caps)
+        raise UsageError(
+            f"bucket_mib {said(case.bucket_caps)} is a list of caps for DDP's buckets, and {case.strategy} has none; "
+            f"give it one size, or use strategy {have}"
+        )
+
+
 def _check_batch(case: Case, entry: StrategyEntry) -> None:
     if case.global_batch % case.data_ranks:
         by = f"world_size {case.world_size}" if entry.layout is Layout.DATA else f"{case.data_ranks} groups of ranks"
@@ -181,6 +192,13 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
         return f"strategy {case.strategy} scales no loss, which precision {case.precision} needs; use bf16-mixed"
     if entry.package is not None and case.arithmetic.parameters != "float32":
         return f"strategy {case.strategy} is not set up for precision {case.precision}; use bf16-mixed"
+    torch = version("torch")
+    if case.bucket_caps and torch is not None and (numbers_of(torch) or CAP_LIST_SINCE) < CAP_LIST_SINCE:
+        since = ".".join(map(str, CAP_LIST_SINCE))
+        return (
+            f"bucket_mib {said(case.bucket_caps)} needs DDP's bucket_cap_mb_list, which torch has since {since}, and "
+            f"here is {torch}; give one cap, or upgrade torch"
+        )
     if entry.missing is not None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):

@@ -77,6 +77,11 @@ class StrategyEntry(Entry):
         absent = self.package is not None and importlib.util.find_spec(self.package) is None
         return self.package if absent else None
 
+    @property
+    def takes_caps(self) -> bool:
+        """Whether its `bucket_mib` may be a list, DDP's `bucket_cap_mb_list`: it wraps the model in DDP."""
+        return self.axes >= _DDP
+
 
 _REDUCING = frozenset({"algorithm", "bucket_mib", "grad_accumulation", "no_sync"})
 _DDP = _REDUCING | {"find_unused_parameters", "static_graph", "gradient_as_bucket_view"}

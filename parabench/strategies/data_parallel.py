@@ -50,7 +50,8 @@ def dp(model: Model, context: StrategyContext) -> ParallelModel:
 def ddp(model: Model, context: StrategyContext) -> ParallelModel:
     """DistributedDataParallel: a replica on every rank; gradients are all-reduced in buckets during backward.
 
-    `bucket_mib` is the cap of a bucket; None keeps PyTorch's two-stage default.
+    `bucket_mib` is the cap of a bucket, or a list of caps, one for each in the order of reduction; None keeps PyTorch's
+    two-stage default.
     """
     return _replicated(model.module, context)
 
@@ -88,13 +89,18 @@ def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> Di
     return DistributedDataParallel(
         module,
         device_ids=[device] if device.type == accelerator.TYPE else None,
-        # PyTorch calls it MB and multiplies by 2^20.
-        bucket_cap_mb=case.bucket_mib,
+        **_caps(case),
         find_unused_parameters=case.find_unused_parameters,
         static_graph=case.static_graph,
         gradient_as_bucket_view=case.gradient_as_bucket_view,
         **options,
     )
+
+
+def _caps(case: Case) -> dict[str, Any]:
+    """DDP's option for the case's caps. PyTorch calls them MB and multiplies by 2^20; its list takes fractions too,
+    whatever its type says, and torch before 2.13 has none."""
+    return {"bucket_cap_mb_list": list(case.bucket_caps)} if case.bucket_caps else {"bucket_cap_mb": case.bucket_cap}
 
 
 def gradient_sync(module: DistributedDataParallel, case: Case) -> Callable[[bool], AbstractContextManager[Any]]:

@@ -61,7 +61,7 @@ def sharded(
     policy = MixedPrecisionPolicy()
     if narrow := context.case.arithmetic.autocast:
         policy = MixedPrecisionPolicy(param_dtype=getattr(torch, narrow), reduce_dtype=torch.float32)
-    units = group_blocks(model.blocks, context.case.bucket_mib)
+    units = group_blocks(model.blocks, context.case.bucket_cap)
     unit_bytes = [sum(_bytes(block) for block in unit) for unit in units]
     root_bytes = _bytes(model.module) - sum(unit_bytes)
     for unit in units:

@@ -9,6 +9,7 @@ from typing import Any
 from parabench.collectives.nccl import is_nccls, nccl_environment
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
+from parabench.plan.fields import number
 from parabench.strategies import STRATEGIES, entry_of
 
 # What the script must know of its own model.
@@ -121,7 +122,8 @@ class _Filled(dict[str, Any]):
 
 def _ddp_options(case: Case) -> str:
     options = ["device_ids=[device]"] if case.device == accelerator.TYPE else []
-    options += [] if case.bucket_mib is None else [f"bucket_cap_mb={_number(case.bucket_mib)}"]
+    options += [] if case.bucket_cap is None else [f"bucket_cap_mb={number(case.bucket_cap)}"]
+    options += [f"bucket_cap_mb_list=[{', '.join(map(number, case.bucket_caps))}]"] if case.bucket_caps else []
     flags = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
     options += [f"{flag}=True" for flag in flags if getattr(case, flag)]
     return "".join(f", {option}" for option in options)
@@ -136,7 +138,7 @@ def _mesh(case: Case, inside: int | None = None, *names: str) -> str:
 
 
 def _sharded(case: Case, mesh: str = "mesh", *, reshard: bool = True) -> str:
-    units = "blocks" if case.bucket_mib is None else f"group_blocks(blocks, {_number(case.bucket_mib)})"
+    units = "blocks" if case.bucket_cap is None else f"group_blocks(blocks, {number(case.bucket_cap)})"
     policy, options = [], f"mesh={mesh}"
     if narrow := case.arithmetic.autocast:
         policy = [f"policy = MixedPrecisionPolicy(param_dtype=torch.{narrow}, reduce_dtype=torch.float32)"]
@@ -215,11 +217,6 @@ def _no_sync(case: Case) -> str:
     # A static graph is learnt in the very first backward, which must reduce (strategies/data_parallel.py).
     first = " or step == i == 0" if case.static_graph else ""
     return f"with nullcontext() if i == {case.grad_accumulation - 1}{first} else model.no_sync():"
-
-
-def _number(value: float) -> str:
-    """10.0 as 10, and every other as it is."""
-    return repr(int(value)) if value.is_integer() else repr(value)
 
 
 # What stands for `{name}` in the lines of a strategy's entry.

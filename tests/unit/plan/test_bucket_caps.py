@@ -1,0 +1,134 @@
+"""A list of caps for DDP's buckets, as one value of `bucket_mib`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parabench.errors import UsageError
+from parabench.plan import validate
+from parabench.plan.case import Case
+from parabench.plan.cohorts import modules_of
+from parabench.plan.plan import Plan, make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, parse_axis, sweep
+from parabench.strategies.snippet import snippet
+
+LONG = (*range(1, 9), 25)
+
+
+def plan(machine, *sweeps, overrides=None):
+    suite = Suite(name="s", path=None, question="q", sweeps=sweeps, protocol=Protocol())
+    return make_plan(suite, overrides or {}, suite.protocol, machine, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("4,1+4+25", (4.0, (1.0, 4.0, 25.0))),
+        ("default, 0.25 + 1e+1 ,4+", (None, (0.25, 10.0), (4.0,))),
+        ("+4,1e+2", (4.0, 100.0)),
+    ],
+)
+def test_lists_are_read_from_text(text, values):
+    assert parse_axis("bucket_mib", text) == values
+
+
+@pytest.mark.parametrize("text", ["1+x", "+", "1+,", "4+default"])
+def test_what_is_no_list_is_refused(text):
+    with pytest.raises(UsageError, match="is not a value of bucket_mib"):
+        parse_axis("bucket_mib", text)
+
+
+def test_other_axes_have_no_lists():
+    with pytest.raises(UsageError, match="'1\\+2' is not a value of world_size"):
+        parse_axis("world_size", "1+2")
+
+
+def test_a_case_holds_a_tuple_and_comes_back_from_json():
+    case = Case(bucket_mib=[1, 4.5], world_size=2)
+    assert case.bucket_mib == (1.0, 4.5)
+    assert {type(cap) for cap in case.bucket_mib} == {float}
+    assert (case.bucket_cap, case.bucket_caps) == (None, (1.0, 4.5))
+    again = Case.from_dict(json.loads(json.dumps(case.to_dict())))
+    assert (again, hash(again), again.id) == (case, hash(case), case.id)
+    (read,) = parse_axis("bucket_mib", case.cells()["bucket_mib"])
+    assert read == case.bucket_mib
+
+
+def test_one_cap_is_no_list():
+    assert (Case(bucket_mib=4).bucket_cap, Case(bucket_mib=4).bucket_caps) == (4.0, ())
+    assert Case(bucket_mib=4).id != Case(bucket_mib=(4,)).id
+    assert Case(bucket_mib=(4,)).cells()["bucket_mib"] == "4+"
+
+
+@pytest.mark.parametrize(
+    ("caps", "label", "slug"),
+    [
+        ((1, 4, 25), "ddp native 1+4+25 MiB, 2 ranks", "1_4_25mib"),
+        ((0.5,), "ddp native 0.5+ MiB, 2 ranks", "0.5_mib"),
+        (LONG, "ddp native 1+2+...+25 MiB (9 caps), 2 ranks", "9caps_1_to_25mib"),
+    ],
+)
+def test_labels_and_ids_stay_short(caps, label, slug):
+    case = Case(bucket_mib=caps, world_size=2)
+    assert case.label == label
+    assert case.id == f"ddp-native-w2-{slug}-{case.digest}"
+
+
+@pytest.mark.parametrize(
+    ("caps", "said"),
+    [
+        ((), "bucket_mib is an empty list; give default, or one value or more"),
+        ((1, 0), "bucket_mib is 0; it must be a number above 0 and at most 1048576$"),
+        ((1, 1 << 21), "bucket_mib is 2097152"),
+        ((1, None), "bucket_mib is None"),
+        ((1, (2, 3)), r"bucket_mib is \(2, 3\)"),
+        (("4",), "bucket_mib is '4'"),
+    ],
+)
+def test_every_cap_is_checked(caps, said):
+    with pytest.raises(UsageError, match=said):
+        Case(bucket_mib=caps)
+
+
+def test_a_suite_lists_them_among_sizes(machine):
+    made = plan(machine, sweep(strategy=("ddp", "zero1"), bucket_mib=(None, 4, (1, 4, 25)), world_size=2))
+    assert [case.bucket_mib for case in made.cases] == [None, 4.0, (1.0, 4.0, 25.0)] * 2
+    assert len(set(modules_of(made.cases[:3]))) == 1
+    assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def test_units_of_fsdp_have_one_size(machine):
+    with pytest.raises(UsageError, match=r"1\+4 is a list .* fsdp has none; .* use strategy ddp, zero1, tp_ddp$"):
+        plan(machine, sweep(strategy=("ddp", "fsdp"), bucket_mib=(1, (1, 4)), world_size=2))
+
+
+def test_what_a_suite_lists_of_fsdp_is_set_aside_where_a_list_is_asked_for(machine):
+    made = plan(machine, sweep(strategy=("ddp", "fsdp"), world_size=2), overrides={"bucket_mib": (4.0, (1.0, 4.0))})
+    assert [(case.strategy, case.bucket_mib) for case in made.cases] == [
+        ("ddp", 4.0), ("ddp", (1.0, 4.0)), ("fsdp", 4.0)
+    ]  # fmt: skip
+    assert [skipped.case.strategy for skipped in made.skipped] == ["fsdp"]
+
+
+def test_where_no_strategy_has_buckets_the_list_is_said(machine):
+    with pytest.raises(UsageError, match=r"bucket_mib=1\+4 makes no sense here"):
+        plan(machine, sweep(strategy="pp", bucket_mib=((1, 4),), world_size=2))
+
+
+@pytest.mark.parametrize(("torch", "runs"), [("2.12.1+cu128", False), ("2.13.0", True), ("2.14.0.dev1", True)])
+def test_an_older_torch_has_no_lists(machine, monkeypatch, torch, runs):
+    monkeypatch.setattr(validate, "version", lambda _: torch)
+    made = plan(machine, sweep(bucket_mib=(4, (1, 4)), world_size=2))
+    assert len(made.cases) == 1 + runs
+    if not runs:
+        assert made.skipped[0].reason == (
+            "bucket_mib 1+4 needs DDP's bucket_cap_mb_list, which torch has since 2.13, and here is 2.12.1+cu128; "
+            "give one cap, or upgrade torch"
+        )
+
+
+def test_the_line_of_code_has_the_list():
+    assert snippet(Case(bucket_mib=(1, 0.5, 25), world_size=2)).endswith("bucket_cap_mb_list=[1, 0.5, 25])")
