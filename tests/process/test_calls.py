@@ -12,17 +12,20 @@ import pytest
 import torch
 
 from guard import GUARD_S
+from parabench.analysis.prediction.buckets import assigned
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
 from parabench.launch.spec import LaunchSpec
+from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.ddp import Buckets
 from parabench.probes.step_clock import Moments
-from parabench.store.record import WAIT, Launch, Phase, Status
+from parabench.store.record import MIB, WAIT, Launch, Phase, Status
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.workloads.training import ranks_word
+from parabench.workloads.verify import reference_of, verify
 from ranks_helpers import Check, in_group, one_by_one
 from watched_helpers import check_every_way, check_nothing_is_kept, check_the_results
 
@@ -88,6 +91,31 @@ def test_every_bucket_is_reduced_once_a_pass_after_its_last_gradient(options: di
             assert call.bytes == buckets[call.bucket]["bytes"]
             assert call.ready_s <= call.made_s <= call.start_s
             assert call.duration_s > 0
+
+
+@pytest.mark.parametrize("static_graph", [False, True])
+def test_a_list_caps_each_bucket_in_the_order_of_reduction(static_graph: bool) -> None:
+    caps = (0.25, 0.75, 1.25)
+    launched = seen(bucket_mib=caps, static_graph=static_graph)
+    buckets = launched.facts["buckets"]
+    sizes = {name: each.nbytes for name, each in build_model(launched.case).module.named_parameters()}
+    order = [name for bucket in buckets for name in bucket["parameters"]]
+    groups = assigned([sizes[name] for name in order], [int(cap * MIB) for cap in caps])
+    assert [bucket["parameters"] for bucket in buckets] == [[order[at] for at in group] for group in groups]
+    assert [bucket["bytes"] for bucket in buckets] == launched.facts["bucket_bytes"]
+    assert len(buckets) >= len(caps)
+    reference = seen(strategy="single", world_size=1)
+    verify(launched, reference_of(reference))
+    assert launched.status is Status.OK, launched.failure
+
+
+def test_where_ddp_looks_for_unused_parameters_a_list_begins_with_the_bucket_that_is_reduced_last() -> None:
+    launched = seen(bucket_mib=(0.25, 25), find_unused_parameters=True)
+    sizes = {name: each.nbytes for name, each in build_model(launched.case).module.named_parameters()}
+    groups = assigned(list(sizes.values()), [2**18, 25 * MIB])
+    expected = [[list(sizes)[at] for at in group] for group in reversed(groups)]
+    assert [bucket["parameters"] for bucket in launched.facts["buckets"]] == expected
+    assert len(expected) == 2
 
 
 class UnusedDdp:
