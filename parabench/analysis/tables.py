@@ -144,7 +144,7 @@ def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array
     rows = []
     for at, case, (_, there) in zip(ids, cases, of, strict=True):
         device = device_of(case.device, there)
-        rows.append((*(case.to_dict() | {"device": device}).values(), labels[at], STATISTIC[device]))
+        rows.append((*(case.cells() | {"device": device}).values(), labels[at], STATISTIC[device]))
     names = (*Case().to_dict(), "label", "statistic")
     fields = Columns.of(names, rows)[np.array(codes, dtype=np.int64)]
     return {name: fields[name] for name in names}
@@ -383,7 +383,7 @@ def unique_labels(cases: dict[str, Case]) -> dict[str, str]:
         alike.setdefault(label, []).append(key)
     for label, keys in alike.items():
         if len(keys) > 1:
-            same = {key: cases[key].to_dict() for key in keys}
+            same = {key: cases[key].cells() for key in keys}
             differing = [name for name in Case().to_dict() if len({values[name] for values in same.values()}) > 1]
             for key, values in same.items():
                 labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"

@@ -43,7 +43,7 @@ class Rerun:
     paths: tuple[str, ...] = PATHS
 
     def command(self, case: Case) -> str:
-        values = case.to_dict()
+        values = case.cells()
         # Without a value it means nothing, and may be given where the algorithm has levels alone.
         names = [name for name in self.axes[case.strategy] if not (name == "ranks_per_node" and values[name] is None)]
         sets = [f"--set {shlex.quote(f'{name}={self._said(name, values[name])}')}" for name in names]
@@ -84,7 +84,8 @@ def _has(strategy: str, axis: str) -> bool:
 
 
 def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
-    return len({case.get(name, DEFAULTS[name]) for case in cases}) > 1
+    values = (case.get(name, DEFAULTS[name]) for case in cases)
+    return len({tuple(value) if isinstance(value, list) else value for value in values}) > 1
 
 
 def _of_command(argv: Sequence[str], suite: str) -> tuple[str, set[str]]:

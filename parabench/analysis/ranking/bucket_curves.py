@@ -77,7 +77,7 @@ def bucket_curves(
         found.append(
             Curve(
                 name=_without_bucket(cases[best], labels[best]),
-                sizes=tuple(cases[case].bucket_mib for case in ids),
+                sizes=tuple(cases[case].bucket_cap for case in ids),
                 case_ids=tuple(ids),
                 best_case_id=best,
                 shape=shape,
@@ -101,23 +101,25 @@ def members(chosen: Sequence[str], cases: Mapping[str, Case], labels: Mapping[st
         name = labels[own[0]]
         if len(own) > 1:
             head, _, ranks = _without_bucket(cases[own[0]], name).rpartition(", ")
-            tried = [cases[case].bucket_mib for case in ids]
-            name = f"{head}, {_sizes([cases[case].bucket_mib for case in own], tried)}, {ranks}"
+            tried = [cases[case].bucket_cap for case in ids]
+            name = f"{head}, {_sizes([cases[case].bucket_cap for case in own], tried)}, {ranks}"
         found.append((min(map(chosen.index, own)), Members(name, tuple(sorted(own, key=chosen.index)))))
     return tuple(each for _, each in sorted(found, key=lambda one: one[0]))
 
 
 def _along(cases: Iterable[tuple[str, Case]]) -> list[list[str]]:
-    """Ids of cases that differ only in the bucket, by rising size, PyTorch's default last."""
+    """Ids of cases that differ only in the bucket, by rising size, PyTorch's default last. A list of caps is no
+    size, so it is by itself."""
     groups: dict[tuple[object, ...], list[tuple[str, Case]]] = {}
     for at, case in cases:
-        key = tuple(value for name, value in case.to_dict().items() if name != "bucket_mib")
+        others = (value for name, value in case.to_dict().items() if name != "bucket_mib")
+        key = (*others, case.bucket_caps)
         groups.setdefault(key, []).append((at, case))
-    return [[at for at, _ in sorted(group, key=lambda one: _size(one[1].bucket_mib))] for group in groups.values()]
+    return [[at for at, _ in sorted(group, key=lambda one: _size(one[1].bucket_cap))] for group in groups.values()]
 
 
-def _size(bucket_mib: float | None) -> float:
-    return math.inf if bucket_mib is None else bucket_mib
+def _size(bucket_cap: float | None) -> float:
+    return math.inf if bucket_cap is None else bucket_cap
 
 
 def _without_bucket(case: Case, label: str) -> str:

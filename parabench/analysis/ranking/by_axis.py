@@ -70,7 +70,7 @@ def places(
 
 
 def _name(case: Case, axis: str) -> str:
-    value = getattr(case, axis)
+    value = case.cells()[axis]
     if not _has(case, axis):
         return "–"
     if type(value) is bool:

@@ -163,7 +163,9 @@ def by_bucket_section(seen: SessionData) -> Section:
         ),
         draw="buckets",
         reading="Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is "
-        "filled; “default” is PyTorch's own bucket setting. The axis does not start at zero." + _standing_for(cases),
+        "filled; “default” is PyTorch's own bucket setting. The axis does not start at zero."
+        + _lists(cases)
+        + _standing_for(cases),
     )
 
 
@@ -183,7 +185,7 @@ def heat_section(seen: SessionData) -> Section:
         ),
         draw="heat",
         reading="The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or "
-        "are not selected." + _standing_for(cases),
+        "are not selected." + _lists(cases) + _standing_for(cases),
     )
 
 
@@ -248,6 +250,12 @@ def _sizes(cases: pd.DataFrame) -> pd.DataFrame:
 def _why(some: bool, never: str, not_here: str) -> str:
     """Why there is no figure: nothing that was measured makes one, or nothing that is selected."""
     return not_here if some else never
+
+
+def _lists(cases: pd.DataFrame) -> str:
+    """What a list of caps is, where there is one: a text in a column of numbers."""
+    listed = measured(cases)["bucket_mib"].map(lambda size: isinstance(size, str))
+    return " A list, as 1+4, caps each bucket in turn, and the last cap is for the rest." if listed.any() else ""
 
 
 def _standing_for(cases: pd.DataFrame) -> str:

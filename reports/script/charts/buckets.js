@@ -8,19 +8,23 @@ import {
 } from "./cases.js";
 import { laidOut } from "./layout.js";
 
-// Where each bucket size stands on a log axis, PyTorch's default apart on the right.
+const isSize = (mib) => typeof mib === "number";
+
+// Where each bucket size stands on a log axis; lists of caps and PyTorch's default, which are no size, apart on the right.
 export const bucketPlaces = (sizes) => {
-  const numbers = sizes.filter((mib) => mib !== null);
+  const numbers = sizes.filter(isSize);
   const places = new Map(numbers.map((mib) => [mib, Math.log2(mib)]));
-  const [low, high] = [Math.log2(numbers[0]), Math.log2(numbers.at(-1))];
-  return places.set(null, high + Math.max(1, (high - low) / 5));
+  const [low, high] = numbers.length ? [Math.log2(numbers[0]), Math.log2(numbers.at(-1))] : [0, 0];
+  const step = Math.max(1, (high - low) / 5);
+  sizes.filter((mib) => !isSize(mib)).forEach((mib, i) => places.set(mib, high + (i + 1) * step));
+  return places;
 };
 
-// The rows of one curve, and that of PyTorch's default, which no line joins; each with whether the legend names it.
+// The rows of one curve, and one by one those that no line joins; each with whether the legend names it.
 export const curvesOf = (rows) => {
-  const numbered = rows.filter((row) => cases.bucket_mib[row] !== null).sort((a, b) => cases.bucket_mib[a] - cases.bucket_mib[b]);
-  const unset = rows.filter((row) => cases.bucket_mib[row] === null);
-  return [[numbered, true], [unset, !numbered.length]].filter(([own]) => own.length);
+  const numbered = rows.filter((row) => isSize(cases.bucket_mib[row])).sort((a, b) => cases.bucket_mib[a] - cases.bucket_mib[b]);
+  const apart = rows.filter((row) => !isSize(cases.bucket_mib[row]));
+  return [...(numbered.length ? [numbered] : []), ...apart.map((row) => [row])].map((own, i) => [own, !i]);
 };
 
 // Shaded: each run of neighbouring bucket sizes at which one of the rows that are drawn is in the sweet-spot set.

@@ -22,7 +22,10 @@ export const byAlgorithm = (rows) => {
 };
 // The first row of each value of a column: where cases differ in more, the fastest stands for them.
 export const firstOfEach = (rows, column) => [...groupBy(rows, (row) => cases[column][row]).values()].map(([first]) => first);
-export const byBucket = (a, b) => (a ?? Infinity) - (b ?? Infinity) || 0;  // PyTorch's default last
+// By rising size; then lists of caps, which are texts, and PyTorch's default last.
+const kindOf = (mib) => (mib === null ? 2 : typeof mib === "string" ? 1 : 0);
+export const byBucket = (a, b) => kindOf(a) - kindOf(b)
+  || (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : (a ?? 0) - (b ?? 0));
 export const bucketSizes = (rows) => distinct(rows.map((row) => cases.bucket_mib[row])).sort(byBucket);
 
 // What is of no strategy nor algorithm has the colour of none.

@@ -1,0 +1,96 @@
+"""A session with single caps and lists of caps: what is said of it, drawn and exported."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import fake_results as fake
+from command_line import parabench
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.session import select_session, session_data
+from parabench.analysis.tables import case_table, launch_table
+from parabench.plan.case import Case
+from parabench.report.page_data import page_data
+from parabench.report.rerun import rerun_of
+from parabench.store.results import load
+
+LONG = tuple(float(cap) for cap in range(1, 10))
+TWIN = (1.0, 2.0, 3.5, *LONG[3:])
+SIZES = (None, 1.0, 4.0, 25.0, (1.0, 4.0, 25.0), (4.0,), LONG, TWIN)
+CASES = [
+    fake.case(bucket_mib=size, world_size=n, algorithm=algorithm)
+    for size in SIZES
+    for n in (2, 4)
+    for algorithm in ("native", "ring")
+]
+SLOWNESS = {size: 1.3 + 0.01 * at for at, size in enumerate(SIZES)} | {(1.0, 4.0, 25.0): 1.0}
+
+
+def slowness(case):
+    return 0.04 * SLOWNESS[case.bucket_mib] * (1.2 if case.algorithm == "ring" else 1) / case.world_size
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Two sessions of the same cases."""
+    path = tmp_path_factory.mktemp("lists") / "results.db"
+    for seed, name in enumerate(("one", "two")):
+        fake.write(path, fake.sweep(CASES, slowness, noise=0.001, seed=seed, blocks=4), label=name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def seen(store):
+    return session_data(load(store), "one")
+
+
+def test_a_table_has_the_list_as_its_text_and_the_store_has_the_case(store, seen):
+    assert set(seen.cases["bucket_mib"]) == {
+        None, 1.0, 4.0, 25.0, "1+4+25", "4+", "1+2+3+4+5+6+7+8+9", "1+2+3.5+4+5+6+7+8+9"
+    }  # fmt: skip
+    results = load(store)
+    stored = results.launch.drop_duplicates("case_id").set_index("case_id")
+    of_list = next(case for case in CASES if case.bucket_mib == (1.0, 4.0, 25.0))
+    assert stored["bucket_mib"].isna()[of_list.id]
+    assert Case.from_dict(json.loads(stored["case_json"][of_list.id])) == of_list
+    assert case_table(launch_table(results, select_session(results, "two")))["label"].is_unique
+
+
+def test_a_curve_is_of_single_caps_alone(seen):
+    answers = seen.once(spots)
+    curves = [curve for answer in answers for curve in answer.curves]
+    assert {curve.sizes for curve in curves} == {(1.0, 4.0, 25.0, None)}
+    assert len(curves) == 4
+    assert [member.name for member in answers[0].members] == ["ddp native 1+4+25 MiB, 4 ranks"]
+
+
+def test_best_says_it_by_the_axis(store):
+    told = parabench("best", f"{store}@one", "--by", "bucket_mib")
+    assert told.exit_code == 0, told.output
+    assert "1+4+25 " in told.output
+    assert "default" in told.output
+    answer = json.loads(parabench("best", "--json", "-", f"{store}@one", "--by", "bucket_mib").stdout)
+    places = {tuple(place["names"]): place["values"] for one in answer for place in one["by"]}
+    assert places["1+4+25",] == {"bucket_mib": [1.0, 4.0, 25.0]}
+    assert places["4",] == {"bucket_mib": 4.0}
+
+
+def test_the_page_has_it_and_its_case_runs_again(store, seen, tmp_path):
+    told = json.dumps(page_data(seen, seen.once(spots)))
+    assert '"1+4+25"' in told
+    page = tmp_path / "page.html"
+    assert parabench("report", f"{store}@one", "-o", page).exit_code == 0
+    assert "A list, as 1+4, caps each bucket" in page.read_text()
+    case = next(case for case in CASES if case.bucket_mib == LONG)
+    assert "--set bucket_mib=1+2+3+4+5+6+7+8+9 " in rerun_of(seen.session).command(case)
+
+
+def test_sessions_with_lists_are_compared(store, tmp_path):
+    page = tmp_path / "both.html"
+    assert parabench("report", f"{store}@one", f"{store}@two", "-o", page).exit_code == 0
+    assert '"1+4+25"' in page.read_text()
+    told = parabench("compare", f"{store}@one", f"{store}@two")
+    assert told.exit_code == 3, told.output  # two sessions are too few to tell
+    assert "1+4+25 MiB" in told.output
