@@ -1,6 +1,6 @@
 """Whether the carry-over test finds what disturbs the next turn, and finds nothing between ordinary configurations.
 
-    python -m benchmarks.carry_over messy [SESSIONS]
+    python -m benchmarks.carry_over messy [SESSIONS [MESS ...]]
     python -m benchmarks.carry_over ordinary [LAUNCHES] [ROUNDS]
 
 `messy`: sessions of the two shared launches with which a race begins, turns as long as in any race, in which two
@@ -138,10 +138,11 @@ def named(tested: CarryOver) -> dict[str, list[str | None]]:
     }
 
 
-def messy(sessions: int = 20) -> None:
-    for name in MESSES:
+def messy(sessions: int = 20, *names: str) -> None:
+    for name in names or MESSES:
         caught: Counter[str] = Counter()
         sizes: list[float] = []
+        findings: Counter[str] = Counter()
         for _ in range(sessions):
             with tempfile.TemporaryDirectory() as folder:
                 options = ("--budget", "0.01", "--steps", "10", "--instrumented", "0")
@@ -153,9 +154,11 @@ def messy(sessions: int = 20) -> None:
             caught.update(test for test in ("after", "settling") if case in tests.get(test, []))
             caught["caught"] += any(case in tests.get(test, []) for test in ("after", "settling"))
             caught["a finding"] += bool(tested.found)
+            findings.update(f"{test} {100 * (each.size or 0.0):+.1f} %" for test, each in tested.found.items())
             sizes += [each.size or 0.0 for each in tested.tests["settling"] if each.case_id == case]
         told = ", ".join(f"{test} {caught[test]}" for test in ("caught", "after", "settling", "a finding"))
         print(f"{name} ({sessions} sessions): {told}; first step after it {100 * np.median(sizes):+.1f} %", flush=True)
+        print(f"  findings: {', '.join(findings) or 'none'}", flush=True)
 
 
 def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
@@ -205,4 +208,5 @@ def _said(mean: float, width: float) -> str:
 
 
 if __name__ == "__main__":
-    {"messy": messy, "ordinary": ordinary}[sys.argv[1]](*map(int, sys.argv[2:]))
+    given = [int(word) if word.isdecimal() else word for word in sys.argv[2:]]
+    {"messy": messy, "ordinary": ordinary}[sys.argv[1]](*given)
