@@ -89,4 +89,4 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
 
     monkeypatch.setattr("parabench.commands.list.say", interrupted)
     done = CliRunner().invoke(main, ["list"])
-    assert (done.exit_code, done.stderr) == (130, "parabench: stopped\n")
+    assert (done.exit_code, done.output) == (130, "parabench: stopped\n")
