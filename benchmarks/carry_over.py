@@ -142,7 +142,7 @@ def messy(sessions: int = 20, *names: str) -> None:
     for name in names or MESSES:
         caught: Counter[str] = Counter()
         sizes: list[float] = []
-        findings: Counter[str] = Counter()
+        findings: list[str] = []
         for _ in range(sessions):
             with tempfile.TemporaryDirectory() as folder:
                 options = ("--budget", "0.01", "--steps", "10", "--instrumented", "0")
@@ -154,7 +154,7 @@ def messy(sessions: int = 20, *names: str) -> None:
             caught.update(test for test in ("after", "settling") if case in tests.get(test, []))
             caught["caught"] += any(case in tests.get(test, []) for test in ("after", "settling"))
             caught["a finding"] += bool(tested.found)
-            findings.update(f"{test} {100 * (each.size or 0.0):+.1f} %" for test, each in tested.found.items())
+            findings += [f"{test} {100 * (each.size or 0.0):+.1f} %" for test, each in tested.found.items()]
             sizes += [each.size or 0.0 for each in tested.tests["settling"] if each.case_id == case]
         told = ", ".join(f"{test} {caught[test]}" for test in ("caught", "after", "settling", "a finding"))
         print(f"{name} ({sessions} sessions): {told}; first step after it {100 * np.median(sizes):+.1f} %", flush=True)

@@ -18,6 +18,7 @@ import click
 from parabench import __version__
 from parabench.analysis.text import format
 from parabench.errors import UsageError
+from parabench.signals import STOPPED
 
 # Each is a function in the module of its name in `parabench.commands`, or in the one that MODULES says, which only its
 # own use imports.
@@ -69,6 +70,10 @@ class Commands(click.Group):
         except UsageError as error:
             click.echo(f"parabench: {format.one_line(error)}", err=True)
             ctx.exit(USAGE)
+        except KeyboardInterrupt:
+            # Before or after what a command does itself when it is asked to stop.
+            click.echo("parabench: stopped", err=True)
+            ctx.exit(STOPPED)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise  # a closed pipe is click's to end; anything else is a fault

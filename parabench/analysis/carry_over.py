@@ -108,8 +108,7 @@ def carry_over(seen: SessionData) -> CarryOver | None:
     launches = seen.once(shared_launches_of)
     if not launches:
         return None
-    settle = max(each.protocol.settle for each in launches)
-    return judge([each for each in launches if each.protocol.settle == settle], _alone(seen))
+    return judge(launches, _alone(seen))
 
 
 def judge(launches: Sequence[SharedLaunch], alone: Mapping[str, float]) -> CarryOver:

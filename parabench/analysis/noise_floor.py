@@ -32,9 +32,7 @@ def noise_floor(seen: SessionData) -> NoiseFloor | None:
     if seen.isolated or not (seen.launch_columns["block"] == TWIN_BLOCK).any():
         return None
     found: dict[str, list[float]] = {}
-    shared = seen.once(shared_launches_of)
-    settle = max((launch.protocol.settle for launch in shared), default=0)
-    for launch in (each for each in shared if each.protocol.settle == settle):
+    for launch in seen.once(shared_launches_of):
         cases = launch.cases
         copies = [row for row, case in enumerate(cases) if cases.count(case) > 1]
         if len(copies) == 2:

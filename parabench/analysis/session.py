@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
+from parabench.plan.collective_case import CollectiveCase
 from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
@@ -107,9 +108,15 @@ class Session:
 
     @property
     def shares_launches(self) -> bool:
-        """Whether its cases take turns in launches that they share."""
+        """Whether it has cases that take turns in launches that they share."""
         protocol = self.plan.get("protocol") or {}
-        return (self.raced or bool(protocol.get("rounds"))) and not self.isolated
+        if not (self.raced or protocol.get("rounds")) or self.isolated or self.interleaved:
+            return False
+        from parabench.plan.cohorts import cohorts
+
+        kind = CollectiveCase if self.kind == "collectives" else Case
+        cases: list[Any] = [kind.from_dict(each) for each in self.plan.get("cases") or []]
+        return any(len(each) > 1 for each in cohorts(cases))
 
     @property
     def isolated(self) -> bool:

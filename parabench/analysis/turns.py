@@ -158,7 +158,8 @@ class SharedLaunch:
 
 
 def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
-    """The launches of a session that cases shared and that ended well, with every step that is known to its end."""
+    """The launches of a session that cases shared and that ended well, with every step that is known to its end. Where
+    some had more settling steps than others, those with most: the others are superseded."""
     table = seen.results.launch_columns
     own = (table["session_id"] == seen.session.id) & (table["status"] == Status.OK)
     groups: dict[tuple[Any, ...], dict[int, int]] = {}
@@ -184,7 +185,8 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
         if len(whole) > 1:
             kept, firsts, turns = zip(*whole, strict=True)
             found.append(SharedLaunch(tuple(told[key]["cases"]), protocol, kept, firsts, turns))
-    return found
+    settle = max((each.protocol.settle for each in found), default=0)
+    return [each for each in found if each.protocol.settle == settle]
 
 
 def _by_launch(steps: Any) -> dict[int, Array]:

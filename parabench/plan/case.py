@@ -21,7 +21,7 @@ MOST_THREADS = 1024
 MOST_WORKERS = 256
 
 # Caps of a list that an id and a label say one by one.
-MOST_CAPS = 4
+MOST_CAPS = 8
 
 # What a field is for, beyond telling cases apart. TRAINING: it must agree for two cases to train the same, so it is a
 # field of the reference. MEANS: every strategy has it, and it changes how a step is taken but not what it computes.
@@ -196,9 +196,10 @@ def _caps_slug(bucket_mib: float | tuple[float, ...]) -> str:
     """'4', '1_4_25', '9caps_1_to_25'; a list of one is '4_'. An address takes a plus for a space."""
     if not isinstance(bucket_mib, tuple):
         return f"{bucket_mib:g}"
+    slugs = [f"{cap:g}".replace("+", "") for cap in bucket_mib]
     if len(bucket_mib) > MOST_CAPS:
-        return f"{len(bucket_mib)}caps_{bucket_mib[0]:g}_to_{bucket_mib[-1]:g}"
-    return "_".join(f"{cap:g}" for cap in bucket_mib) + "_" * (len(bucket_mib) == 1)
+        return f"{len(slugs)}caps_{slugs[0]}_to_{slugs[-1]}"
+    return "_".join(slugs) + "_" * (len(slugs) == 1)
 
 
 def slug(name: str) -> str:

@@ -91,7 +91,7 @@ class CollectiveCase(Checked):
     # What a launch's row says where a training has its own.
     strategy: ClassVar[str] = "collectives"
     model: ClassVar[str] = ""
-    bucket_mib: ClassVar[float | None] = None
+    bucket_cap: ClassVar[float | None] = None
 
     op: Annotated[str, Field(choices=OPS)]
     algorithm: Annotated[str, NAMED] = "native"

@@ -22,6 +22,8 @@ from parabench.errors import UsageError
 
 # What joins the values of a list, but for the plus of an exponent or a sign.
 _PLUS = re.compile(r"(?<=[0-9.])\+")
+# A value of a list: a number without a sign.
+_PLAIN = re.compile(r"[0-9.]+(e[+-]?[0-9]+)?", re.IGNORECASE)
 _FLAG = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 
 
@@ -125,7 +127,12 @@ class Declared:
                 raise ValueError
             return _FLAG[text.lower()]
         if self.listed and _PLUS.search(text):
-            return tuple(self.type(part) for part in _PLUS.split(text.removesuffix("+")))
+            parts = _PLUS.split(text)
+            # The plus behind a single one makes it a list.
+            parts = parts[:1] if len(parts) == 2 and not parts[1] else parts
+            if not all(map(_PLAIN.fullmatch, parts)):
+                raise ValueError
+            return tuple(map(self.type, parts))
         return self.type(text)
 
 

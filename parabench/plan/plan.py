@@ -15,6 +15,7 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS, DEVICES, Case
+from parabench.plan.fields import said
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device, unchosen
@@ -256,7 +257,7 @@ def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...
     # for; nor for what it lists for another backend.
     listed = bool(overrides) and "strategy" not in overrides
     elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
-    looks = ((check_caps, listed), (check_fit, automatic or listed), (check, automatic or elsewhere))
+    looks = ((check_caps, True), (check_fit, automatic or listed), (check, automatic or elsewhere))
     for look, pardoned in looks:
         try:
             look(case)
@@ -291,7 +292,7 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
         if name == "algorithm":
             why = "; ".join(f"what travels in {each}: {entry_of(each).travels}" for each in strategies[:2])
         have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
-        value = "+".join(map(str, given[0])) if isinstance(given[0], (list, tuple)) else given[0]
+        value = said(given[0]) if isinstance(given[0], (list, tuple)) else given[0]
         raise UsageError(f"{name}={value} makes no sense here: {why}; drop it, or use strategy {have}")
 
 

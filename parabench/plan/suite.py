@@ -48,7 +48,15 @@ def sweep(**axes: Any) -> Sweep:
     for name in axes:
         if name not in AXES:
             raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
-    return Sweep({name: tuple(v) if isinstance(v, (list, tuple)) else (v,) for name, v in axes.items()})
+    plain = {name: _plain(value) for name, value in axes.items()}
+    return Sweep({name: tuple(v) if isinstance(v, (list, tuple)) else (v,) for name, v in plain.items()})
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's, and a range as what is in it."""
+    if isinstance(value, (list, tuple, range)):
+        return tuple(_plain(each) for each in value)
+    return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

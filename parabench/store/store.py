@@ -189,7 +189,7 @@ class Store:
             algorithm=case.algorithm,
             model=case.model,
             world_size=case.world_size,
-            bucket_mib=None if isinstance(case.bucket_mib, tuple) else case.bucket_mib,  # `case_json` has a list
+            bucket_mib=case.bucket_cap,  # `case_json` has a list
             block=launch.block,
             position=launch.position,
             status=launch.status,

@@ -4,7 +4,7 @@ import test from "node:test";
 
 import { aCase, givePage } from "./page.js";
 
-const SIZES = ["1+10", "1+4+25", 4, null, 1];
+const SIZES = ["1+10", "1+4+25", 4, null, 1, "0.001+", "0.0005+25"];
 givePage({
   tables: {
     cases: SIZES.map((bucket_mib, i) => aCase({
@@ -22,12 +22,12 @@ const { bucketPlaces } = await import("../../reports/script/charts/buckets.js");
 
 test("lists stand right of the sizes and before the default, each by itself", () => {
   const [{ traces, layout }] = drawers.buckets(selected());
-  assert.deepEqual(layout.xaxis.ticktext, ["1", "4", "1+4+25", "1+10", "default"]);
-  assert.deepEqual(layout.xaxis.tickvals, [0, 2, 3, 4, 5]);
+  assert.deepEqual(layout.xaxis.ticktext, ["1", "4", "0.0005+25", "0.001+", "1+4+25", "1+10", "default"]);
+  assert.deepEqual(layout.xaxis.tickvals, [0, 2, 3, 4, 5, 6, 7]);
   assert.deepEqual(traces.map(({ mode, x }) => [mode, x]), [
-    ["lines+markers", [0, 2]], ["markers", [4]], ["markers", [3]], ["markers", [5]],
+    ["lines+markers", [0, 2]], ["markers", [6]], ["markers", [5]], ["markers", [7]], ["markers", [4]], ["markers", [3]],
   ]);
-  assert.deepEqual(traces.map(({ showlegend }) => showlegend), [true, false, false, false]);
+  assert.deepEqual(traces.map(({ showlegend }) => showlegend), [true, false, false, false, false, false]);
 });
 
 test("without any size there are places still", () => {

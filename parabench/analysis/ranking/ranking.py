@@ -143,7 +143,7 @@ def _answer(
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
     half_width, more = (None, None) if why_not else _sharpness(effects, first, near, good)
-    alone = [] if why_not else _apart(first, order, good)
+    alone = set() if why_not else _apart(first, order, good)
     if apart := [case for case in near if case in alone]:
         beside = [case for case in order if case not in alone]
         # Where it is the only one, the next one tells how well it is known to be.
@@ -180,10 +180,10 @@ def _answer(
     )
 
 
-def _apart(first: str, cases: Sequence[str], good: Rows) -> list[str]:
+def _apart(first: str, cases: Sequence[str], good: Rows) -> set[str]:
     """Those of `cases` that never shared a launch, where `first` did: their comparison has what launches differ by."""
     shared = set(np.asarray(good["case_id"])[np.asarray(good["in_turns"], dtype=bool)].tolist())
-    return [case for case in cases if case not in shared] if first in shared else []
+    return set(cases) - shared if first in shared else set()
 
 
 def _half_width(effects: Effects, first: str, others: Sequence[str]) -> float | None:

@@ -22,10 +22,16 @@ export const byAlgorithm = (rows) => {
 };
 // The first row of each value of a column: where cases differ in more, the fastest stands for them.
 export const firstOfEach = (rows, column) => [...groupBy(rows, (row) => cases[column][row]).values()].map(([first]) => first);
-// By rising size; then lists of caps, which are texts, and PyTorch's default last.
+// By rising size; then lists of caps, which are texts ("1+4", of one "4+"), cap by cap; PyTorch's default last. A plus
+// behind an e is an exponent's.
+const capsOf = (text) => text.split(/(?<!e)\+/u).filter(Boolean).map(Number);
+const byCaps = (a, b) => {
+  const at = a.findIndex((cap, place) => cap !== b[place]);
+  return at < 0 ? a.length - b.length : a[at] - (b[at] ?? 0);
+};
 const kindOf = (mib) => (mib === null ? 2 : typeof mib === "string" ? 1 : 0);
 export const byBucket = (a, b) => kindOf(a) - kindOf(b)
-  || (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : (a ?? 0) - (b ?? 0));
+  || (typeof a === "string" ? byCaps(capsOf(a), capsOf(b)) : (a ?? 0) - (b ?? 0));
 export const bucketSizes = (rows) => distinct(rows.map((row) => cases.bucket_mib[row])).sort(byBucket);
 
 // What is of no strategy nor algorithm has the colour of none.

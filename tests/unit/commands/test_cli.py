@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import fake_results as fake
 from command_line import parabench
+from parabench.cli import main
 from parabench.session.progress import PatientConsole, logger
 
 
@@ -79,3 +81,12 @@ def test_best_imports_no_pandas(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("parabench.commands.list.say", interrupted)
+    done = CliRunner().invoke(main, ["list"])
+    assert (done.exit_code, done.output) == (130, "parabench: stopped\n")

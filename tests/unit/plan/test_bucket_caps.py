@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from parabench.errors import UsageError
@@ -35,10 +36,16 @@ def test_lists_are_read_from_text(text, values):
     assert parse_axis("bucket_mib", text) == values
 
 
-@pytest.mark.parametrize("text", ["1+x", "+", "1+,", "4+default"])
+@pytest.mark.parametrize("text", ["1+x", "+", "1+,", "4+default", "1++4", "1+4+", "1+-4", "1_0+4", "nan+1"])
 def test_what_is_no_list_is_refused(text):
     with pytest.raises(UsageError, match="is not a value of bucket_mib"):
         parse_axis("bucket_mib", text)
+
+
+@pytest.mark.parametrize("values", [[np.array([1.0, 4.0])], np.array([[1.0, 4.0]]), [(np.float64(1), np.int64(4))]])
+def test_numpys_values_are_pythons(values):
+    assert sweep(bucket_mib=values).axes == {"bucket_mib": ((1.0, 4.0),)}
+    assert sweep(world_size=range(1, 3)).axes == {"world_size": (1, 2)}
 
 
 def test_other_axes_have_no_lists():
@@ -69,6 +76,7 @@ def test_one_cap_is_no_list():
         ((1, 4, 25), "ddp native 1+4+25 MiB, 2 ranks", "1_4_25mib"),
         ((0.5,), "ddp native 0.5+ MiB, 2 ranks", "0.5_mib"),
         (LONG, "ddp native 1+2+...+25 MiB (9 caps), 2 ranks", "9caps_1_to_25mib"),
+        ((1 << 20,), "ddp native 1.04858e+06+ MiB, 2 ranks", "1.04858e06_mib"),
     ],
 )
 def test_labels_and_ids_stay_short(caps, label, slug):
@@ -101,8 +109,10 @@ def test_a_suite_lists_them_among_sizes(machine):
 
 
 def test_units_of_fsdp_have_one_size(machine):
+    made = plan(machine, sweep(strategy=("ddp", "fsdp"), bucket_mib=(1, (1, 4)), world_size=2))
+    assert [(skipped.case.strategy, skipped.case.bucket_mib) for skipped in made.skipped] == [("fsdp", (1.0, 4.0))]
     with pytest.raises(UsageError, match=r"1\+4 is a list .* fsdp has none; .* use strategy ddp, zero1, tp_ddp$"):
-        plan(machine, sweep(strategy=("ddp", "fsdp"), bucket_mib=(1, (1, 4)), world_size=2))
+        plan(machine, sweep(strategy="fsdp", bucket_mib=((1, 4),), world_size=2))
 
 
 def test_what_a_suite_lists_of_fsdp_is_set_aside_where_a_list_is_asked_for(machine):

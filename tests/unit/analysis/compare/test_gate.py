@@ -249,12 +249,14 @@ def test_environments_of_sides_that_took_turns_are_what_is_compared(tmp_path):
         ({}, {"rounds": 0}, False),
         ({"launches": None, "rounds": None}, {"rounds": 20}, False),
         ({"launches": None, "rounds": None, "isolated": True}, {"rounds": 0}, False),
+        ({"rounds": 0}, {"rounds": 20, "cases": CASES[:1]}, False),
     ],
 )
 def test_that_cases_shared_launches_on_one_side_alone_is_named(tmp_path, one, other, differs):
     def measured(name, protocol):
+        cases = protocol.pop("cases", CASES)
         plan = {
-            "cases": [case.to_dict() for case in CASES],
+            "cases": [case.to_dict() for case in cases],
             "protocol": {"warmup": 5, "steps": 20, "launches": 3} | protocol,
             "isolated": protocol.pop("isolated", False),
         }
