@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parabench.models.base import Model
     from parabench.plan.case import Case
-    from parabench.plan.protocol import Protocol
+    from parabench.plan.protocol import ComputeProtocol, Protocol
     from parabench.plan.suite import Sweep, sweep
     from parabench.strategies.base import ParallelModel, StrategyContext
 
-__all__ = ["Case", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep"]
+__all__ = [
+    "Case", "ComputeProtocol", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _PUBLIC = {
     "Case": "parabench.plan.case",
+    "ComputeProtocol": "parabench.plan.protocol",
     "Model": "parabench.models.base",
     "ParallelModel": "parabench.strategies.base",
     "Protocol": "parabench.plan.protocol",

@@ -49,7 +49,7 @@ def measure(kind: type[Request], **options: Any) -> None:
     if only_said:
         from parabench.session.dry_run import dry_run
 
-        raise SystemExit(dry_run(request, console()))
-    from parabench.session.session import run_session
+        raise SystemExit(max(dry_run(part, console()) for part in request.parts()))
+    from parabench.session.session import run_sessions
 
-    raise SystemExit(run_session(request, console()))
+    raise SystemExit(run_sessions(request, console()))

@@ -50,12 +50,16 @@ class LaunchSpec:
     def world_size(self) -> int:
         """How many devices take part, as many as the largest case has; a rank each, unless one process drives
         several."""
-        return max(each.world_size for each in self.cases)
+        return max(each.world_size for each in self.cases) // (self.cases[0].nodes if self._one_node else 1)
 
     @property
     def nodes(self) -> int:
         """How many nodes take part: the first ones."""
-        return self.cases[0].nodes
+        return 1 if self._one_node else self.cases[0].nodes
+
+    @property
+    def _one_node(self) -> bool:
+        return WORKLOADS[self.kind].one_node
 
     @property
     def ranks_per_node(self) -> int:

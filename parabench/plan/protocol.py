@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from parabench.errors import UsageError
 from parabench.machine import accelerator
@@ -84,6 +84,9 @@ class Protocol(Checked):
     `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
     Raises UsageError for what no launch could do.
     """
+
+    # Whether each rank is alone: nothing is exchanged.
+    alone: ClassVar[bool] = False
 
     launches: Annotated[
         int | None,
@@ -241,6 +244,13 @@ class Protocol(Checked):
                     f"{name} is {steps} and {timed} is {seconds:g}; give steps (--{name}) or seconds ({option}), not "
                     "both"
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeProtocol(Protocol):
+    """How a launch measures what ranks compute, each alone: as trainings are measured, in launches of their own."""
+
+    alone: ClassVar[bool] = True
 
 
 # What is counted in steps, and the field that says the same in seconds.

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import ComputeProtocol, Protocol
+
+P = TypeVar("P", bound=Protocol)
 
 # Weak scaling, where the global batch grows with the world size: an axis that is no field of a case.
 BATCH_PER_RANK = "batch_per_rank"
@@ -61,7 +63,11 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A question and the sweeps that answer it; on a machine of `others` it is these sweeps, and that protocol."""
+    """A question and the sweeps that answer it; on a machine of `others` it is these sweeps, and that protocol.
+
+    What trainings alone do not answer needs sessions before theirs: of `compute` (`compute_protocol`), and of
+    `collectives`, by the names of options of `parabench collectives`.
+    """
 
     name: str
     path: Path
@@ -69,6 +75,9 @@ class Suite:
     sweeps: tuple[Sweep, ...]
     protocol: Protocol
     others: Mapping[str, tuple[tuple[Sweep, ...], Protocol]] = field(default_factory=dict)
+    compute: tuple[Sweep, ...] = ()
+    compute_protocol: ComputeProtocol = field(default_factory=ComputeProtocol)
+    collectives: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, machine: str) -> Suite:
         """What it is on one of MACHINES."""
@@ -121,26 +130,35 @@ def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
     if not is_text(question) or not str(question).strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
     sweeps, protocol = each.pop(CPU)
+    compute = _sweeps(content, CPU, "COMPUTE") if "COMPUTE" in content else ()
     return Suite(
-        name=path.stem, path=path, question=str(question).strip(), sweeps=sweeps, protocol=protocol, others=each
+        name=path.stem,
+        path=path,
+        question=str(question).strip(),
+        sweeps=sweeps,
+        protocol=protocol,
+        others=each,
+        compute=compute,
+        compute_protocol=_protocol(content, CPU, "COMPUTE_PROTOCOL", ComputeProtocol),
+        collectives=content.get("COLLECTIVES", {}),
     )
 
 
-def _sweeps(content: Mapping[str, Any], machine: str) -> tuple[Sweep, ...]:
-    cases = _given(content, "CASES", machine)
+def _sweeps(content: Mapping[str, Any], machine: str, name: str = "CASES") -> tuple[Sweep, ...]:
+    cases = _given(content, name, machine)
     sweeps = (cases,) if isinstance(cases, Sweep) else tuple(cases) if isinstance(cases, Iterable) else ()
     if not sweeps or not all(isinstance(each, Sweep) for each in sweeps):
         raise UsageError(
-            "it declares no CASES; give CASES = [sweep(strategy=..., ...), ...], or such a list for each of "
+            f"it declares no {name}; give {name} = [sweep(strategy=..., ...), ...], or such a list for each of "
             f"{', '.join(MACHINES)}"
         )
     return sweeps
 
 
-def _protocol(content: Mapping[str, Any], machine: str) -> Protocol:
-    protocol = _given(content, "PROTOCOL", machine, Protocol())
-    if not isinstance(protocol, Protocol):
-        raise UsageError("PROTOCOL must be a Protocol(warmup=..., steps=..., launches=...)")
+def _protocol(content: Mapping[str, Any], machine: str, name: str = "PROTOCOL", kind: type[P] = Protocol) -> P:
+    protocol = _given(content, name, machine, kind())
+    if type(protocol) is not kind:
+        raise UsageError(f"{name} must be a {kind.__name__}(warmup=..., steps=..., launches=...)")
     return protocol
 
 

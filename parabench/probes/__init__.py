@@ -34,7 +34,10 @@ PROBES: dict[str, Entry] = {
         summary="calls of collectives, and when training was blocked on them",
     ),
     "gradients": Entry(
-        target="parabench.probes.gradients:GradientsProbe", summary="when each gradient is ready on one device"
+        target="parabench.probes.gradients:GradientsProbe", summary="when each gradient is ready, of a rank alone"
+    ),
+    "program": Entry(
+        target="parabench.probes.program:ProgramProbe", summary="what a rank alone computes, calls and waits for"
     ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
     "nccl": Entry(target="parabench.probes.nccl:NcclProbe", summary="NCCL's log, and its Inspector"),

@@ -14,8 +14,8 @@ from torch import nn
 
 from parabench.machine.accelerator import Moment
 from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes.ddp import only_ddp
 from parabench.probes.step_clock import BACKWARD, step_of
-from parabench.strategies import entry_of
 from parabench.strategies.base import StepMarker
 
 
@@ -30,7 +30,7 @@ class GradientsProbe(Probe):
     @contextmanager
     def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
         case, now = self.rank.case, self.rank.clock.moments.now
-        if not entry_of(case.strategy).one_rank_only or case.grad_accumulation > 1:
+        if not self.rank.protocol.alone or only_ddp(self.rank.module) is None or case.grad_accumulation > 1:
             yield clock
             return
 

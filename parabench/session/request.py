@@ -3,7 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -18,9 +18,9 @@ from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSwe
 from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
-from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
+from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
 from parabench.plan.resolve import resolve_device
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, parse_axis
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axis
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
 
@@ -45,7 +45,8 @@ class Request:
 
     `kind` is a key of workloads.WORKLOADS; what is said of a session begins with `prefix`, the results apart. `options`
     are the given ones of the fields that `planned` declare: with the seed they decide what is measured, so all nodes
-    must have them alike, and a session that is resumed cannot change them.
+    must have them alike, and a session that is resumed cannot change them. `part_of` is the suite of which the session
+    is one of several.
     """
 
     kind: ClassVar[str]
@@ -61,6 +62,7 @@ class Request:
     links: bool = False
     json_file: Path | None = None
     cluster: LauncherFlags = ONE_MACHINE
+    part_of: str | None = None
 
     def __post_init__(self) -> None:
         if self.label is not None:
@@ -95,6 +97,10 @@ class Request:
         """What adds blocks to those of the plan. Raises UsageError."""
         return None
 
+    def parts(self) -> tuple[Request, ...]:
+        """The sessions that it takes, in their order. Raises UsageError."""
+        return (self,)
+
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         """What is planned on `machine`; None where the stored plan is followed, whatever that is. Raises UsageError."""
         raise NotImplementedError
@@ -126,6 +132,23 @@ class TrainingRequest(Request):
     def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
         return AdaptiveStopping.asked(self.until_decided, self.budget, plan.protocol.budget_s if plan.races else None)
 
+    def parts(self) -> tuple[Request, ...]:
+        suite = load_suite(self.suite) if self.suite is not None else None
+        if suite is None or not (suite.compute or suite.collectives):
+            return (self,)
+        common = {
+            "argv": self.argv, "out": self.out, "seed": self.seed, "label": self.label, "resume": self.resume,
+            "cluster": self.cluster, "part_of": self.suite,
+        }  # fmt: skip
+        parts: list[Request] = []
+        if suite.compute:
+            given = {name: value for name, value in self.fields_of(ComputeProtocol).items() if name not in _TURNS}
+            parts.append(ComputeRequest(**common, suite=self.suite, axes=self.axes, options=given))
+        if suite.collectives:
+            devices = dict(each.split("=", 1) for each in self.axes if each.startswith(("device=", "threads=")))
+            parts.append(CollectivesRequest(**common, options={**suite.collectives, **devices}))
+        return (*parts, replace(self, part_of=self.suite))
+
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         if self.suite is not None:
             return plan_training(self, load_suite(self.suite), machine, turns=True)
@@ -140,6 +163,28 @@ class TrainingRequest(Request):
             raise UsageError(
                 f"{self.option_of(name)} cannot change a session that is resumed as it was planned; drop it"
             )
+
+
+# How trainings take turns, and how often each is launched, is no matter of what each rank computes.
+_TURNS = {name for name, each in option_fields(Protocol).items() if each.field.role == TURNS} | {"launches"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeRequest(Request):
+    """A session of what ranks compute alone: the cases that a suite declares for it."""
+
+    kind = "compute"
+    planned = (ComputeProtocol,)
+
+    suite: str | None
+    axes: tuple[str, ...] = ()
+
+    def given(self) -> dict[str, Any]:
+        return ({"axes": self.axes} if self.axes else {}) | Request.given(self)
+
+    def plan(self, machine: Machine) -> Planned[Any, Any] | None:
+        assert self.suite is not None
+        return plan_compute(self, load_suite(self.suite), machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +208,7 @@ def plan_training(
     request: TrainingRequest, suite: Suite, machine: Machine, turns: bool = False
 ) -> Planned[Any, Protocol]:
     """The plan that the request makes of the suite; with `turns` its cases may share launches. Raises UsageError."""
-    overrides: dict[str, tuple[Any, ...]] = {}
-    for text in request.axes:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
-        if name in overrides:
-            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
-        overrides[name] = parse_axis(name, values)
+    overrides = axes_of(request.axes)
     suite = suite.on(kind_of(machine, overrides))
     protocol = protocol_of(request, suite.protocol)
     if not turns or (protocol.launches is not None and protocol.rounds is None):
@@ -203,6 +241,46 @@ def plan_training(
         file=suite.path,
         findings=(finding,) if protocol.memory_snapshot and not on_cuda else (),
     )
+
+
+def axes_of(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """{axis: values} of what was given as AXIS=V1,V2. Raises UsageError."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
+        if name in axes:
+            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
+        axes[name] = parse_axis(name, values)
+    return axes
+
+
+def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, ComputeProtocol]:
+    """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
+
+    A case of more ranks than this machine has devices, or cores, is one of several nodes like it, of which the ranks of
+    one are measured.
+    """
+    # What else is asked of a world size is asked of trainings.
+    overrides = {name: values for name, values in axes_of(request.axes).items() if name != "world_size"}
+    device = resolve_device(*(overrides.get("device") or ("auto",))[:1], "auto", machine)["device"]
+    here = len(machine.gpus) if device == accelerator.TYPE else machine.cores
+    sweeps = [
+        Sweep({**each.axes, "world_size": (size,), "nodes": (nodes_of(size, here),)})
+        for each in suite.compute
+        for size in each.axes.get("world_size", (1,))
+    ]
+    others = replace(machine, nodes=max(each.axes["nodes"][0] for each in sweeps))
+    of_compute = replace(suite, sweeps=tuple(sweeps), others={})
+    protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
+    plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0)
+    return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
+
+
+def nodes_of(ranks: int, most: int) -> int:
+    """The fewest nodes of `most` ranks at most that share so many ranks evenly."""
+    return next(n for n in range(1, ranks + 1) if ranks % n == 0 and ranks // n <= max(1, most))
 
 
 def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:

@@ -227,10 +227,11 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
     return SessionState(session_id=row.id, plan=stored, done=done, references=references)
 
 
-def resume_command(store: Path, kind: str = "training", *options: str) -> str:
-    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`."""
-    command = "collectives" if kind == "collectives" else "run"
-    return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
+def resume_command(store: Path, kind: str = "training", *options: str, part_of: str | None = None) -> str:
+    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`. Of a
+    suite that takes several sessions it goes on with those that follow."""
+    command = ["run", part_of] if part_of else ["collectives"] if kind == "collectives" else ["run"]
+    return shlex.join(["parabench", *command, "--resume", *options, "--out", str(store.parent)])
 
 
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:

@@ -211,6 +211,23 @@ class TrainingRunner(Runner[Case, Protocol]):
         return training_operations(parameters, case, steps) / SURE_FLOPS + more_s
 
 
+@dataclass(kw_only=True)
+class ComputeRunner(TrainingRunner):
+    """Nothing that a rank computes alone is a training's, so nothing is verified."""
+
+    def _judge(self, launch: Launch, case: Case) -> None:
+        pass
+
+    def run_reference(self, case: Case) -> None:
+        pass
+
+    def run_nccl_probe(self, case: Case) -> None:
+        pass
+
+    def expected(self) -> Iterator[tuple[Case, int, Any]]:
+        return Runner.expected(self)
+
+
 # What NCCL says where nothing is left of what it was pinned to ("no algorithm/protocol available", src/enqueue.cc), and
 # how torch calls that error, ncclInvalidUsage.
 _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
@@ -264,4 +281,8 @@ class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
         return self.plan.protocol.expected_s(case, SURE_BYTES_PER_S / case.world_size)
 
 
-RUNNERS: dict[str, type[Runner[Any, Any]]] = {"training": TrainingRunner, "collectives": CollectivesRunner}
+RUNNERS: dict[str, type[Runner[Any, Any]]] = {
+    "training": TrainingRunner,
+    "compute": ComputeRunner,
+    "collectives": CollectivesRunner,
+}

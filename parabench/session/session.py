@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from parabench.session.resume import (
     SessionState,
     begin_session,
     check_nodes_of,
+    check_resumable,
     check_traces,
     check_writable,
     resume,
@@ -46,6 +47,32 @@ if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
 
 NOT_OK = 1
+
+
+def run_sessions(request: Request, console: Console) -> int:
+    """Run the sessions that the request takes, one after another, and return the exit code: of one that was stopped or
+    not all well the highest. Raises UsageError."""
+    code = 0
+    for part in left_of(request):
+        code = max(code, run_session(part, console))
+        if code == STOPPED:
+            break
+    return code
+
+
+def left_of(request: Request) -> Sequence[Request]:
+    """The sessions that are still to be run: where they are resumed, from the one that is the store's last."""
+    parts = request.parts()
+    if len(parts) == 1 or not request.resume:
+        return parts
+    with Store.open_to_read(check_resumable(request.out)) as store:
+        last = store.last_session()
+    kinds = [part.kind for part in parts]
+    there = (last.plan.get("kind") or "training") if last is not None else ""
+    if there not in kinds:
+        return parts
+    first, *others = parts[kinds.index(there) :]
+    return (first, *(replace(part, resume=False) for part in others))
 
 
 def run_session(request: Request, console: Console, launch: Executor | None = None) -> int:
@@ -112,7 +139,7 @@ def lead_session(
         stopping = request.stopping(state.plan)
         nodes.begun(store, state.session_id)
         options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
-        go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
+        go_on = nodes.go_on or resume_command(store.path, request.kind, *options, part_of=request.part_of)
 
         def prepared() -> Runner[Any, Any]:
             runner = runner_of(store, state, launch, nodes)
@@ -228,6 +255,8 @@ def _peaks(seen: SessionData) -> dict[str, list[float]]:
 
 def conclude(request: Request, session_id: int, console: Console) -> None:
     """Write the report; say what was found, and where all is."""
+    if request.part_of is not None and request.kind != "training":
+        return  # the last session of the suite has the answers
     from parabench.report.build import write_report
 
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)

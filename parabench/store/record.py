@@ -296,6 +296,9 @@ MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than o
 # The spans in which a training was blocked on communication; the others are named like a step's parts.
 WAIT = "wait"
 
+# What the program of a rank that is alone is made of (`probes.program`).
+WORK, PART, CALL, WAIT_FOR = "work", "part", "call", "wait"
+
 # Operations between two ranks.
 MESSAGES = ("send", "recv")
 

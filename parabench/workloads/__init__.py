@@ -9,7 +9,7 @@ from typing import Any
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.plan.protocol import LinkProtocol, Protocol
+from parabench.plan.protocol import ComputeProtocol, LinkProtocol, Protocol
 from parabench.plan.turns import TurnsProtocol
 from parabench.registry import Entry
 
@@ -17,11 +17,12 @@ from parabench.registry import Entry
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEntry(Entry):
     """A kind of measurement: of which cases, and how each is measured. `planned`: whether a session has a plan of it,
-    in place of measuring it once before its plan."""
+    in place of measuring it once before its plan. `one_node`: whether only the ranks of one of a case's nodes run."""
 
     case_type: type[Any]
     protocol_type: type[Any]
     planned: bool = True
+    one_node: bool = False
 
 
 WORKLOADS: dict[str, WorkloadEntry] = {
@@ -30,6 +31,13 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         summary="steps of a training, verified against one device's",
         case_type=Case,
         protocol_type=Protocol,
+    ),
+    "compute": WorkloadEntry(
+        target="parabench.workloads.compute:ComputeWorkload",
+        summary="steps of the ranks of one node of many, with nothing exchanged",
+        case_type=Case,
+        protocol_type=ComputeProtocol,
+        one_node=True,
     ),
     "turns": WorkloadEntry(
         target="parabench.workloads.turns:TurnsWorkload",
@@ -56,4 +64,4 @@ WORKLOADS: dict[str, WorkloadEntry] = {
 
 def kind_of(protocol: Any) -> str:
     """The kind of measurement that is measured by such a protocol: a key of WORKLOADS."""
-    return next(kind for kind, entry in WORKLOADS.items() if isinstance(protocol, entry.protocol_type))
+    return next(kind for kind, entry in WORKLOADS.items() if type(protocol) is entry.protocol_type)

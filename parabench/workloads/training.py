@@ -122,7 +122,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     case: Case = spec.case
     protocol: Protocol = spec.protocol
     training, parallel, known = build(case, rank_info, material)
-    if torch.distributed.is_initialized():
+    if dist.is_initialized() and not protocol.alone:
         join.check_groups(rank_info.device, case.backend, case.algorithm)
     clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
@@ -148,7 +148,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
 
     counts = protocol.least
     if protocol.by_time:
-        store = c10d._get_default_store() if dist.is_initialized() else None
+        store = c10d._get_default_store() if dist.is_initialized() and not protocol.alone else None
         agree = Agreement(store, rank_info.rank, rank_info.world_size if store else 1)
         counts = warm_up(protocol, take, clock.moments.synchronize, agree)
         write_counts(env.folder, rank_info.rank, counts)

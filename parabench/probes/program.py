@@ -1,0 +1,116 @@
+"""What a rank of a group does in a step where nothing is exchanged: how long it computes, what it then calls, what for
+it then waits. A collective that somebody waits for in C++, as DDP does for its buckets, has no wait here: that ends
+where backward does.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from parabench.collectives import alone
+from parabench.machine.accelerator import Moment
+from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes.step_clock import MARKS, Moments
+from parabench.store.record import CALL, PART, WAIT_FOR, WORK
+from parabench.strategies.base import StepMarker
+
+# The parts of a step by the mark that begins them; a pipeline's forward and backward take turns, and have no mark.
+PARTS = ("data", "forward", "backward", "optimizer")
+
+
+class ProgramProbe(Probe):
+    """Notes what the groups of a rank that is alone are asked for in the instrumented steps."""
+
+    def __init__(self, rank: ProbedRank) -> None:
+        super().__init__(rank)
+        self._log: ProgramLog | None = None
+
+    @contextmanager
+    def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
+        if not self.rank.protocol.alone:
+            yield clock
+            return
+        self._log = alone.log = ProgramLog(clock, self.rank.clock.moments)
+        try:
+            yield self._log
+        finally:
+            alone.log = None
+
+    def report(self, report: ProbeReport) -> None:
+        """The fact `program` of this rank: [kind, ...] in order, as `ProgramLog.program` has it."""
+        if self._log is not None:
+            report.rank_facts["program"] = {"events": self._log.program()}
+
+
+class ProgramLog:
+    """Marks what `clock` marks, and notes calls and waits between the marks."""
+
+    def __init__(self, clock: StepMarker, moments: Moments) -> None:
+        self._clock, self._moments = clock, moments
+        # Of each step: when something was noted, whether work ended there or begins, and what came then.
+        self._steps: list[list[tuple[Moment, bool, list[Any]]]] = []
+        self._marks = self._calls = 0
+
+    def mark(self) -> None:
+        """The next of the five moments of a step is now."""
+        self._clock.mark()
+        at = self._marks % MARKS
+        self._marks += 1
+        if at == 0:
+            self._steps.append([])
+            self._calls = 0
+        self._note([PART, PARTS[at]] if at < len(PARTS) else [PART, ""])
+
+    def skip(self) -> None:
+        """The next of the five moments does not exist."""
+        self._clock.skip()
+        self._marks += 1
+
+    def called(self, op: str, size: int, ranks: list[int]) -> int:
+        """A call of so many bytes begins; its number in the step."""
+        if self._inside:
+            self._note([CALL, op, size, ranks])
+            self._calls += 1
+        return self._calls - 1
+
+    def returned(self) -> None:
+        """The call returns to its caller."""
+        if self._inside:
+            self._note([])
+
+    def waits(self, call: int) -> None:
+        """Somebody waits for the outcome of a call."""
+        if self._inside:
+            self._note([WAIT_FOR, call])
+
+    @property
+    def _inside(self) -> bool:
+        """Whether a step is being taken: between steps there are calls that belong to none."""
+        return self._marks % MARKS > 0
+
+    def _note(self, what: list[Any]) -> None:
+        # A call takes what it does itself, which is none of the rank's work.
+        self._steps[-1].append((self._moments.now(), what[:1] != [CALL], what))
+
+    def program(self) -> list[list[Any]]:
+        """A step as [WORK, seconds], [PART, name], [CALL, op, bytes, ranks] and [WAIT_FOR, number of the call], in
+        order: work is the median over the steps that do the same as the last one."""
+        seconds = self._moments.seconds
+        last = [what for *_, what in self._steps[-1]]
+        alike = [step for step in self._steps if [what for *_, what in step] == last]
+        program: list[list[Any]] = []
+        for at, what in enumerate(last):
+            if at and last[at - 1][:1] != [CALL]:
+                took = [seconds(step[at][0]) - seconds(step[at - 1][0]) for step in alike]
+                program.append([WORK, max(0.0, statistics.median(took))])
+            if what and what != [PART, ""]:
+                program.append(what)
+        return program
+
+
+def calls_of(program: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The calls of a program, in order."""
+    return [event for event in program if event[0] == CALL]

@@ -1,0 +1,24 @@
+"""What would more ranks, other links or other buckets give? Measures what `parabench predict` needs, in minutes.
+
+First what a rank of 2 and of 16 computes, alone; then how long collectives take; then trainings of 2 ranks, by which
+predictions are corrected and judged.
+"""
+
+from parabench import ComputeProtocol, Protocol, sweep
+
+STRATEGIES = ("ddp", "zero1", "fsdp")
+
+CASES = [
+    sweep(strategy="ddp", bucket_mib=(None, 1), world_size=2, batch_per_rank=4),
+    sweep(strategy=("zero1", "fsdp"), world_size=2, batch_per_rank=4),
+    sweep(strategy="tp", world_size=2, global_batch=8),
+]
+PROTOCOL = {"cpu": Protocol(budget_s=90)}
+
+COMPUTE = [
+    sweep(strategy=STRATEGIES, world_size=(2, 16), batch_per_rank=4),
+    sweep(strategy="tp", world_size=(2, 4), global_batch=8),
+]
+COMPUTE_PROTOCOL = {"cpu": ComputeProtocol(launches=2, warmup=3, steps=20, instrumented=6)}
+
+COLLECTIVES = {"op": "all_reduce,all_gather,reduce_scatter,broadcast", "min_size": "16KiB", "max_size": "32MiB"}
