@@ -6,7 +6,7 @@ where backward does.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,8 +50,8 @@ class ProgramLog:
 
     def __init__(self, clock: StepMarker, moments: Moments) -> None:
         self._clock, self._moments = clock, moments
-        # Of each step: when something was noted, whether work ended there or begins, and what came then.
-        self._steps: list[list[tuple[Moment, bool, list[Any]]]] = []
+        # Of each step: when something was noted, and what it was.
+        self._steps: list[list[tuple[Moment, list[Any]]]] = []
         self._marks = self._calls = 0
 
     def mark(self) -> None:
@@ -92,25 +92,20 @@ class ProgramLog:
         return self._marks % MARKS > 0
 
     def _note(self, what: list[Any]) -> None:
-        # A call takes what it does itself, which is none of the rank's work.
-        self._steps[-1].append((self._moments.now(), what[:1] != [CALL], what))
+        self._steps[-1].append((self._moments.now(), what))
 
     def program(self) -> list[list[Any]]:
-        """A step as [WORK, seconds], [PART, name], [CALL, op, bytes, ranks] and [WAIT_FOR, number of the call], in
-        order: work is the median over the steps that do the same as the last one."""
+        """A step as [WORK, seconds], [PART, name], [CALL, op, bytes, ranks, seconds of the call itself] and [WAIT_FOR,
+        number of the call], in order: times are medians over the steps that do the same as the last one."""
         seconds = self._moments.seconds
-        last = [what for *_, what in self._steps[-1]]
-        alike = [step for step in self._steps if [what for *_, what in step] == last]
+        last = [what for _, what in self._steps[-1]]
+        alike = [step for step in self._steps if [what for _, what in step] == last]
         program: list[list[Any]] = []
-        for at, what in enumerate(last):
-            if at and last[at - 1][:1] != [CALL]:
-                took = [seconds(step[at][0]) - seconds(step[at - 1][0]) for step in alike]
-                program.append([WORK, max(0.0, statistics.median(took))])
-            if what and what != [PART, ""]:
-                program.append(what)
+        for at, what in enumerate(last[:-1]):
+            took = statistics.median(seconds(step[at + 1][0]) - seconds(step[at][0]) for step in alike)
+            if what[:1] == [CALL]:
+                program.append([*what, max(0.0, took)])
+                continue
+            program += [[*what]] if what else []
+            program.append([WORK, max(0.0, took)])
         return program
-
-
-def calls_of(program: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    """The calls of a program, in order."""
-    return [event for event in program if event[0] == CALL]

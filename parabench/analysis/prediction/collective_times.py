@@ -7,6 +7,7 @@ the smallest size a call takes what that takes; beyond the largest its bytes cou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,12 @@ from parabench.analysis.collectives.bus import good_sizes, launch_sizes
 from parabench.analysis.session import Session
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.errors import UsageError
+from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.store.results import Results
+
+# What messages are cut to where nothing says (`collectives.wire`).
+PIECE_BYTES = 2 << 20
 
 # How many times the largest measured size is still told of.
 BEYOND = 8
@@ -25,24 +30,28 @@ BEYOND = 8
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An operation by an algorithm among so many ranks."""
+    """An operation by an algorithm among so many ranks, as many of them on each of the nodes."""
 
     op: str
     algorithm: str
     world_size: int
+    nodes: int = 1
 
     def __str__(self) -> str:
-        return f"{self.op} {self.algorithm} among {self.world_size} ranks"
+        return f"{self.op} {self.algorithm} among {ranks_in_words(self.world_size, self.nodes)}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes:
-    """What one collective took: ascending sizes in bytes, and the seconds of a call, over so many launches."""
+    """What one collective took: ascending sizes in bytes, and the seconds of a call, over so many launches, of whose
+    times the logarithms have that standard deviation (NaN of a single one). Its messages are cut to `piece_bytes`."""
 
     collective: Collective
     sizes: Numbers
     seconds: Numbers
     launches: int
+    spread: float = math.nan
+    piece_bytes: int = PIECE_BYTES
 
     def __call__(self, sizes: Numbers) -> Numbers:
         """Seconds of calls of these sizes; infinite for what is more than BEYOND times what was measured."""
@@ -64,23 +73,33 @@ class MeasuredTimes:
 
 def command(collective: Collective) -> str:
     """What measures a collective."""
+    nodes = f" --nnodes {collective.nodes} (on each node)" if collective.nodes > 1 else ""
     return (
         f"parabench collectives --op {collective.op} --algorithm {collective.algorithm} "
-        f"--world-size {collective.world_size}"
+        f"--world-size {collective.world_size}{nodes}"
     )
 
 
 def measured_times(results: Results, sessions: Sequence[Session]) -> dict[Collective, MeasuredTimes]:
-    """What each collective took in the newest of these sessions, oldest first, that measured it on one node in
-    float32; a size's time is the mean on the log scale over launches."""
+    """What each collective took in the newest of these sessions, oldest first, that measured it in float32. A size's
+    time is the mean on the log scale over launches, of a launch the median of its batches: a mean of all calls is what
+    a neighbour's burst makes of it."""
     found: dict[Collective, MeasuredTimes] = {}
     for session in sessions:
         good = good_sizes(launch_sizes(results, session))
-        good = good[(good["nodes"] == 1) & (good["dtype"] == "float32") & (good["redop"] == "sum")]
-        for _, rows in good.groupby(["op", "algorithm", "world_size"]):
+        good = good[(good["dtype"] == "float32") & good["redop"].isin(["sum", "none"])]
+        for _, rows in good.groupby(["op", "algorithm", "world_size", "nodes"]):
             first = rows.iloc[0]
-            collective = Collective(first["op"], first["algorithm"], int(first["world_size"]))
-            means = np.log(rows["launch_call_s"]).groupby(rows["bytes"]).mean().sort_index()
-            sizes, seconds = means.index.to_numpy(dtype=float), np.exp(means.to_numpy(dtype=float))
-            found[collective] = MeasuredTimes(collective, sizes, seconds, int(rows["launch_id"].nunique()))
+            collective = Collective(first["op"], first["algorithm"], int(first["world_size"]), int(first["nodes"]))
+            logs = np.log(rows["p50_s"]).groupby(rows["bytes"])
+            means = logs.mean().sort_index()
+            pieces = rows["piece_bytes"].dropna()
+            found[collective] = MeasuredTimes(
+                collective,
+                means.index.to_numpy(dtype=float),
+                np.exp(means.to_numpy(dtype=float)),
+                int(rows["launch_id"].nunique()),
+                float(np.sqrt(np.mean(logs.var(ddof=1)))),
+                int(pieces.iloc[0]) if len(pieces) else PIECE_BYTES,
+            )
     return found

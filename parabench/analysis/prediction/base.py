@@ -1,0 +1,197 @@
+"""What a store holds that predictions are made of: what ranks compute alone, what collectives take, and trainings that
+a prediction can be held against."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parabench.analysis.launch_number import QUANTILE, device_of
+from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes, measured_times
+from parabench.analysis.prediction.program import Program, program_of
+from parabench.analysis.session import Session, select_session, session_data
+from parabench.analysis.stats.quantiles import Numbers
+from parabench.analysis.tables import numbered, valid_launches
+from parabench.errors import UsageError
+from parabench.plan.case import DEFAULTS, Case
+from parabench.store.columns import Columns, records
+from parabench.store.results import Results
+from parabench.strategies import entry_of
+
+# What of a case changes neither what a rank computes nor what it calls, but how that travels.
+_TRAVELS = ("algorithm", "nodes", "world_size", "ranks_per_node", "global_batch", "data")
+
+# Two stores of one machine: what a suite of several sessions is made of has a launch in each.
+NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What the ranks of one node of `case`, `per_node` of them, compute alone: a step takes `step_s` in each launch
+    that counts. `jitter` are their steps in units of that, each rank by itself. `peak_bytes` is what the rank that
+    holds most held."""
+
+    case: Case
+    program: Program
+    step_s: tuple[float, ...]
+    jitter: Numbers
+    peak_bytes: float
+
+    @property
+    def per_node(self) -> int:
+        """How many of its ranks computed at the same time."""
+        return self.case.world_size // self.case.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A training of several ranks that was measured: its step time, in seconds, over so many launches."""
+
+    case: Case
+    step_s: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """All of it; `sessions` are the names of what it is from."""
+
+    computed: tuple[Computed, ...]
+    collectives: dict[Collective, MeasuredTimes]
+    measured: tuple[Measured, ...]
+    device_bytes: float | None = None
+
+    def of(self, case: Case) -> list[Computed]:
+        """What was computed as the ranks of `case` do: at any number of ranks among which a rank's part is the same."""
+        return [each for each in self.computed if work_of(each.case) == work_of(case)]
+
+    @cached_property
+    def launch_spread(self) -> float:
+        """The standard deviation of the logarithm of a launch's step time, over launches of one case."""
+        logs = [np.log(each.step_s) for each in self.computed if len(each.step_s) > 1]
+        return math.sqrt(float(np.mean([np.var(each, ddof=1) for each in logs]))) if logs else math.nan
+
+
+def work_of(case: Case) -> tuple[Any, ...]:
+    """What two cases have in common whose ranks compute the same: every field but those that only change how it
+    travels, with the samples of a rank for those of a step. Tensor parallel splits what a rank computes by the world
+    size, and DDP's buckets are put together from its gradients."""
+    entry = entry_of(case.strategy)
+    plain: dict[str, Any] = {name: DEFAULTS[name] for name in _TRAVELS if name != "data"}
+    plain["global_batch"] = case.global_batch // case.data_ranks
+    if entry.takes_caps:
+        plain["bucket_mib"] = None
+    split = case.world_size if case.data_ranks == 1 else 1
+    return (split, *replace(case, **plain, no_sync=True).cells().values())
+
+
+def base_of(results: Results) -> Base:
+    """The base that a store holds; of what was measured more than once the newest. Raises UsageError for a store
+    without what ranks compute alone."""
+    rows = records(results.session_columns, ("id", "interleaved"))
+    sessions = [select_session(results, row["id"]) for row in rows if not json.loads(row["interleaved"] or "{}")]
+    computed = [one for session in sessions if session.kind == "compute" for one in _computed(results, session)]
+    if not computed:
+        raise UsageError(f"{results.path} does not tell what a rank computes alone; {NEEDED}")
+    newest = {each.case: each for each in computed}
+    return Base(
+        computed=tuple(newest.values()),
+        collectives=measured_times(results, [each for each in sessions if each.kind == "collectives"]),
+        measured=tuple(measured(results, [each for each in sessions if each.kind == "training"])),
+        device_bytes=_device_bytes(sessions),
+    )
+
+
+def measured(results: Results, sessions: Sequence[Session]) -> list[Measured]:
+    """The trainings of these sessions whose step times count, the newest of each case."""
+    found: dict[str, Measured] = {}
+    for session in sessions:
+        seen = session_data(results, session.id)
+        counts = dict(zip(seen.case_columns["case_id"], seen.case_columns["n_ok"], strict=True))
+        for case, step_s in seen.step_times.items():
+            if case in seen.planned:
+                found[case] = Measured(seen.planned[case], step_s, int(counts[case]))
+    return list(found.values())
+
+
+def _computed(results: Results, session: Session) -> list[Computed]:
+    rows = results.launch_columns
+    own = rows[rows["session_id"] == session.id]
+    gpus = {session.id: bool(session.environment.get("gpus"))}
+    table = numbered(own.assign(launch_id=own["id"]), results.steps_columns, gpus)
+    good = valid_launches(table)
+    peaks = _peaks(results.whole_columns)
+    found = []
+    for name in dict.fromkeys(good["case_id"].tolist()):
+        launches = good[good["case_id"] == name]
+        case = Case.from_dict(json.loads(launches["case_json"][0]))
+        case = replace(case, device=device_of(case.device, gpus[session.id]))
+        told = [json.loads(text) for text in launches["facts"]]
+        ids = launches["launch_id"].tolist()
+        last = next((each for each in reversed(told) if each.get("program")), None)
+        if last is None:
+            continue
+        program = program_of(last["program"][0]["events"], case.world_size, last.get("gradients") or ())
+        step_s = tuple(launches["launch_step_s"].tolist())
+        # Work alone, without what calls that do nothing take, in the time that a step takes with no instrument on.
+        calls_s = sum(event[-1] for event in last["program"][0]["events"] if event[0] == "call")
+        typical = math.exp(float(np.mean(np.log(step_s))))
+        scale = typical / (program.work_s + calls_s)
+        jitter = [_jitter(results, at, each) for at, each in zip(ids, step_s, strict=True)]
+        found.append(
+            Computed(
+                case,
+                program.scaled(scale),
+                step_s,
+                np.concatenate(jitter),
+                max((peaks.get(at, math.nan) for at in ids), default=math.nan),
+            )
+        )
+    return found
+
+
+def _jitter(results: Results, launch: int, step_s: float) -> Numbers:
+    rows = results.columns("sample", f"launch_id = {launch} AND metric = 'step_s' AND phase = 'measure'")
+    found: Numbers = np.asarray(rows["value"], dtype=float) / step_s
+    return found
+
+
+def _peaks(whole: Columns) -> dict[int, float]:
+    """The peak of the memory of each launch's ranks: of a device where there is one, else of the process."""
+    found: dict[int, float] = {}
+    for metric in ("peak_rss_bytes", "peak_allocated_bytes"):
+        rows = whole[(whole["metric"] == metric) & (whole["phase"] != "instrument")]
+        of_metric: dict[int, float] = {}
+        for launch, value in zip(rows["launch_id"].tolist(), rows["value"].tolist(), strict=True):
+            of_metric[launch] = max(of_metric.get(launch, 0.0), value)
+        found |= {launch: value for launch, value in of_metric.items() if value > 0}
+    return found
+
+
+def _device_bytes(sessions: Sequence[Session]) -> float | None:
+    """How much memory the device has that holds least, of the newest session that has some."""
+    for session in reversed(sessions):
+        sizes = [each.get("memory_bytes") for each in session.environment.get("gpus") or []]
+        if known := [float(each) for each in sizes if each]:
+            return min(known)
+    return None
+
+
+def slowest(computed: Computed, ranks: int) -> float:
+    """How many times as long the slowest of `ranks` takes as that of those that were measured, at the quantile that a
+    step time is: the steps of independent ranks are all at most x with the probability of one, to the power of their
+    number."""
+    q = QUANTILE[computed.case.device]
+
+    def of(n: int) -> float:
+        return float(np.quantile(computed.jitter, q ** (1 / n)))
+
+    return max(1.0, of(ranks) / of(computed.per_node)) if len(computed.jitter) else 1.0
+
+
