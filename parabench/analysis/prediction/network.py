@@ -1,8 +1,8 @@
 """How long a collective takes among ranks that are spread over nodes, from how long one message takes on each tier.
 
-A collective takes the sum of its rounds (`schedule`): `times` t(`flows` `share` S), where t(x) is what a message of x
-bytes takes over the round's tier. So flows that share a link take as long as one message of all their bytes, which is
-so where the link, not the ranks, is what limits them.
+A collective takes as long as the longest of its chains (`schedule`), and a chain the sum of its rounds: `times`
+t(`flows` `share` S), where t(x) is what a message of x bytes takes over the round's tier. So flows that share a link
+take as long as one message of all their bytes, which is so where the link, not the ranks, is what limits them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from parabench.analysis.prediction.buckets import SecondsOf
 from parabench.analysis.prediction.collective_times import BEYOND, MeasuredTimes
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Rounds, rounds
+from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Rounds, chains, rounds
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.errors import UsageError
 
@@ -108,21 +108,21 @@ class Extrapolated:
         sizes = np.asarray(sizes, dtype=float)
         # Rounds depend on the size by the number of pieces alone.
         pieces = np.ceil(np.maximum(sizes, 1.0) / self.piece_bytes)
-        lowest, highest = (self.rounds(float(edge) * self.piece_bytes) for edge in (pieces.min(), pieces.max()))
+        lowest, highest = (self.chains(float(edge) * self.piece_bytes) for edge in (pieces.min(), pieces.max()))
         if lowest == highest:
             return self._seconds(lowest, sizes)
         found = np.empty_like(sizes)
         for count in np.unique(pieces):
             alike = pieces == count
-            found[alike] = self._seconds(self.rounds(float(count) * self.piece_bytes), sizes[alike])
+            found[alike] = self._seconds(self.chains(float(count) * self.piece_bytes), sizes[alike])
         return found
 
-    def rounds(self, size: float) -> Rounds:
-        """The rounds of a call of so many bytes. Raises ValueError as a call does."""
-        found = rounds(self.op, self.algorithm, self.world_size, self.ranks_per_node, size, self.piece_bytes)
+    def chains(self, size: float) -> tuple[Rounds, ...]:
+        """The chains of a call of so many bytes. Raises ValueError as a call does."""
+        found = chains(self.op, self.algorithm, self.world_size, self.ranks_per_node, size, self.piece_bytes)
         if found is None:
             raise ValueError(f"{self.op} {self.algorithm} has no schedule")
-        if lacking := {each.tier for each in found} - set(self.links):
+        if lacking := {each.tier for chain in found for each in chain} - set(self.links):
             raise ValueError(f"{self.op} {self.algorithm} also goes {' and '.join(sorted(lacking))}")
         return found
 
@@ -130,14 +130,17 @@ class Extrapolated:
         """By tier, the bytes of the smallest and largest message of a call where they are not between those that its
         link knows."""
         found: dict[str, tuple[float, float]] = {}
+        rounds_of_all = [each for chain in self.chains(size) for each in chain]
         for tier in (WITHIN, BETWEEN):
-            messages = [each.flows * each.share * size for each in self.rounds(size) if each.tier == tier]
+            messages = [each.flows * each.share * size for each in rounds_of_all if each.tier == tier]
             if messages and (min(messages) < self.links[tier].least or max(messages) > self.links[tier].most):
                 found[tier] = min(messages), max(messages)
         return found
 
-    def _seconds(self, found: Rounds, sizes: Numbers) -> Numbers:
-        total = np.zeros_like(sizes)
-        for each in found:
-            total += each.times * self.links[each.tier].seconds(each.flows * each.share * sizes)
-        return total
+    def _seconds(self, found: tuple[Rounds, ...], sizes: Numbers) -> Numbers:
+        totals = [np.zeros_like(sizes) for _ in found]
+        for total, chain in zip(totals, found, strict=True):
+            for each in chain:
+                total += each.times * self.links[each.tier].seconds(each.flows * each.share * sizes)
+        longest: Numbers = np.max(totals, axis=0)
+        return longest

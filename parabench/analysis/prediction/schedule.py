@@ -7,7 +7,7 @@ rounds follow the source of `parabench/collectives`; the tests count the same me
 
 `native` is gloo's own: a ring for all_reduce and all_gather, a binomial tree for broadcast (pytorch/gloo,
 gloo/allreduce.cc, allgather.cc, broadcast.cc), and for reduce_scatter torch reduces the whole buffer by all_reduce
-(pytorch/pytorch, pull request 118911). Closed forms: no rank is visited, with one exception (`_crossings`).
+(pytorch/pytorch, pull request 118911). Closed forms: no rank is visited, with one exception (`tree_edges.crossings`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-import numpy as np
-
+from parabench.analysis.prediction.tree_edges import crossings, log2, messages_out
 from parabench.collectives import levels_of
 
 WITHIN, BETWEEN = "within a node", "between nodes"
@@ -84,6 +82,25 @@ def rounds(
     if algorithm not in _FLAT:
         return None
     return tuple(_flat(op, algorithm, shape))
+
+
+def chains(
+    op: str, algorithm: str, world_size: int, ranks_per_node: int, size: float, piece_bytes: int
+) -> tuple[Rounds, ...] | None:
+    """Rounds of which the longest are what a call takes; arguments and errors are those of `rounds`.
+
+    A ring's ranks do not wait for one another's rounds: while one part is between nodes others go on within. So what
+    takes longest is either a part's own way, which crosses at each g-th hop, or the link, which carries g parts for
+    each hop of that part across. All else is one chain.
+    """
+    found = rounds(op, algorithm, world_size, ranks_per_node, size, piece_bytes)
+    goes_round = algorithm in ("ring", "native")
+    if not found or not goes_round or op == "broadcast" or not 1 < ranks_per_node < world_size:
+        return None if found is None else (found,)
+    hops, share = found[0].times, found[0].share
+    crossed = math.ceil(hops / ranks_per_node)
+    way = Round(crossed, share, BETWEEN), Round(hops - crossed, share, WITHIN)
+    return way, (Round(crossed, share, BETWEEN, hops / crossed),)
 
 
 def _flat(op: str, algorithm: str, at: _Shape) -> Iterator[Round]:
@@ -163,7 +180,7 @@ def _tree(op: str, at: _Shape) -> Iterator[Round]:
 def _one_tree(at: _Shape) -> Iterator[Round]:
     """A rank passes each piece to two children, one after the other; up to 3 ranks the tree is a chain. The last piece
     then goes down the tree."""
-    k, depth, high = at.pieces(), _log2(at.n), _log2(at.m)
+    k, depth, high = at.pieces(), log2(at.n), log2(at.m)
     children, last = (2, 2 * depth - 3) if at.n > 3 else (1, depth - 1)
     if at.m == 1:
         yield Round(children, 1, WITHIN, pieces=k)
@@ -182,7 +199,7 @@ def _double_tree(at: _Shape) -> Iterator[Round]:
     """Two trees of half the bytes each: an inner rank takes from two children and gives to them. The first piece climbs
     and the last descends before and after that; so many single messages were counted on the simulated wire, one port
     a rank, where all is one piece (`cost_formula` leaves them out)."""
-    k, depth, high = at.pieces(0.5), _log2(at.n), _log2(at.m)
+    k, depth, high = at.pieces(0.5), log2(at.n), log2(at.m)
     stream, alone = {2: (2, 0), 3: (3, 2)}.get(at.n, (4, 4 * depth - 6))
     if at.m == 1 or at.g == 1:
         yield Round(stream, 1 / 2, at.across, pieces=k)
@@ -190,7 +207,7 @@ def _double_tree(at: _Shape) -> Iterator[Round]:
         return
     far = 4 if at.m > 3 else 2
     crossed = min(alone, 4 * high - 2)
-    yield Round(far, 1 / 2, BETWEEN, _crossings(at.n, at.g) / far, pieces=k)
+    yield Round(far, 1 / 2, BETWEEN, crossings(at.n, at.g) / far, pieces=k)
     yield Round(stream - far, 1 / 2, WITHIN, pieces=k)
     yield Round(crossed, 1 / 2 / k, BETWEEN)
     yield Round(alone - crossed, 1 / 2 / k, WITHIN)
@@ -200,43 +217,14 @@ def _trees_of_all(op: str, at: _Shape) -> Iterator[Round]:
     """Part r goes up or down the tree of rank r. That all trees' messages wait for one another was counted
     (`cost_formula`); as many of these rounds cross as do of all messages, several at once where more bytes cross than
     that."""
-    depth = _log2(at.n)
+    depth = log2(at.n)
     total = at.n * (depth - 1) / (2 if op == "reduce_scatter" else 1) + 1
     if at.m == 1:
         yield Round(total, 1 / at.n, WITHIN)
         return
-    crossed = total * _messages_out(at.n, at.g) / (at.g * (at.n - 1))
+    crossed = total * messages_out(at.n, at.g) / (at.g * (at.n - 1))
     yield Round(crossed, 1 / at.n, BETWEEN, max(1.0, at.g * (at.n - 1) / total))
     yield Round(total - crossed, 1 / at.n, WITHIN)
-
-
-def _messages_out(n: int, g: int) -> int:
-    """How many messages of trees with every rank as root leave a node. A rank's parent is as far as its lowest bit
-    counts, and over all roots every place between two nodes is met equally often."""
-    heights = range((n - 1).bit_length())
-    return sum(((n - 1 >> h) - (n - 1 >> h + 1)) * min(1 << h, g, n - (1 << h)) for h in heights)
-
-
-def _crossings(n: int, g: int) -> int:
-    """How many edges of the double tree end in the node where most do, of several nodes of at least two ranks. Known
-    where g is a power of two; else counted, once for each shape."""
-    if g & (g - 1) == 0:
-        return 4 if n // g <= 3 else 6 if n // g % 2 == 0 else 8
-    return _counted_crossings(n, g)
-
-
-@lru_cache(maxsize=256)
-def _counted_crossings(n: int, g: int) -> int:
-    even = n - n % 2
-    ranks = np.arange(1, even)
-    lowest = ranks & -ranks
-    above = ranks - lowest | lowest << 1
-    parents = np.where(above < even, above, ranks - lowest)
-    # The second tree mirrors the first; of an odd number of ranks the last is a leaf of both roots.
-    odd = [(n - 1, root) for root in (0, even - 1) if n % 2]
-    edges = np.vstack([np.column_stack((ranks, parents)), even - 1 - np.column_stack((ranks, parents)), *odd]) // g
-    crossing = edges[edges[:, 0] != edges[:, 1]]
-    return int(np.bincount(crossing.ravel()).max())
 
 
 def _binomial(op: str, at: _Shape) -> Iterator[Round]:
@@ -244,13 +232,9 @@ def _binomial(op: str, at: _Shape) -> Iterator[Round]:
     if op != "broadcast":
         yield from _ring("all_reduce" if op == "reduce_scatter" else op, at)
         return
-    inside = _log2(at.g)
+    inside = log2(at.g)
     yield Round(inside, 1, WITHIN)
-    yield Round(_log2(at.n) - inside, 1, BETWEEN, at.g)
-
-
-def _log2(n: int) -> int:
-    return (n - 1).bit_length()
+    yield Round(log2(at.n) - inside, 1, BETWEEN, at.g)
 
 
 _FLAT = {

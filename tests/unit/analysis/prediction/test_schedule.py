@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import lru_cache
 
 import pytest
-import torch
-from torch.distributed import ReduceOp
 
+from message_logs import BYTES, sent
 from parabench.analysis.collectives.cost_formula import NODE, terms
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, rounds
-from parabench.collectives import LEVELS, wire
-from parabench.collectives.algorithm import make, reduction
-from parabench.collectives.simulated import Record, Simulation
+from parabench.collectives import LEVELS
+from parabench.collectives.simulated import Record
 from parabench.collectives.simulated import rounds as logical_times
 from parabench.errors import UsageError
 from parabench.plan.collective_case import OPS
 
 MIB = 1 << 20
-# Divides by every number of ranks here, and by the pieces of halves and quarters.
-NUMEL = 6720
-BYTES = 8 * NUMEL
 SHAPES = [(n, g) for n, g in itertools.product((2, 4, 8, 16), (1, 2, 4)) if g < n]
 TWO_LEVELS = ("two_level", "two_level(tree,halving_doubling)", "two_level(parameter_server,tree)")
-
-
-@lru_cache(maxsize=512)
-def sent(op: str, algorithm: str, n: int, g: int | None, piece_bytes: int) -> Record[None]:
-    """All messages of one call."""
-    made, sum_of = make(algorithm, g), reduction(ReduceOp.SUM, n)
-    flat = lambda count=NUMEL: torch.ones(count, dtype=torch.int64)  # noqa: E731
-    work = {
-        "all_reduce": lambda w: made.all_reduce(w, flat(), sum_of),
-        "reduce_scatter": lambda w: made.reduce_scatter(w, flat(NUMEL // n), flat(), sum_of),
-        "all_gather": lambda w: made.all_gather(w, flat(), flat(NUMEL // n)),
-        "broadcast": lambda w: made.broadcast(w, flat(), 0),
-    }[op]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "PIECE_BYTES", piece_bytes)
-        return Simulation(n).run(work)
 
 
 def link_bytes(record: Record[None], n: int, g: int, *, node: int | None = None) -> int:
