@@ -10,6 +10,7 @@ import pytest
 from message_logs import BYTES, sent
 from parabench.analysis.collectives.cost_formula import NODE, terms
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, rounds
+from parabench.analysis.prediction.tree_edges import messages_out
 from parabench.collectives import LEVELS
 from parabench.collectives.simulated import Record
 from parabench.collectives.simulated import rounds as logical_times
@@ -142,7 +143,7 @@ PIPELINED = {("tree", "all_reduce"), ("tree", "broadcast"), ("ring", "broadcast"
 
 def piece_of(op: str, algorithm: str) -> int:
     """Small where pieces follow one another, so that the last one, which goes on alone, does not count."""
-    return BYTES // 200 if (algorithm, op) in PIPELINED or "tree)" in algorithm else BYTES
+    return BYTES // 160 if (algorithm, op) in PIPELINED or "tree)" in algorithm else BYTES
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -185,6 +186,14 @@ def test_a_tree_between_nodes_of_any_size_sends_as_many_bytes(n, g):
     stream = [each for each in rounds("all_reduce", "tree", n, g, BYTES, piece) if each.pieces > 1]
     link = link_bytes(sent("all_reduce", "tree", n, None, piece), n, g)
     assert across(tuple(stream)) * BYTES == pytest.approx(link, rel=0.01)
+
+
+@pytest.mark.parametrize(("n", "g"), [(6, 3), (9, 3), (12, 6), (14, 7), (10, 5), (12, 4)])
+def test_trees_of_all_ranks_send_as_many_messages_out_of_a_node_of_any_size(n, g):
+    record = sent("reduce_scatter", "tree", n, None, BYTES)
+    for node in range(n // g):
+        out = [m for m in record.messages if m.src // g == node and m.dst // g != node]
+        assert len(out) == messages_out(n, g)
 
 
 def test_ten_thousand_ranks_are_no_more_rounds_than_a_hundred():
