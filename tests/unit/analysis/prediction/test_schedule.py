@@ -188,7 +188,7 @@ def test_a_tree_between_nodes_of_any_size_sends_as_many_bytes(n, g):
     assert across(tuple(stream)) * BYTES == pytest.approx(link, rel=0.01)
 
 
-@pytest.mark.parametrize(("n", "g"), [(6, 3), (9, 3), (12, 6), (14, 7), (10, 5), (12, 4)])
+@pytest.mark.parametrize(("n", "g"), [(6, 3), (15, 5), (12, 6), (14, 7), (10, 5), (12, 4)])
 def test_trees_of_all_ranks_send_as_many_messages_out_of_a_node_of_any_size(n, g):
     record = sent("reduce_scatter", "tree", n, None, BYTES)
     for node in range(n // g):
