@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FakeProcessGroup
-from torch.distributed import HashStore, ProcessGroup, Work
+from torch._C._distributed_c10d import FakeProcessGroup, HashStore
+from torch.distributed import ProcessGroup, Work
 
 from parabench.collectives.algorithm import Algorithm
 from parabench.collectives.async_queue import FutureWork
@@ -62,9 +62,7 @@ def _sent(_: Wire, __: Tensor, ___: int) -> None:
     pass
 
 
-ALONE = Algorithm(
-    name=BACKEND, all_reduce=_reduced, reduce_scatter=_scattered, all_gather=_gathered, broadcast=_sent
-)
+ALONE = Algorithm(name=BACKEND, all_reduce=_reduced, reduce_scatter=_scattered, all_gather=_gathered, broadcast=_sent)
 
 
 class _Work(FutureWork):

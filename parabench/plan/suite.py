@@ -125,7 +125,9 @@ def load_suite(name: str) -> Suite:
 
 
 def _suite(path: Path, content: Mapping[str, Any]) -> Suite:
-    each = {machine: (_sweeps(content, machine), _protocol(content, machine)) for machine in MACHINES}
+    each = {
+        machine: (_sweeps(content, machine), _protocol(content, machine, "PROTOCOL", Protocol)) for machine in MACHINES
+    }
     question = content.get("__doc__")
     if not is_text(question) or not str(question).strip():
         raise UsageError("it has no docstring; begin it with the question that it answers")
@@ -155,7 +157,7 @@ def _sweeps(content: Mapping[str, Any], machine: str, name: str = "CASES") -> tu
     return sweeps
 
 
-def _protocol(content: Mapping[str, Any], machine: str, name: str = "PROTOCOL", kind: type[P] = Protocol) -> P:
+def _protocol(content: Mapping[str, Any], machine: str, name: str, kind: type[P]) -> P:
     protocol = _given(content, name, machine, kind())
     if type(protocol) is not kind:
         raise UsageError(f"{name} must be a {kind.__name__}(warmup=..., steps=..., launches=...)")

@@ -136,10 +136,7 @@ class TrainingRequest(Request):
         suite = load_suite(self.suite) if self.suite is not None else None
         if suite is None or not (suite.compute or suite.collectives):
             return (self,)
-        common = {
-            "argv": self.argv, "out": self.out, "seed": self.seed, "label": self.label, "resume": self.resume,
-            "cluster": self.cluster, "part_of": self.suite,
-        }  # fmt: skip
+        common: dict[str, Any] = {name: getattr(self, name) for name in _OF_PARTS} | {"part_of": self.suite}
         parts: list[Request] = []
         if suite.compute:
             given = {name: value for name, value in self.fields_of(ComputeProtocol).items() if name not in _TURNS}
@@ -147,7 +144,9 @@ class TrainingRequest(Request):
         if suite.collectives:
             devices = dict(each.split("=", 1) for each in self.axes if each.startswith(("device=", "threads=")))
             parts.append(CollectivesRequest(**common, options={**suite.collectives, **devices}))
-        return (*parts, replace(self, part_of=self.suite))
+        # Trainings have as many ranks as there are here; that of more is what is to be predicted.
+        here = tuple(each for each in self.axes if not (suite.compute and each.startswith("world_size=")))
+        return (*parts, replace(self, axes=here, part_of=self.suite))
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         if self.suite is not None:
@@ -164,6 +163,9 @@ class TrainingRequest(Request):
                 f"{self.option_of(name)} cannot change a session that is resumed as it was planned; drop it"
             )
 
+
+# What the sessions of a suite have in common.
+_OF_PARTS = ("argv", "out", "seed", "label", "resume", "cluster")
 
 # How trainings take turns, and how often each is launched, is no matter of what each rank computes.
 _TURNS = {name for name, each in option_fields(Protocol).items() if each.field.role == TURNS} | {"launches"}
@@ -256,20 +258,20 @@ def axes_of(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     return axes
 
 
-def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, ComputeProtocol]:
+def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
     A case of more ranks than this machine has devices, or cores, is one of several nodes like it, of which the ranks of
     one are measured.
     """
-    # What else is asked of a world size is asked of trainings.
-    overrides = {name: values for name, values in axes_of(request.axes).items() if name != "world_size"}
-    device = resolve_device(*(overrides.get("device") or ("auto",))[:1], "auto", machine)["device"]
+    overrides = axes_of(request.axes)
+    asked = overrides.pop("world_size", None)
+    device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
     here = len(machine.gpus) if device == accelerator.TYPE else machine.cores
     sweeps = [
         Sweep({**each.axes, "world_size": (size,), "nodes": (nodes_of(size, here),)})
         for each in suite.compute
-        for size in each.axes.get("world_size", (1,))
+        for size in asked or each.axes.get("world_size", (1,))
     ]
     others = replace(machine, nodes=max(each.axes["nodes"][0] for each in sweeps))
     of_compute = replace(suite, sweeps=tuple(sweeps), others={})

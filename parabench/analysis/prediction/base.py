@@ -91,20 +91,28 @@ def work_of(case: Case) -> tuple[Any, ...]:
     return (split, *replace(case, **plain, no_sync=True).cells().values())
 
 
-def base_of(results: Results) -> Base:
-    """The base that a store holds; of what was measured more than once the newest. Raises UsageError for a store
-    without what ranks compute alone."""
-    rows = records(results.session_columns, ("id", "interleaved"))
-    sessions = [select_session(results, row["id"]) for row in rows if not json.loads(row["interleaved"] or "{}")]
-    computed = [one for session in sessions if session.kind == "compute" for one in _computed(results, session)]
+def base_of(stores: Sequence[Results]) -> Base:
+    """The base that stores hold together; of what was measured more than once the newest. Raises UsageError where none
+    tells what ranks compute alone."""
+    computed: list[Computed] = []
+    trainings: list[Measured] = []
+    collectives: dict[Collective, MeasuredTimes] = {}
+    room: float | None = None
+    for results in stores:
+        rows = records(results.session_columns, ("id", "interleaved"))
+        sessions = [select_session(results, row["id"]) for row in rows if not json.loads(row["interleaved"] or "{}")]
+        computed += [one for each in sessions if each.kind == "compute" for one in _computed(results, each)]
+        collectives |= measured_times(results, [each for each in sessions if each.kind == "collectives"])
+        trainings += measured(results, [each for each in sessions if each.kind == "training"])
+        room = _device_bytes(sessions) or room
     if not computed:
-        raise UsageError(f"{results.path} does not tell what a rank computes alone; {NEEDED}")
-    newest = {each.case: each for each in computed}
+        there = " and ".join(str(each.path) for each in stores)
+        raise UsageError(f"{there} does not tell what a rank computes alone; {NEEDED}")
     return Base(
-        computed=tuple(newest.values()),
-        collectives=measured_times(results, [each for each in sessions if each.kind == "collectives"]),
-        measured=tuple(measured(results, [each for each in sessions if each.kind == "training"])),
-        device_bytes=_device_bytes(sessions),
+        computed=tuple({each.case: each for each in computed}.values()),
+        collectives=collectives,
+        measured=tuple({each.case: each for each in trainings}.values()),
+        device_bytes=room,
     )
 
 
@@ -193,5 +201,3 @@ def slowest(computed: Computed, ranks: int) -> float:
         return float(np.quantile(computed.jitter, q ** (1 / n)))
 
     return max(1.0, of(ranks) / of(computed.per_node)) if len(computed.jitter) else 1.0
-
-
