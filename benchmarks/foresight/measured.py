@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,13 @@ from benchmarks.foresight.machines import IDLE, STORE
 from parabench.analysis.launch_number import launch_number
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.results import load
+from parabench.store.record import FIRST_BLOCK, Phase, Status
+from parabench.store.results import Results, load
 
 # With less of the CPU's time idle ranks wait for cores, and not for timers and links only.
 LEAST_IDLE = 0.25
+
+Window = tuple[float, float]
 
 
 @dataclass(slots=True)
@@ -62,25 +64,36 @@ def measured(folder: Path) -> list[Measured]:
     steps: dict[int, list[float]] = defaultdict(list)
     for launch, seconds in zip(results.steps["launch_id"], results.steps["step_s"], strict=True):
         steps[launch].append(seconds)
+    calls = _calls(results)
     cases: dict[str, Measured] = {}
-    for row in results.launch[results.launch["block"] >= FIRST_BLOCK].to_dict("records"):
-        fields = json.loads(row["case_json"])
+    launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
+    for launch, text, status, told in launches[["id", "case_json", "status", "facts"]].itertuples(index=False):
+        fields = json.loads(text)
         case = CollectiveCase.from_dict(fields) if "op" in fields else Case.from_dict(fields)
         found = cases.setdefault(case.id, Measured(case))
         found.launches += 1
-        if row["status"] == Status.OK:
-            found.idle.append(idle_share(watched, row))
-            seconds = launch_number(steps[row["id"]], case.device)
-            found.steps_s += [] if seconds is None else [seconds]
+        if status != Status.OK:
+            continue
+        phases = json.loads(told).get("phases", {})
+        found.idle.append(idle_share(watched, [phases[Phase.MEASURE]] if phases else calls[launch]))
+        seconds = launch_number(steps[launch], case.device)
+        found.steps_s += [] if seconds is None else [seconds]
     return list(cases.values())
 
 
-def idle_share(watched: dict[str, npt.NDArray[np.float64]], launch: dict[str, Any]) -> float:
-    """That of the measured steps of a launch, or of the whole of it where it has no steps."""
-    window = json.loads(launch["facts"]).get("phases", {}).get("measure")
-    clock = watched["clock_s"]
-    if window is None:
-        began = datetime.fromisoformat(launch["started_utc"]).timestamp()
-        clock, window = watched["utc_s"], (began, began + launch["wall_s"])
-    idle, every = (np.diff(np.interp(window, clock, watched[name]))[0] for name in ("idle_s", "all_s"))
-    return float(idle / every) if every > 0 else float("nan")
+def _calls(results: Results) -> dict[int, list[Window]]:
+    """When rank 0 of each launch timed single collectives."""
+    windows: dict[int, list[Window]] = defaultdict(list)
+    rows = results.collective
+    rows = rows[(rows["rank"] == 0) & (rows["phase"] == Phase.MEASURE) & rows["duration_s"].notna()]
+    for launch, start, seconds, calls in rows[["launch_id", "start_s", "duration_s", "calls"]].itertuples(index=False):
+        windows[launch].append((start, start + seconds * calls))
+    return windows
+
+
+def idle_share(watched: Mapping[str, npt.NDArray[np.float64]], windows: Iterable[Window]) -> float:
+    """That of all windows together; not a number where they have no length."""
+    begin_end = np.array(list(windows)).reshape(-1, 2)
+    moments = watched["clock_s"]
+    idle_s, all_s = (float(np.diff(np.interp(begin_end, moments, watched[name])).sum()) for name in ("idle_s", "all_s"))
+    return idle_s / all_s if all_s > 0 else math.nan
