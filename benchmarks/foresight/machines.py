@@ -96,16 +96,28 @@ class Session:
             return _ended(drivers)
 
 
-def trainings(name: str, machine: Machine, sweeps: Sequence[Mapping[str, Any]], **protocol: Any) -> Session:
-    """A session of the timed model: cases of one sample a rank, each with launches of its own."""
+def trainings(
+    name: str,
+    machine: Machine,
+    sweeps: Sequence[Mapping[str, Any]],
+    compute: Sequence[Mapping[str, Any]] = (),
+    **protocol: Any,
+) -> Session:
+    """A session of the timed model: cases of one sample a rank, each with launches of its own; before it one of what
+    ranks `compute` alone."""
     cases = [{"world_size": machine.ranks} | dict(axes) for axes in sweeps]
     lines = [
         f'"""How long does a step take on {machine}?"""',
-        "from parabench import Protocol, sweep",
+        "from parabench import ComputeProtocol, Protocol, sweep",
         f"COMMON = dict(model={MODEL!r}, data='synthetic', batch_per_rank=1)",
         f"CASES = [sweep(**COMMON, **axes) for axes in {cases!r}]",
         f"PROTOCOL = Protocol(rounds=0, **{protocol!r})",
     ]
+    if compute:
+        lines += [
+            f"COMPUTE = [sweep(**COMMON, **axes) for axes in {list(compute)!r}]",
+            f"COMPUTE_PROTOCOL = ComputeProtocol(**{protocol!r})",
+        ]
     return Session(name, machine, ("run",), "\n".join(lines) + "\n")
 
 

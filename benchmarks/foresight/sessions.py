@@ -21,6 +21,13 @@ PAIR: Sweeps = (
     {"strategy": ("fsdp", "zero1", "tp")},
 )
 
+# What a rank of more computes alone. Tensor parallel and ZeRO divide it otherwise at each number of ranks.
+COMPUTE: Sweeps = (
+    {"strategy": "ddp", "world_size": 2},
+    {"strategy": ("fsdp", "zero1"), "world_size": (2, 4, 8, 16)},
+    {"strategy": "tp", "world_size": (2, 4, 8)},
+)
+
 # What is held out, in parts of which a machine has some.
 DDP: Mapping[str, Any] = {"strategy": "ddp"}
 FSDP: Mapping[str, Any] = {"strategy": "fsdp"}
@@ -38,7 +45,7 @@ def base() -> list[Session]:
     pairs = [Machine(1, 2), *(Machine(2, 1, rate) for rate in RATES)]
     protocol = {"warmup": 2, "steps": 8, "launches": 3, "instrumented": 4}
     return [
-        trainings("train-1x1", Machine(1, 1), [{"strategy": "single"}], **protocol),
+        trainings("train-1x1", Machine(1, 1), [{"strategy": "single"}], COMPUTE, **protocol),
         *(trainings(f"train-{pair}", pair, PAIR, **protocol) for pair in pairs),
         *(_collectives(pair) for pair in pairs),
     ]
