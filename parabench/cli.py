@@ -31,6 +31,7 @@ COMMANDS = {
     "export": "Write one instrumented step as a Perfetto trace.",
     "history": "Show when the step time of each case changed.",
     "list": "Show suites, strategies, algorithms and models.",
+    "predict": "Predict step times of more ranks, other links, other buckets.",
     "referee": "Keep a change or discard it, in a series of them.",
     "report": "Write the HTML report of a store.",
     "run": "Measure a suite and write the report.",
@@ -41,7 +42,7 @@ MODULES = {"referee": "ab"}
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.
-ANSWERING = ("best", "compare", "history", "report")
+ANSWERING = ("best", "compare", "history", "predict", "report")
 GARBAGE_AFTER = 100_000
 
 

@@ -104,6 +104,19 @@ def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     return parse_field(AXES[name], text)
 
 
+def parse_axes(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """{axis: values} of what was given as AXIS=V1,V2. Raises UsageError."""
+    axes: dict[str, tuple[Any, ...]] = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
+        if name in axes:
+            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
+        axes[name] = parse_axis(name, values)
+    return axes
+
+
 def shipped() -> dict[str, Path]:
     """The suites that parabench ships: {name: file}."""
     with as_file(files("parabench.suites")) as folder:

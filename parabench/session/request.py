@@ -3,7 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
 from parabench.plan.resolve import resolve_device
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axis
+from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
 
@@ -210,7 +210,7 @@ def plan_training(
     request: TrainingRequest, suite: Suite, machine: Machine, turns: bool = False
 ) -> Planned[Any, Protocol]:
     """The plan that the request makes of the suite; with `turns` its cases may share launches. Raises UsageError."""
-    overrides = axes_of(request.axes)
+    overrides = parse_axes(request.axes)
     suite = suite.on(kind_of(machine, overrides))
     protocol = protocol_of(request, suite.protocol)
     if not turns or (protocol.launches is not None and protocol.rounds is None):
@@ -245,26 +245,13 @@ def plan_training(
     )
 
 
-def axes_of(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """{axis: values} of what was given as AXIS=V1,V2. Raises UsageError."""
-    axes: dict[str, tuple[Any, ...]] = {}
-    for text in given:
-        name, equals, values = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text!r}: give AXIS=VALUE, as in --set world_size=2")
-        if name in axes:
-            raise UsageError(f"axis {name!r} is given twice; give all its values at once: --set {name}=A,B")
-        axes[name] = parse_axis(name, values)
-    return axes
-
-
 def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
     A case of more ranks than this machine has devices, or cores, is one of several nodes like it, of which the ranks of
     one are measured.
     """
-    overrides = axes_of(request.axes)
+    overrides = parse_axes(request.axes)
     asked = overrides.pop("world_size", None)
     device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
     here = len(machine.gpus) if device == accelerator.TYPE else machine.cores

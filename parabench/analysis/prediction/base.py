@@ -95,31 +95,37 @@ def base_of(stores: Sequence[Results]) -> Base:
     """The base that stores hold together; of what was measured more than once the newest. Raises UsageError where none
     tells what ranks compute alone."""
     computed: list[Computed] = []
-    trainings: list[Measured] = []
+    measured: list[Measured] = []
     collectives: dict[Collective, MeasuredTimes] = {}
     room: float | None = None
     for results in stores:
-        rows = records(results.session_columns, ("id", "interleaved"))
-        sessions = [select_session(results, row["id"]) for row in rows if not json.loads(row["interleaved"] or "{}")]
-        computed += [one for each in sessions if each.kind == "compute" for one in _computed(results, each)]
-        collectives |= measured_times(results, [each for each in sessions if each.kind == "collectives"])
-        trainings += measured(results, [each for each in sessions if each.kind == "training"])
-        room = _device_bytes(sessions) or room
+        own = sessions_of(results, "compute")
+        computed += [one for each in own for one in _computed(results, each)]
+        collectives |= measured_times(results, sessions_of(results, "collectives"))
+        measured += trainings(results)
+        room = _device_bytes(own) or room
     if not computed:
         there = " and ".join(str(each.path) for each in stores)
         raise UsageError(f"{there} does not tell what a rank computes alone; {NEEDED}")
     return Base(
         computed=tuple({each.case: each for each in computed}.values()),
         collectives=collectives,
-        measured=tuple({each.case: each for each in trainings}.values()),
+        measured=tuple({each.case: each for each in measured}.values()),
         device_bytes=room,
     )
 
 
-def measured(results: Results, sessions: Sequence[Session]) -> list[Measured]:
-    """The trainings of these sessions whose step times count, the newest of each case."""
+def sessions_of(results: Results, kind: str) -> list[Session]:
+    """The sessions of that kind in a store, oldest first, but for those that took turns with another."""
+    rows = records(results.session_columns, ("id", "interleaved"))
+    every = [select_session(results, row["id"]) for row in rows if not json.loads(row["interleaved"] or "{}")]
+    return [each for each in every if each.kind == kind]
+
+
+def trainings(results: Results) -> list[Measured]:
+    """The trainings of a store whose step times count, the newest of each case."""
     found: dict[str, Measured] = {}
-    for session in sessions:
+    for session in sessions_of(results, "training"):
         seen = session_data(results, session.id)
         counts = dict(zip(seen.case_columns["case_id"], seen.case_columns["n_ok"], strict=True))
         for case, step_s in seen.step_times.items():

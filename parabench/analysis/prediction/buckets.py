@@ -68,28 +68,42 @@ def reduced(gradients: Sequence[Gradient], caps: Sequence[int], seconds: Seconds
     return Buckets(tuple(sizes), end)
 
 
-def best(gradients: Sequence[Gradient], seconds: SecondsOf) -> Buckets:
-    """The buckets with which the last is reduced first, of all ways to cut `gradients`, by readiness, into buckets.
+def best(gradients: Sequence[Gradient], seconds: SecondsOf, slack: float = 0.0) -> Buckets:
+    """The buckets with which the last is reduced first, of all ways to cut `gradients`, by readiness, into buckets; of
+    those that need no more than `slack`, a fraction, more than that the ones of the fewest buckets.
 
     Dynamic programming: where the first gradients are reduced at time e, those up to the next cut are at max(e, the
     last of them is ready) + what their bytes take, which no later e makes earlier. So of the ways to reduce the first
-    gradients only the earliest counts, and as many steps as pairs of gradients find the best of all (the idea is that
-    of merged gradients: S. Shi, X. Chu and B. Li, "MG-WFBP: Efficient data communication for distributed synchronous
-    SGD algorithms", INFOCOM 2019). Raises ValueError for no gradient.
+    gradients in so many buckets only the earliest counts (the idea is that of merged gradients: S. Shi, X. Chu and
+    B. Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms", INFOCOM 2019). Raises
+    ValueError for no gradient.
     """
     if not gradients:
         raise ValueError("there is no gradient to reduce")
+    n = len(gradients)
     before = np.concatenate([[0.0], np.cumsum([float(each.bytes) for each in gradients])])
-    ends, cuts = np.zeros(len(gradients) + 1), np.zeros(len(gradients) + 1, dtype=np.int64)
-    ready = 0.0
-    for at, gradient in enumerate(gradients, 1):
-        ready = max(ready, gradient.ready_s)
-        found = np.maximum(ends[:at], ready) + seconds(before[at] - before[:at])
-        cuts[at] = int(np.argmin(found))
-        ends[at] = found[cuts[at]]
+    ready = np.maximum.accumulate([each.ready_s for each in gradients])
+    # Row `at` is of buckets that end with gradient `at`: what they take by the gradient before their first.
+    takes = [seconds(before[at] - before[:at]) for at in range(1, n + 1)]
+    ends, cuts = np.full(n + 1, np.inf), list[list[int]]()
+    ends[0] = 0.0
+    found: list[Numbers] = []
+    for _ in range(n):
+        last, ends, cut = ends, np.full(n + 1, np.inf), [0] * (n + 1)
+        for at in range(1, n + 1):
+            reached = np.maximum(last[:at], ready[at - 1]) + takes[at - 1]
+            cut[at] = int(np.argmin(reached))
+            ends[at] = reached[cut[at]]
+        cuts.append(cut)
+        found.append(ends)
+        # One bucket more is no help where even the earliest of all ways, which waits for nothing, is not earlier.
+        if len(found) > 1 and all(found[-1][1:] >= np.minimum.reduce(found[:-1])[1:]):
+            break
+    soonest = min(float(each[n]) for each in found)
+    count = next(k for k, each in enumerate(found) if each[n] <= soonest * (1 + slack))
     sizes: list[int] = []
-    at = len(gradients)
-    while at:
-        sizes.append(int(before[at] - before[cuts[at]]))
-        at = int(cuts[at])
-    return Buckets(tuple(reversed(sizes)), float(ends[-1]))
+    at, end = n, float(found[count][n])
+    for cut in reversed(cuts[: count + 1]):
+        sizes.append(int(before[at] - before[cut[at]]))
+        at = cut[at]
+    return Buckets(tuple(reversed(sizes)), end)

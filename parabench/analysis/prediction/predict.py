@@ -189,7 +189,12 @@ class Predictor:
 
     def _step(self, case: Case, computed: Computed, work: float = 1.0, travel: float = 1.0) -> _Step:
         """The step, corrected by what was measured; `work` and `travel` are how many times as long both take."""
-        return self._alone(case, computed, self.contention, work * self.correction.get(case.strategy, 1.0), travel)
+        corrected = work * self.correction.get(case.strategy, 1.0)
+        return self._alone(case, computed, self.contention, corrected, travel)
+
+    def work(self, case: Case, computed: Computed) -> float:
+        """How many times as long a rank of the case computes as one that was alone."""
+        return self.correction.get(case.strategy, 1.0) * slowest(computed, case.world_size)
 
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0

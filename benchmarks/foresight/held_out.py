@@ -1,0 +1,149 @@
+"""How right predictions are of what they have not seen: step times of `benchmarks.foresight.truth`.
+
+    python -m benchmarks.foresight.held_out TRUTH [--table FILE] [--figure FILE]
+
+Each held-out case is predicted from one node of two ranks and, where it has several nodes, from two nodes of one rank
+over links of the same rate: `measured` links. Where there are, it is predicted once more from one node alone and what
+the link is said to carry: `given`. A case whose cores were the limit is left out, and says so. Prints, of each kind of
+link, the median and the 90th percentile of the errors, how many intervals hold what was measured, and the same of the
+naive forecasts; --table writes all cases as Markdown, --figure draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.foresight.machines import DONE, STORE, Machine
+from benchmarks.foresight.measured import measured
+from benchmarks.foresight.sessions import held
+from parabench.analysis.prediction.base import Base, base_of
+from parabench.analysis.prediction.network import Link, given_link
+from parabench.analysis.prediction.predict import Prediction, Predictor
+from parabench.analysis.prediction.schedule import BETWEEN
+from parabench.plan.case import Case
+from parabench.store.results import load
+
+MEASURED, GIVEN = "measured", "given"
+
+# Of 1514 bytes on a link TCP has 1448; a message of a few bytes takes as long as a thread's wake-up or two.
+PAYLOAD, LATENCY = 1448 / 1514, "100us"
+MBIT = {"100mbit": 100, "300mbit": 300, "1gbit": 1000}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A case that was measured on a machine, and its prediction from `links` that were MEASURED or GIVEN."""
+
+    machine: Machine
+    case: Case
+    step_s: float
+    links: str
+    prediction: Prediction
+    idle: float
+
+    @property
+    def error(self) -> float:
+        """Predicted by measured, less 1; NaN where it was refused."""
+        return self.prediction.step_s / self.step_s - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds it."""
+        return self.prediction.low_s <= self.step_s <= self.prediction.high_s
+
+
+def held_out(truth: Path) -> Iterator[Held]:
+    """All predictions of held-out cases that count."""
+    for session in held():
+        folder, machine = truth / "held" / session.name, session.machine
+        if not (folder / DONE).exists():
+            continue
+        for each in measured(folder):
+            if not each.counts or each.step_s is None or not isinstance(each.case, Case):
+                print(f"left out: {each.case.label} on {machine}: {each}")
+                continue
+            kinds = (MEASURED, GIVEN) if machine.rate else (MEASURED,)
+            for links in kinds:
+                found = _predictor(truth, machine.rate, links).predict(each.case)
+                yield Held(machine, each.case, each.step_s, links, found, each.least_idle)
+
+
+@cache
+def _predictor(truth: Path, rate: str | None, links: str) -> Predictor:
+    given: dict[str, Link] = {}
+    if rate is not None and links == GIVEN:
+        given[BETWEEN] = given_link(f"{MBIT[rate] * PAYLOAD / 8:.4g}MB/s,{LATENCY}")
+    return Predictor(_base(truth, rate if links == MEASURED else None), given)
+
+
+@cache
+def _base(truth: Path, rate: str | None) -> Base:
+    names = ["train-1x1", "train-1x2", "collectives-1x2"]
+    if rate is not None:
+        names += [f"train-2x1-{rate}", f"collectives-2x1-{rate}"]
+    return base_of([load(truth / "base" / name / STORE) for name in names])
+
+
+def summary(held: Sequence[Held]) -> Iterator[str]:
+    """The figures of each kind of links."""
+    for links in (MEASURED, GIVEN):
+        own = [each for each in held if each.links == links]
+        told = [each for each in own if each.prediction.refused is None]
+        errors = np.abs([math.log1p(each.error) for each in told])
+        if not told:
+            continue
+        inside = sum(each.inside for each in told)
+        yield (
+            f"{links} links: {len(told)} cases, {len(own) - len(told)} refused; error in the median "
+            f"{np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}, largest {errors.max():.1%}; "
+            f"{inside} of {len(told)} within their 90 % interval ({inside / len(told):.0%})"
+        )
+        for name in ("constant_s", "line_s"):
+            pairs = [(each, getattr(each.prediction, name)) for each in told]
+            naive = np.abs([math.log(step / each.step_s) for each, step in pairs if step])
+            if len(naive):
+                yield f"  naive, {name.removesuffix('_s')}: {len(naive)} cases, median {np.median(naive):.1%}"
+
+
+def line(each: Held) -> tuple[str, ...]:
+    """A row of the table."""
+    found = each.prediction
+    if found.refused is not None:
+        told = ("refused", "", "", found.refused)
+    else:
+        told = (
+            f"{found.step_s * 1e3:.1f}",
+            f"{found.low_s * 1e3:.1f} to {found.high_s * 1e3:.1f}",
+            f"{each.error:+.1%}",
+            "" if each.inside else "outside",
+        )
+    return (each.case.label, str(each.machine), each.links, f"{each.step_s * 1e3:.1f}", *told)
+
+
+HEAD = ("case", "machine", "links", "measured, ms", "predicted, ms", "90 % interval", "error", "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.held_out")
+    parser.add_argument("truth", type=Path)
+    parser.add_argument("--table", type=Path)
+    asked = parser.parse_args()
+    found = list(held_out(asked.truth))
+    for each in found:
+        print("  ".join(line(each)))
+    for said in summary(found):
+        print(said)
+    if asked.table:
+        rows = [HEAD, tuple("---" for _ in HEAD), *map(line, found)]
+        asked.table.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What to choose for ranks that nobody has: the layout, algorithm and buckets that are predicted to be the fastest, and
+the list of buckets that none can beat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from parabench.analysis.prediction.base import Measured
+from parabench.analysis.prediction.buckets import Buckets, best
+from parabench.analysis.prediction.predict import Prediction, Predictor
+from parabench.analysis.prediction.program import Call, Group
+from parabench.analysis.prediction.question import candidates
+from parabench.analysis.stats.quantiles import Numbers
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.strategies import entry_of
+
+# The single caps that a list is held against, in MiB: PyTorch's own, and steps of about a third.
+SINGLE_CAPS = (None, *(float(round(0.25 * 2 ** (step / 2), 3)) for step in range(18)))
+
+
+# How much later gradients may be reduced than by the best list, for a list of fewer buckets.
+SLACK = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is predicted to be the fastest among so many ranks, of all that could be predicted; `rest` are the others,
+    the fastest first, `refused` what could not."""
+
+    world_size: int
+    best: Prediction
+    rest: tuple[Prediction, ...]
+    refused: tuple[Prediction, ...]
+
+    @property
+    def default(self) -> Prediction | None:
+        """DDP as PyTorch has it, where that was predicted."""
+        every = (self.best, *self.rest)
+        return next((each for each in every if is_default(each.case)), None)
+
+    @property
+    def level(self) -> list[Prediction]:
+        """Those of the rest whose interval reaches down to the best's prediction."""
+        return [each for each in self.rest if each.low_s <= self.best.step_s]
+
+
+def is_default(case: Case) -> bool:
+    """Whether it is DDP with the backend's own algorithm and PyTorch's buckets."""
+    return case.strategy == "ddp" and case.algorithm == "native" and case.bucket_mib is None
+
+
+def choice(predictor: Predictor, world_size: int, ranks_per_node: int | None = None) -> Choice:
+    """The choice for a world size. Raises UsageError where nothing can be predicted."""
+    found = [predictor.predict(case) for case in candidates(predictor.base, world_size, ranks_per_node)]
+    told = sorted((each for each in found if each.refused is None), key=lambda each: each.step_s)
+    refused = tuple(each for each in found if each.refused is not None)
+    if not told:
+        raise UsageError(f"nothing can be predicted for {world_size} ranks: {refused[0].refused}")
+    return Choice(world_size, told[0], tuple(told[1:]), refused)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketList:
+    """The list of buckets with which DDP's gradients are reduced soonest, what it is predicted to take, and the
+    fastest single cap. `bound` is how many times as long the latter takes as any list can at the least."""
+
+    buckets: Buckets
+    listed: Prediction
+    single: Prediction
+
+    @property
+    def bound(self) -> float:
+        return self.single.step_s / self.listed.step_s
+
+
+def bucket_list(predictor: Predictor, case: Case) -> BucketList:
+    """The best list for a case of DDP. Raises UsageError for a case that has no buckets, or of which something is not
+    known."""
+    if not entry_of(case.strategy).takes_caps:
+        raise UsageError(f"{case.strategy} has no buckets of DDP's; use --set strategy=ddp")
+    computed = predictor.computed(case)
+    gradients = computed.program.scaled(predictor.work(case, computed)).gradients
+    if not gradients:
+        raise UsageError(f"when gradients of {case.label} are ready was not measured; instrument some steps")
+
+    def seconds(sizes: Numbers) -> Numbers:
+        group = Group(case.world_size)
+        return np.array([predictor.seconds(Call("all_reduce", int(size), group), case) for size in sizes])
+
+    found = best(gradients, seconds, SLACK)
+    listed = predictor.predict(replace(case, bucket_mib=found.caps_mib))
+    singles = [predictor.predict(replace(case, bucket_mib=cap)) for cap in SINGLE_CAPS]
+    told = [each for each in singles if each.refused is None]
+    if listed.refused or not told:
+        raise UsageError(listed.refused or singles[0].refused or "nothing can be predicted")
+    return BucketList(found, listed, min(told, key=lambda each: each.step_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Predictions of cases that were `measured` elsewhere: how far off they are, and how many intervals hold what was
+    measured."""
+
+    predictions: tuple[Prediction, ...]
+    measured: tuple[float, ...]
+
+    @property
+    def told(self) -> list[tuple[Prediction, float]]:
+        """Those that were not refused, each with what was measured."""
+        pairs = zip(self.predictions, self.measured, strict=True)
+        return [(each, step_s) for each, step_s in pairs if each.refused is None]
+
+    @property
+    def median_error(self) -> float:
+        """Of how far predicted and measured are apart, as a logarithm; NaN of none."""
+        errors = [abs(math.log(each.step_s / step_s)) for each, step_s in self.told]
+        return float(np.median(errors)) if errors else math.nan
+
+    @property
+    def inside(self) -> int:
+        """How many intervals hold what was measured."""
+        return sum(each.low_s <= step_s <= each.high_s for each, step_s in self.told)
+
+
+def check(predictor: Predictor, trainings: Sequence[Measured]) -> Check:
+    """How well trainings of several ranks would have been predicted."""
+    several = [each for each in trainings if each.case.world_size > 1]
+    return Check(tuple(predictor.predict(each.case) for each in several), tuple(each.step_s for each in several))

@@ -1,0 +1,91 @@
+"""What `parabench predict` is asked: cases that a base can say something of, by axes and world sizes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from parabench.analysis.prediction.base import Base
+from parabench.collectives import canonical, levels_of
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.suite import BATCH_PER_RANK
+from parabench.strategies import STRATEGIES, entry_of
+
+# What is asked by an option of its own, or follows from others.
+NOT_ASKED = ("world_size", "nodes", "ranks_per_node", "device", "backend")
+
+
+def cases(
+    base: Base, world_sizes: Sequence[int], axes: Mapping[str, tuple[Any, ...]], ranks_per_node: int | None = None
+) -> list[Case]:
+    """The cases of these world sizes, `ranks_per_node` on each node (as many as were measured at most), with the values
+    of `axes`; what they leave open is as it was measured. Raises UsageError for what makes no case."""
+    for name in axes:
+        if name in NOT_ASKED:
+            raise UsageError(f"--set {name} is not for predictions; give --world-size and --ranks-per-node")
+    per_node = ranks_per_node or max(each.per_node for each in base.computed)
+    known = dict.fromkeys(each.case.strategy for each in base.computed)
+    strategies = axes.get("strategy", tuple(known))
+    for strategy in strategies:
+        if strategy not in known:
+            have = ", ".join(known)
+            raise UsageError(
+                f"what ranks of {strategy!r} compute was not measured; use {have}, or measure it: "
+                f"parabench run foresight --set strategy={strategy}"
+            )
+    found: dict[Case, None] = {}
+    for strategy, world_size in itertools.product(strategies, world_sizes):
+        nodes = nodes_of(world_size, per_node)
+        of = [each.case for each in base.computed if each.case.strategy == strategy]
+        own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
+        for values in itertools.product(*own.values()):
+            # Tensor parallel computes otherwise at each world size: the nearest is the pattern of the rest.
+            like = min(of, key=lambda case: abs(case.world_size - world_size))
+            found[_case(like, world_size, nodes, dict(zip(own, values, strict=True)))] = None
+    return list(found)
+
+
+def nodes_of(world_size: int, ranks_per_node: int) -> int:
+    """How many nodes so many ranks fill. Raises UsageError where some would be filled in part."""
+    if world_size <= ranks_per_node:
+        return 1
+    if world_size % ranks_per_node:
+        raise UsageError(
+            f"world size {world_size} does not fill nodes of {ranks_per_node} ranks; give a multiple, or another "
+            "--ranks-per-node"
+        )
+    return world_size // ranks_per_node
+
+
+def _has(strategy: str, axis: str) -> bool:
+    optional = {name for entry in STRATEGIES.values() for name in entry.axes}
+    return axis not in optional or axis in entry_of(strategy).axes
+
+
+def _case(like: Case, world_size: int, nodes: int, values: dict[str, Any]) -> Case:
+    per_rank = values.pop(BATCH_PER_RANK, None)
+    samples = like.global_batch // like.data_ranks
+    case = replace(like, world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
+    batch = per_rank * world_size if per_rank else samples * case.data_ranks
+    case = replace(case, **{"global_batch": batch, **values})
+    if case.global_batch % case.data_ranks:
+        raise UsageError(
+            f"global_batch {case.global_batch} does not divide among the {case.data_ranks} ranks of "
+            f"{case.strategy}; give a multiple"
+        )
+    algorithm = canonical(case.algorithm)
+    groups = world_size // nodes if levels_of(algorithm) or "ranks_per_node" in entry_of(case.strategy).axes else None
+    return replace(case, algorithm=algorithm, ranks_per_node=groups)
+
+
+def candidates(base: Base, world_size: int, ranks_per_node: int | None = None) -> Iterator[Case]:
+    """What a choice is made of: every strategy that was computed, each algorithm that was timed, and DDP's usual
+    caps."""
+    algorithms = tuple(dict.fromkeys(each.algorithm for each in base.collectives))
+    axes: dict[str, tuple[Any, ...]] = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100)}
+    for case in cases(base, [world_size], axes, ranks_per_node):
+        if case.bucket_mib is None or entry_of(case.strategy).takes_caps:
+            yield case
