@@ -9,6 +9,7 @@ from parabench import ComputeProtocol, Protocol, sweep
 STRATEGIES = ("ddp", "zero1", "fsdp")
 
 CASES = [
+    sweep(strategy="single", batch_per_rank=4),
     sweep(strategy="ddp", bucket_mib=(None, 1), world_size=2, batch_per_rank=4),
     sweep(strategy=("zero1", "fsdp"), world_size=2, batch_per_rank=4),
     sweep(strategy="tp", world_size=2, global_batch=8),
