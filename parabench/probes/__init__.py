@@ -33,9 +33,6 @@ PROBES: dict[str, Entry] = {
         target="parabench.probes.communication:CommunicationProbe",
         summary="calls of collectives, and when training was blocked on them",
     ),
-    "gradients": Entry(
-        target="parabench.probes.gradients:GradientsProbe", summary="when each gradient is ready, of a rank alone"
-    ),
     "program": Entry(
         target="parabench.probes.program:ProgramProbe", summary="what a rank alone computes, calls and waits for"
     ),

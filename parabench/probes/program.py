@@ -1,19 +1,26 @@
 """What a rank of a group does in a step where nothing is exchanged: how long it computes, what it then calls, what for
 it then waits. A collective that somebody waits for in C++, as DDP does for its buckets, has no wait here: that ends
 where backward does.
+
+Of DDP also when each gradient is ready, which is what its buckets, of whatever caps, wait for. Between micro-batches
+backward begins more than once a step, so nothing is told of accumulation.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+
+from torch import nn
 
 from parabench.collectives import alone
 from parabench.machine.accelerator import Moment
 from parabench.probes import Probe, ProbedRank, ProbeReport
-from parabench.probes.step_clock import MARKS, Moments
+from parabench.probes.ddp import only_ddp
+from parabench.probes.step_clock import BACKWARD, MARKS, Moments, step_of
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 from parabench.strategies.base import StepMarker
 
@@ -27,6 +34,7 @@ class ProgramProbe(Probe):
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
         self._log: ProgramLog | None = None
+        self._ready: GradientsReady | None = None
 
     @contextmanager
     def instrumented(self, clock: StepMarker) -> Iterator[StepMarker]:
@@ -34,15 +42,24 @@ class ProgramProbe(Probe):
             yield clock
             return
         self._log = alone.log = ProgramLog(clock, self.rank.clock.moments)
+        module = only_ddp(self.rank.module)
+        if module is not None and self.rank.case.grad_accumulation == 1:
+            self._ready = GradientsReady(module, self.rank.clock.moments)
         try:
             yield self._log
         finally:
             alone.log = None
+            if self._ready is not None:
+                self._ready.stop()
 
     def report(self, report: ProbeReport) -> None:
-        """The fact `program` of this rank: [kind, ...] in order, as `ProgramLog.program` has it."""
+        """The fact `program` of this rank: [kind, ...] in order, as `ProgramLog.program` has it; and `gradients`, as
+        `GradientsReady.told` has them."""
         if self._log is not None:
             report.rank_facts["program"] = {"events": self._log.program()}
+        if self._ready is not None:
+            clock = self.rank.clock
+            report.facts["gradients"] = self._ready.told(clock.begins(), clock.came_to(BACKWARD))
 
 
 class ProgramLog:
@@ -109,3 +126,36 @@ class ProgramLog:
             program += [[*what]] if what else []
             program.append([WORK, max(0.0, took)])
         return program
+
+
+class GradientsReady:
+    """Notes when each gradient of a module was accumulated."""
+
+    def __init__(self, module: nn.Module, moments: Moments) -> None:
+        self._moments = moments
+        self._bytes = {name: each.nbytes for name, each in module.named_parameters() if each.requires_grad}
+        self._seen: dict[str, list[Moment]] = {name: [] for name in self._bytes}
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(self._note, self._seen[name]))
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def _note(self, seen: list[Moment], _: nn.Parameter) -> None:
+        seen.append(self._moments.now())
+
+    def stop(self) -> None:
+        """Note nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def told(self, begins: Sequence[float], backward: Sequence[float]) -> list[tuple[str, int, float]]:
+        """(name, bytes, seconds after backward began) of each parameter, the median over the steps that began at
+        `begins` and whose backward did at `backward`, in the order in which they are ready."""
+        found = []
+        for name, moments in self._seen.items():
+            seen = [self._moments.seconds(moment) for moment in moments]
+            after = [at - backward[step] for at in seen if (step := step_of(at, begins)) is not None]
+            if after:
+                found.append((name, self._bytes[name], statistics.median(after)))
+        return sorted(found, key=lambda each: each[2])

@@ -254,20 +254,21 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     overrides = parse_axes(request.axes)
     asked = overrides.pop("world_size", None)
     device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
-    here = len(machine.gpus) if device == accelerator.TYPE else machine.cores
+    here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
     sweeps = [
-        Sweep({**each.axes, "world_size": (size,), "nodes": (nodes_of(size, here),)})
+        Sweep({**each.axes, "world_size": (size,), "nodes": (fewest_nodes(size, here),)})
         for each in suite.compute
         for size in asked or each.axes.get("world_size", (1,))
     ]
-    others = replace(machine, nodes=max(each.axes["nodes"][0] for each in sweeps))
+    # However many nodes take part, one computes.
+    others = replace(machine, nodes=max(each.axes["nodes"][0] for each in sweeps), ranks_per_node=None)
     of_compute = replace(suite, sweeps=tuple(sweeps), others={})
     protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0)
     return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
 
 
-def nodes_of(ranks: int, most: int) -> int:
+def fewest_nodes(ranks: int, most: int) -> int:
     """The fewest nodes of `most` ranks at most that share so many ranks evenly."""
     return next(n for n in range(1, ranks + 1) if ranks % n == 0 and ranks // n <= max(1, most))
 

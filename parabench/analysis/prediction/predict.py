@@ -8,7 +8,7 @@ few ranks that were measured: by how much both slow each other down, and how muc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,9 +38,6 @@ MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.04, 0.01
 
 # How many times as long a rank may compute beside others as alone; a machine's speed too changes between sessions.
 CORRECTIONS = 0.5, 2.0
-
-# How often launches are drawn anew.
-DRAWS = 50
 
 # By how many times computing and communicating are looked whether they slow each other down.
 _COMPUTE, _COLLECTIVE = np.linspace(1.0, 2.0, 11), np.linspace(1.0, 4.0, 13)
@@ -87,7 +84,7 @@ class Predictor:
             peak = computed.peak_bytes
         except UsageError as error:
             return Prediction(case=case, refused=str(error))
-        spread = self._spread(case, computed, step)
+        spread = self._spread(case, computed)
         known = {work_of(each.case): each for each in self.base.measured if each.case == case}
         forecasts = naive.forecasts(case, self.base.measured)
         return Prediction(
@@ -136,6 +133,17 @@ class Predictor:
             exact.require(call.bytes)
             return float(exact(size)[0])
         return float(self._extrapolated(call.op, algorithm, place, call.bytes)(size)[0])
+
+    def _seconds(self, call: Call, case: Case) -> float:
+        """The same, looked up once."""
+        key = call, case.algorithm, case.world_size, case.nodes
+        if key not in self._known_seconds:
+            self._known_seconds[key] = self.seconds(call, case)
+        return self._known_seconds[key]
+
+    @cached_property
+    def _known_seconds(self) -> dict[tuple[Call, str, int, int], float]:
+        return {}
 
     def _extrapolated(self, op: str, algorithm: str, place: Place, size: int) -> Extrapolated:
         tiers = [tier for tier, there in ((WITHIN, place.per_node > 1), (BETWEEN, place.nodes > 1)) if there]
@@ -201,7 +209,8 @@ class Predictor:
     ) -> _Step:
         program = self._program(case, computed)
         late = slowest(computed, case.world_size)
-        found = tasks(program.scaled(work * late), lambda call: travel * self.seconds(call, case))
+        seconds = {call: travel * self._seconds(call, case) for call in dict.fromkeys(program.calls)}
+        found = tasks(program.scaled(work * late), seconds.__getitem__)
         spans = simulate(found, contention)
         exposed: dict[str, float] = {}
         compute, before = 0.0, 0.0
@@ -277,17 +286,19 @@ class Predictor:
             found.setdefault(each.case.strategy, []).append(by)
         return {strategy: float(np.median(each)) for strategy, each in found.items()}
 
-    def _spread(self, case: Case, computed: Computed, step: _Step) -> float:
-        """The standard deviation of the prediction's logarithm."""
-        lot = np.random.default_rng(0)
+    def _spread(self, case: Case, computed: Computed) -> float:
+        """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
+        far as the step goes with it, and what predictions are off by besides."""
         launches = _known(self.base.launch_spread) / math.sqrt(len(computed.step_s))
         tables = [each for each in self.base.collectives.values() if math.isfinite(each.spread)]
         of_tables = float(np.mean([each.spread / math.sqrt(each.launches) for each in tables])) if tables else 0.0
-        work, travel = (np.exp(lot.normal(0.0, each, DRAWS)) for each in (launches, of_tables))
-        drawn = [self._step(case, computed, float(w), float(t)).step_s for w, t in zip(work, travel, strict=True)]
+        told = 0.0
+        for work, travel in ((launches, 0.0), (0.0, of_tables)):
+            high, low = (self._step(case, computed, math.exp(by * work), math.exp(by * travel)) for by in (1, -1))
+            told += (math.log(high.step_s / low.step_s) / 2) ** 2
         doublings = math.log2(max(1.0, case.world_size / max(2, self._most_measured(case))))
         model = math.hypot(MODEL_SPREAD, SPREAD_OF_DOUBLING * doublings)
-        return math.hypot(model, float(np.std(np.log(drawn))))
+        return math.sqrt(model**2 + told)
 
     def _most_measured(self, case: Case) -> int:
         return max((m.case.world_size for m, _ in self.judges if m.case.strategy == case.strategy), default=1)
@@ -362,9 +373,6 @@ def _slower(given: Link, sends: Link) -> Link:
 
 def _known(number: float) -> float:
     return number if math.isfinite(number) else 0.0
-
-
-Objective = Callable[[Prediction], float]
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:

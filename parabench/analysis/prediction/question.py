@@ -38,7 +38,7 @@ def cases(
             )
     found: dict[Case, None] = {}
     for strategy, world_size in itertools.product(strategies, world_sizes):
-        nodes = nodes_of(world_size, per_node)
+        nodes = nodes_filled(world_size, per_node)
         of = [each.case for each in base.computed if each.case.strategy == strategy]
         own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
         for values in itertools.product(*own.values()):
@@ -48,7 +48,7 @@ def cases(
     return list(found)
 
 
-def nodes_of(world_size: int, ranks_per_node: int) -> int:
+def nodes_filled(world_size: int, ranks_per_node: int) -> int:
     """How many nodes so many ranks fill. Raises UsageError where some would be filled in part."""
     if world_size <= ranks_per_node:
         return 1

@@ -184,7 +184,7 @@ def as_rank(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")
     monkeypatch.setattr("sys.path", [*sys.path])
-    monkeypatch.setattr("parabench.commands.worker.AFTER_RANK_0_S", 0.0)
+    monkeypatch.setattr("parabench.commands.run.AFTER_RANK_0_S", 0.0)
     return lambda environ: CliRunner().invoke(main, ["worker", "quick"], env=environ)
 
 
