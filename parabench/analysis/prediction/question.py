@@ -84,7 +84,7 @@ def _case(like: Case, world_size: int, nodes: int, values: dict[str, Any]) -> Ca
 def candidates(base: Base, world_size: int, ranks_per_node: int | None = None) -> Iterator[Case]:
     """What a choice is made of: every strategy that was computed, each algorithm that was timed, and DDP's usual
     caps."""
-    algorithms = tuple(dict.fromkeys(each.algorithm for each in base.collectives))
+    algorithms = tuple(dict.fromkeys(each.algorithm for each in base.collectives)) or ("native",)
     axes: dict[str, tuple[Any, ...]] = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100)}
     for case in cases(base, [world_size], axes, ranks_per_node):
         if case.bucket_mib is None or entry_of(case.strategy).takes_caps:
