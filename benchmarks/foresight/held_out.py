@@ -23,6 +23,8 @@ import numpy as np
 from benchmarks.foresight.machines import DONE, STORE, Machine
 from benchmarks.foresight.measured import measured
 from benchmarks.foresight.sessions import held
+from docs.drawing.foresight import Point
+from docs.drawing.foresight import held_out as held_out_picture
 from parabench.analysis.prediction.base import Base, base_of
 from parabench.analysis.prediction.network import Link, given_link
 from parabench.analysis.prediction.predict import Prediction, Predictor
@@ -134,12 +136,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.held_out")
     parser.add_argument("truth", type=Path)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--figure", type=Path)
     asked = parser.parse_args()
     found = list(held_out(asked.truth))
     for each in found:
         print("  ".join(line(each)))
     for said in summary(found):
         print(said)
+    if asked.figure:
+        points = [
+            Point(
+                each.step_s, each.prediction.step_s, each.prediction.low_s, each.prediction.high_s, each.case.strategy
+            )
+            for each in found
+            if each.links == MEASURED and each.prediction.refused is None
+        ]
+        asked.figure.write_text(held_out_picture(points))
     if asked.table:
         rows = [HEAD, tuple("---" for _ in HEAD), *map(line, found)]
         asked.table.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows))

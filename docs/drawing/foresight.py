@@ -1,0 +1,121 @@
+"""The pictures of docs/explanation/foresight.md: how a prediction is made, and held-out step times against it.
+
+`python -m docs.drawing.foresight docs/pictures` writes the first; `benchmarks.foresight.held_out` draws the second.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from docs.drawing.svg import FAINT, INK, Canvas
+
+MEASURED, COMPUTED, TOLD = "#e8f0fa", "#ffffff", "#fdf1dc"
+BOX, TALL, LEFT = 200, 66, 16
+
+# x and y of each box, in columns and rows; what it says; its colour.
+BOXES: dict[str, tuple[float, float, tuple[str, ...], str]] = {
+    "program": (0, 0, ("What a rank of N does alone", "work, calls, waits, gradients", "session: compute"), MEASURED),
+    "tables": (0, 1, ("What collectives take", "2 ranks in a node, 2 nodes", "session: collectives"), MEASURED),
+    "given": (0, 2, ("--link node=25GB/s,20us", "where nothing was measured"), TOLD),
+    "pair": (0, 3, ("Trainings of 2 ranks", "session: training"), MEASURED),
+    "schedule": (1.25, 1, ("Rounds of the algorithm", "messages, flows on links,", "N ranks on M nodes"), COMPUTED),
+    "slowest": (1.25, 0, ("The slowest of N ranks", "from the jitter of steps"), COMPUTED),
+    "correct": (1.25, 3, ("Contention and correction", "so that these come out right"), COMPUTED),
+    "simulate": (2.5, 1, ("Simulate a step", "one lane computes, one queue", "for each group of ranks"), COMPUTED),
+    "answer": (3.75, 1, ("Step time, 90 % interval", "compute, exposed, waiting;", "or: refused, measure this"), TOLD),
+}  # fmt: skip
+ARROWS = (
+    ("program", "slowest"), ("tables", "schedule"), ("given", "schedule"), ("pair", "correct"), ("slowest", "simulate"),
+    ("schedule", "simulate"), ("correct", "simulate"), ("simulate", "answer"),
+)  # fmt: skip
+
+
+def how() -> str:
+    """The SVG document of how a prediction is made."""
+    canvas = Canvas()
+    canvas.marker("arrow", INK, filled=True)
+
+    def place(name: str) -> tuple[float, float]:
+        column, row, *_ = BOXES[name]
+        return LEFT + column * (BOX + 8), LEFT + row * (TALL + 26)
+
+    for start, end in ARROWS:
+        (x, y), (to_x, to_y) = place(start), place(end)
+        canvas.line(x + BOX, y + TALL / 2, to_x - 2, to_y + TALL / 2, stroke=FAINT, marker_end="url(#arrow)")
+    for name, (_, _, lines, colour) in BOXES.items():
+        x, y = place(name)
+        canvas.rect(x, y, BOX, TALL, rx=6, fill=colour, stroke=INK)
+        first = y + TALL / 2 - 9 * (len(lines) - 1) + 4
+        for at, line in enumerate(lines):
+            weight = "bold" if at == 0 else "normal"
+            canvas.text(x + 10, first + 18 * at, line, font_size=12, font_weight=weight)
+    width = LEFT + 3.75 * (BOX + 8) + BOX + LEFT
+    described = "; ".join(f"{' '.join(BOXES[a][2][:1])} goes into {' '.join(BOXES[b][2][:1])}" for a, b in ARROWS)
+    return canvas.document("foresight", "How a step time is predicted", described, width, LEFT + 4.0 * (TALL + 26))
+
+
+class Point(NamedTuple):
+    """A held-out case: seconds of its step, what was predicted with its interval, and the colour of its kind."""
+
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    kind: str
+
+
+SIDE, MARGIN = 520, 64
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+
+
+def held_out(points: Sequence[Point]) -> str:
+    """The SVG document of predicted over measured, on scales of powers, with 90 % intervals."""
+    canvas = Canvas()
+    every = [value for each in points for value in each[:4]]
+    low, high = math.log10(min(every) * 0.9), math.log10(max(every) * 1.1)
+
+    def at(seconds: float) -> float:
+        return (math.log10(seconds) - low) / (high - low) * SIDE
+
+    def x(seconds: float) -> float:
+        return MARGIN + at(seconds)
+
+    def y(seconds: float) -> float:
+        return MARGIN + SIDE - at(seconds)
+
+    canvas.rect(MARGIN, MARGIN, SIDE, SIDE, fill="none", stroke=FAINT)
+    ends = 10**low, 10**high
+    canvas.line(x(ends[0]), y(ends[0]), x(ends[1]), y(ends[1]), stroke=FAINT, stroke_dasharray="4 4")
+    for tick in (digit * 10.0**power for power in range(-3, 3) for digit in (1, 2, 5)):
+        if ends[0] < tick < ends[1]:
+            words = f"{tick * 1e3:g}"
+            canvas.text(x(tick), MARGIN + SIDE + 18, words, font_size=11, text_anchor="middle")
+            canvas.text(MARGIN - 8, y(tick) + 4, words, font_size=11, text_anchor="end")
+    kinds = list(dict.fromkeys(each.kind for each in points))
+    for each in points:
+        colour = COLOURS[kinds.index(each.kind) % len(COLOURS)]
+        inside = each.low_s <= each.measured_s <= each.high_s
+        canvas.line(x(each.measured_s), y(each.low_s), x(each.measured_s), y(each.high_s), stroke=colour)
+        fill = colour if inside else "#ffffff"
+        canvas.add("circle", cx=x(each.measured_s), cy=y(each.predicted_s), r=4, fill=fill, stroke=colour)
+    for row, kind in enumerate(kinds):
+        canvas.add("circle", cx=MARGIN + 14, cy=MARGIN + 16 + 18 * row, r=4, fill=COLOURS[row % len(COLOURS)])
+        canvas.text(MARGIN + 24, MARGIN + 20 + 18 * row, kind, font_size=12)
+    canvas.text(MARGIN, MARGIN - 34, "Predicted over measured step time, ms", font_size=15, font_weight="bold")
+    canvas.text(MARGIN, MARGIN - 14, "Bars: 90 % intervals; open points lie outside theirs", font_size=12)
+    canvas.text(MARGIN + SIDE / 2, MARGIN + SIDE + 40, "measured", font_size=12, text_anchor="middle")
+    described = f"{len(points)} held-out cases, predicted over measured"
+    return canvas.document("held-out", "Held-out step times", described, SIDE + 2 * MARGIN, SIDE + 2 * MARGIN)
+
+
+def main(folder: Path) -> None:
+    """Write the picture of how a prediction is made into `folder`."""
+    (folder / "foresight.svg").write_text(how())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures"))

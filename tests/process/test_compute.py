@@ -1,0 +1,109 @@
+"""What a rank of many computes alone: real processes, and a process group of which only one rank is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import parabench
+from guard import GUARD_S
+from parabench.analysis.prediction.base import base_of, sessions_of
+from parabench.analysis.prediction.program import Group
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.plan.case import Case
+from parabench.plan.protocol import ComputeProtocol
+from parabench.store.record import Launch, Status
+from parabench.store.results import load
+
+SHORT = ComputeProtocol(warmup=2, steps=2, instrumented=2)
+SUITE = '''"""What would more ranks give?"""
+from parabench import ComputeProtocol, Protocol, sweep
+CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
+PROTOCOL = Protocol(launches=1, warmup=2, steps=2, instrumented=0)
+COMPUTE = [sweep(strategy=("ddp", "fsdp"), model="toy", batch_per_rank=2, world_size=(2, 8))]
+COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
+COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_size": "64KiB", "max_size": "64KiB"}
+'''
+
+
+def alone(**fields: Any) -> Launch:
+    """A launch of the ranks of one node of the case."""
+    case = Case(**({"device": "cpu", "backend": "gloo", "data": "synthetic", "model": "toy", "seq_len": 1} | fields))
+    seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+    return seen
+
+
+def calls(seen: Launch) -> list[tuple[str, int, int]]:
+    """(operation, bytes, ranks) of the calls of a step of rank 0."""
+    return [(op, size, len(ranks)) for kind, op, size, ranks, _ in
+            (event for event in seen.facts["program"][0]["events"] if event[0] == "call")]  # fmt: skip
+
+
+def test_the_ranks_of_one_node_run_and_call_for_all() -> None:
+    seen = alone(strategy="ddp", world_size=16, nodes=8, global_batch=32)
+    assert [each["rank"] for each in seen.facts["program"]] == [0, 1]
+    found = calls(seen)
+    parameters = seen.facts["model"]["parameters"]
+    assert {(op, ranks) for op, _, ranks in found} == {("all_reduce", 16)}
+    assert sum(size for _, size, _ in found) == 4 * parameters
+    # Each gradient is told of, in the order in which it is there.
+    gradients = seen.facts["gradients"]
+    assert sum(size for _, size, _ in gradients) == 4 * parameters
+    assert [ready for *_, ready in gradients] == sorted(ready for *_, ready in gradients)
+
+
+def test_a_shard_holds_its_part_and_gathers_the_whole() -> None:
+    seen = alone(strategy="fsdp", world_size=8, nodes=8, global_batch=16)
+    found = calls(seen)
+    assert {(op, ranks) for op, _, ranks in found} == {("all_gather", 8), ("reduce_scatter", 8)}
+    scattered = sum(size for op, size, _ in found if op == "reduce_scatter")
+    assert scattered >= 4 * seen.facts["model"]["parameters"]
+    assert [event[0] for event in seen.facts["program"][0]["events"]].count("wait") >= len(found)
+
+
+def test_tensor_parallel_computes_a_part_and_reduces_activations() -> None:
+    seen = alone(strategy="tp", model="gpt-nano", seq_len=16, world_size=4, nodes=2, global_batch=4)
+    assert {(op, ranks) for op, _, ranks in calls(seen)} == {("all_reduce", 4)}
+
+
+def test_the_groups_of_a_grid_are_told_apart() -> None:
+    seen = alone(strategy="tp_fsdp", model="gpt-nano", seq_len=16, world_size=8, nodes=4, tp_size=2, global_batch=8)
+    assert {ranks for _, _, ranks in calls(seen)} == {2, 4}
+
+
+def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path: Path) -> None:
+    """What ranks compute, then collectives, then trainings: one store, one report, and `predict` reads it."""
+    suite = tmp_path / "more.py"
+    suite.write_text(SUITE)
+    done = parabench("run", str(suite), "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    results = load(tmp_path / "results.db")
+    assert [len(sessions_of(results, kind)) for kind in ("compute", "collectives", "training")] == [1, 1, 1]
+    base = base_of([results])
+    assert {(each.case.strategy, each.case.world_size, each.per_node) for each in base.computed} == {
+        ("ddp", 2, 2), ("ddp", 8, 2), ("fsdp", 2, 2), ("fsdp", 8, 2),
+    }  # fmt: skip
+    assert {each.group for one in base.computed for each in one.program.calls} == {Group(2), Group(8)}
+    assert all(each.peak_bytes > 0 for each in base.computed)
+    # The last session is there, so nothing is left.
+    again = parabench("run", str(suite), "--out", str(tmp_path), "--resume")
+    assert again.exit_code == 0, again.output
+    assert len(load(tmp_path / "results.db").session) == 3
+    told = parabench(
+        "predict", str(tmp_path), "--world-size", "2,8", "--set", "strategy=ddp", "--link", "node=1GB/s,20us"
+    )
+    assert told.exit_code == 0, told.output
+    assert "ddp native, 8 ranks on 4 nodes" in told.output
+
+
+@pytest.mark.parametrize("command", ["worker"])
+def test_a_group_of_processes_takes_no_suite_of_several_sessions(command: str, tmp_path: Path) -> None:
+    suite = tmp_path / "more.py"
+    suite.write_text(SUITE)
+    told = parabench(command, str(suite), "--out", str(tmp_path / "out"))
+    assert told.exit_code == 2
+    assert "takes several sessions" in told.output
