@@ -14,7 +14,7 @@ from typing import NamedTuple
 from docs.drawing.svg import FAINT, INK, Canvas
 
 MEASURED, COMPUTED, TOLD = "#e8f0fa", "#ffffff", "#fdf1dc"
-BOX, TALL, LEFT = 200, 66, 16
+BOX, TALL, LEFT = 214, 66, 16
 
 # x and y of each box, in columns and rows; what it says; its colour.
 BOXES: dict[str, tuple[float, float, tuple[str, ...], str]] = {

@@ -90,7 +90,7 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
 
     def seconds(sizes: Numbers) -> Numbers:
         group = Group(case.world_size)
-        return np.array([predictor.seconds(Call("all_reduce", int(size), group), case) for size in sizes])
+        return np.array([predictor.collectives.seconds(Call("all_reduce", int(size), group), case) for size in sizes])
 
     found = best(gradients, seconds, SLACK)
     listed = predictor.predict(replace(case, bucket_mib=found.caps_mib))

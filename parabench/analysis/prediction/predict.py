@@ -11,21 +11,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
 
 from parabench.analysis.prediction import naive
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, Measured, slowest, work_of
-from parabench.analysis.prediction.collective_times import Collective, command
-from parabench.analysis.prediction.network import Extrapolated, Link, measured_link
-from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, tasks
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
-from parabench.analysis.prediction.simulation import ALONE, Contention, simulate
-from parabench.collectives import is_backends, levels_of
+from parabench.analysis.prediction.collective_seconds import CollectiveSeconds, Place
+from parabench.analysis.prediction.network import Link
+from parabench.analysis.prediction.program import COMPUTE, DEFAULT_CAPS, Call, Program, Times, tasks
+from parabench.analysis.prediction.simulation import simulate
+from parabench.collectives import is_backends
 from parabench.errors import UsageError
 from parabench.plan.case import Case
-from parabench.plan.collective_case import size_text
 from parabench.store.record import MIB
 from parabench.strategies import entry_of
 
@@ -41,6 +40,22 @@ CORRECTIONS = 0.5, 2.0
 
 # By how many times computing and communicating are looked whether they slow each other down.
 _COMPUTE, _COLLECTIVE = np.linspace(1.0, 2.0, 11), np.linspace(1.0, 4.0, 13)
+
+
+# gloo has two threads for the collectives of a group (c10d's ProcessGroupGloo), and broadcasts of several roots, as
+# ZeRO's, take other links each.
+BROADCASTS = 2
+
+
+class Contention(NamedTuple):
+    """How many times as long computing takes while its rank communicates, and sending and receiving while it computes:
+    both share cores, memory, or the multiprocessors of a GPU."""
+
+    compute: float = 1.0
+    collective: float = 1.0
+
+
+ALONE = Contention()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +89,11 @@ class Predictor:
 
     base: Base
     links: Mapping[str, Link]
+
+    @cached_property
+    def collectives(self) -> CollectiveSeconds:
+        """What collectives take."""
+        return CollectiveSeconds(self.base.collectives, self.links)
 
     def predict(self, case: Case) -> Prediction:
         """The prediction of a case on `case.nodes` nodes; refused where something is not known."""
@@ -120,79 +140,6 @@ class Predictor:
             ),
         )  # fmt: skip
 
-    def seconds(self, call: Call, case: Case) -> float:
-        """How long a collective of the case takes where nothing disturbs it. Raises UsageError where that is not
-        known."""
-        place = Place.of(call, case)
-        if place.ranks == 1:
-            return 0.0
-        algorithm = _algorithm(case.algorithm, call.op)
-        exact = self.base.collectives.get(Collective(call.op, algorithm, place.ranks, place.nodes))
-        size = np.array([float(call.bytes)])
-        if exact is not None and place.beside == 1 and not (place.nodes > 1 and BETWEEN in self.links):
-            exact.require(call.bytes)
-            return float(exact(size)[0])
-        return float(self._extrapolated(call.op, algorithm, place, call.bytes)(size)[0])
-
-    def _seconds(self, call: Call, case: Case) -> float:
-        """The same, looked up once."""
-        key = call, case.algorithm, case.world_size, case.nodes
-        if key not in self._known_seconds:
-            self._known_seconds[key] = self.seconds(call, case)
-        return self._known_seconds[key]
-
-    @cached_property
-    def _known_seconds(self) -> dict[tuple[Call, str, int, int], float]:
-        return {}
-
-    def _extrapolated(self, op: str, algorithm: str, place: Place, size: int) -> Extrapolated:
-        tiers = [tier for tier, there in ((WITHIN, place.per_node > 1), (BETWEEN, place.nodes > 1)) if there]
-        links, piece_bytes = {}, 1 << 60
-        for tier in tiers:
-            links[tier], pieces = self._link(op, algorithm, tier)
-            piece_bytes = min(piece_bytes, pieces)
-        if place.beside > 1 and BETWEEN in links:
-            links[BETWEEN] = _shared(links[BETWEEN], place.beside)
-        found = Extrapolated(op, algorithm, place.ranks, place.per_node, links, piece_bytes)
-        try:
-            beyond = found.beyond(size)
-        except ValueError as error:
-            raise UsageError(
-                f"how {op} {algorithm} goes round {place.ranks} ranks is not known, only what was measured: {error}; "
-                f"measure it: {command(Collective(op, algorithm, place.ranks, place.nodes))}"
-            ) from None
-        for tier, (_, most) in beyond.items():
-            if most > links[tier].most:
-                asked = size_text(round(most))
-                raise UsageError(
-                    f"{op} {algorithm} of {size_text(size)} among {place.ranks} ranks has messages of {asked} {tier}, "
-                    f"more than 8 times what was measured ({size_text(round(links[tier].most / 8))}); measure larger "
-                    f"ones: {command(Collective(op, algorithm, 2, 1 if tier == WITHIN else 2))} --max "
-                    f"{size_text(2 * round(most)).replace(' ', '')}"
-                )
-        return found
-
-    def _link(self, op: str, algorithm: str, tier: str) -> tuple[Link, int]:
-        """What a message takes over a tier, and what messages are cut to. A tier that was given is never quicker than
-        one within a node, where that was measured: what sends is the same."""
-        levels = levels_of(algorithm)
-        of = algorithm if levels is None else levels[tier == BETWEEN]
-        key = Collective(op, of, 2, 1 if tier == WITHIN else 2)
-        times = self.base.collectives.get(key)
-        measured = None if times is None else measured_link(times, tier, times.piece_bytes)
-        pieces = times.piece_bytes if times is not None else 1 << 60
-        given = self.links.get(tier)
-        if given is None:
-            if measured is None:
-                flag = f"or give it: --link {'local' if tier == WITHIN else 'node'}=25GB/s,20us"
-                raise UsageError(f"links {tier} were not measured for {op} {of}; {command(key)}, {flag}")
-            return measured, pieces
-        inside = self.base.collectives.get(Collective(op, of, 2, 1))
-        sends = None if inside is None else measured_link(inside, WITHIN, inside.piece_bytes)
-        if inside is None or sends is None:
-            return given, pieces
-        return _slower(given, sends), inside.piece_bytes
-
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def _step(self, case: Case, computed: Computed, work: float = 1.0, travel: float = 1.0) -> _Step:
@@ -209,25 +156,29 @@ class Predictor:
     ) -> _Step:
         program = self._program(case, computed)
         late = slowest(computed, case.world_size)
-        seconds = {call: travel * self._seconds(call, case) for call in dict.fromkeys(program.calls)}
-        found = tasks(program.scaled(work * late), seconds.__getitem__)
-        spans = simulate(found, contention)
-        exposed: dict[str, float] = {}
+
+        def times(call: Call) -> Times:
+            by = 1.0 if self.collectives.is_given(Place.of(call, case)) else travel
+            seconds = self.collectives.seconds
+            return Times(by * seconds(call, case), by * seconds(call, case, contention.collective))
+
+        known = {call: times(call) for call in dict.fromkeys(program.calls)}
+        native = case.backend == "gloo" and is_backends(case.algorithm)
+        found = tasks(
+            program.scaled(work * late), known.__getitem__, lambda call: BROADCASTS if native and _sent(call) else 1
+        )
+        spans = simulate(found, contention.compute)
+        tiers = iter(Place.of(call, case).tier for call in program.calls)
+        tier_of = {at: next(tiers) for at, task in enumerate(found) if COMPUTE not in task.lanes}
+        exposed = dict.fromkeys(tier_of.values(), 0.0)
         compute, before = 0.0, 0.0
         for task, span in zip(found, spans, strict=True):
-            if task.lanes[0].what == "compute":
+            if COMPUTE in task.lanes:
                 compute += span.end - span.begin
                 if span.begin > before:
-                    last = max(task.after, key=lambda at: spans[at].end)
-                    tier = found[last].lanes[0].what
-                    exposed[tier] = exposed.get(tier, 0.0) + span.begin - before
+                    exposed[tier_of[max(task.after, key=lambda at: spans[at].end)]] += span.begin - before
                 before = span.end
-        tiers: dict[str, float] = {}
-        for call in dict.fromkeys(program.calls):
-            tier = BETWEEN if Place.of(call, case).nodes > 1 else WITHIN
-            name = f"{call.group.size} ranks, {call.group.stride} apart"
-            tiers[tier] = tiers.get(tier, 0.0) + exposed.pop(name, 0.0)
-        return _Step(spans[-1].end, compute / late, compute * (1 - 1 / late), tiers)
+        return _Step(spans[-1].end, compute / late, compute * (1 - 1 / late), exposed)
 
     def _program(self, case: Case, computed: Computed) -> Program:
         program = computed.program.among(case.world_size)
@@ -290,8 +241,9 @@ class Predictor:
         """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
         far as the step goes with it, and what predictions are off by besides."""
         launches = _known(self.base.launch_spread) / math.sqrt(len(computed.step_s))
-        tables = [each for each in self.base.collectives.values() if math.isfinite(each.spread)]
-        of_tables = float(np.mean([each.spread / math.sqrt(each.launches) for each in tables])) if tables else 0.0
+        ops = {call.op for call in computed.program.calls}
+        tables = [each for of, each in self.base.collectives.items() if of.op in ops and math.isfinite(each.spread)]
+        of_tables = float(np.median([each.spread / math.sqrt(each.launches) for each in tables])) if tables else 0.0
         told = 0.0
         for work, travel in ((launches, 0.0), (0.0, of_tables)):
             high, low = (self._step(case, computed, math.exp(by * work), math.exp(by * travel)) for by in (1, -1))
@@ -329,46 +281,8 @@ class _Step:
     exposed_s: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a group's ranks are: on `nodes` nodes, `per_node` on each. The ranks of a node send for as many groups as
-    `beside` at the same time."""
-
-    nodes: int
-    per_node: int
-    beside: int = 1
-
-    @property
-    def ranks(self) -> int:
-        """How many there are."""
-        return self.nodes * self.per_node
-
-    @classmethod
-    def of(cls, call: Call, case: Case) -> Place:
-        """Where the ranks of a call are, in a case whose ranks are numbered node by node."""
-        size, stride = call.group
-        here = case.world_size // case.nodes
-        inside = max(1, min(size, here // stride))
-        if size % inside:
-            inside = math.gcd(size, inside)
-        return cls(size // inside, inside, min(stride, here) if size > inside else 1)
-
-
-def _algorithm(algorithm: str, op: str) -> str:
-    """What really runs: the backend does what is none of ours."""
-    return "native" if is_backends(algorithm) else algorithm
-
-
-def _shared(link: Link, by: int) -> Link:
-    """A link that so many groups send over at the same time."""
-    seconds = link.seconds
-    return Link(lambda sizes: seconds(by * np.asarray(sizes, dtype=float)), link.least / by, link.most / by)
-
-
-def _slower(given: Link, sends: Link) -> Link:
-    """A link that was given, between ranks that need as long to send as was measured."""
-    one, other = given.seconds, sends.seconds
-    return Link(lambda sizes: np.maximum(one(sizes), other(np.minimum(sizes, sends.most))))
+def _sent(call: Call) -> bool:
+    return call.op == "broadcast"
 
 
 def _known(number: float) -> float:

@@ -130,9 +130,16 @@ def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequ
     return Program(world_size, tuple(read()), ready)
 
 
-def tasks(program: Program, seconds: Callable[[Call], float]) -> list[Task]:
-    """The step as tasks, whose collectives take `seconds` where nothing disturbs them. The name of a task is the part
-    of the step that it is in, of a collective its operation."""
+class Times(NamedTuple):
+    """How many seconds a collective takes, and while one of its ranks computes."""
+
+    alone_s: float
+    beside_s: float
+
+
+def tasks(program: Program, times: Callable[[Call], Times], at_once: Callable[[Call], int] = lambda _: 1) -> list[Task]:
+    """The step as tasks, with what its collectives take. The name of a task is the part of the step that it is in, of a
+    collective its operation. Of some collectives a group has several `at_once`."""
     waited = {event.waits for event in program.events if event.kind == WAIT_FOR}
     found: list[Task] = []
     place: list[int] = []
@@ -144,8 +151,10 @@ def tasks(program: Program, seconds: Callable[[Call], float]) -> list[Task]:
         elif event.kind == WAIT_FOR:
             after = [*after, place[event.waits]]
         elif event.call is not None:
-            made = _last(found)
-            found.append(Task(event.call.op, (_queue(event.call.group),), seconds(event.call), (*made, *after)))
+            took = times(event.call)
+            slowed = took.beside_s / took.alone_s if took.alone_s else 1.0
+            queue = _queue(event.call.group, len(place) % at_once(event.call))
+            found.append(Task(event.call.op, (queue,), took.alone_s, (*_last(found), *after), slowed))
             if len(place) not in waited:
                 unseen.append(len(found) - 1)
             place.append(len(found) - 1)
@@ -156,8 +165,8 @@ def tasks(program: Program, seconds: Callable[[Call], float]) -> list[Task]:
     return found
 
 
-def _queue(group: Group) -> Lane:
-    return Lane(0, f"{group.size} ranks, {group.stride} apart")
+def _queue(group: Group, number: int) -> Lane:
+    return Lane(0, f"{group.size} ranks, {group.stride} apart, queue {number}")
 
 
 def _last(found: Sequence[Task]) -> tuple[int, ...]:

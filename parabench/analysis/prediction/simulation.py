@@ -29,12 +29,14 @@ class Lane(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Task:
     """Occupies all its `lanes` for so many `seconds`, where nothing disturbs it, and begins when the tasks at the
-    places `after` have ended. `name` is the part of the step that it belongs to."""
+    places `after` have ended. `name` is the part of the step that it belongs to. A collective takes `slowed` times as
+    long while one of its ranks computes."""
 
     name: str
     lanes: tuple[Lane, ...]
     seconds: float
     after: tuple[int, ...] = ()
+    slowed: float = 1.0
 
 
 class Span(NamedTuple):
@@ -44,26 +46,15 @@ class Span(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
-    """How many times as long computing takes while its rank communicates, and a collective while one of its ranks
-    computes."""
-
-    compute: float = 1.0
-    collective: float = 1.0
-
-
-ALONE = Contention()
-
-
-def simulate(tasks: Sequence[Task], contention: Contention = ALONE) -> list[Span]:
-    """When each task runs. Raises ValueError for tasks that wait for one another, or for none that is there."""
-    return _Simulation(tasks, contention).run()
+def simulate(tasks: Sequence[Task], compute_slowed: float = 1.0) -> list[Span]:
+    """When each task runs, where computing takes `compute_slowed` times as long while its rank communicates. Raises
+    ValueError for tasks that wait for one another, or for none that is there."""
+    return _Simulation(tasks, compute_slowed).run()
 
 
 class _Simulation:
-    def __init__(self, tasks: Sequence[Task], contention: Contention) -> None:
-        self._tasks, self._contention = tasks, contention
+    def __init__(self, tasks: Sequence[Task], compute_slowed: float) -> None:
+        self._tasks, self._compute_slowed = tasks, compute_slowed
         self._computes = [all(lane.what == COMPUTE for lane in task.lanes) for task in tasks]
         self._waits = [len(task.after) + len(task.lanes) for task in tasks]
         self._then: list[list[int]] = [[] for _ in tasks]
@@ -111,7 +102,7 @@ class _Simulation:
     def _rate(self, at: int) -> float:
         """How many of its seconds a task does in a second."""
         beside = self._communicating if self._computes[at] else self._computing
-        slower = self._contention.compute if self._computes[at] else self._contention.collective
+        slower = self._compute_slowed if self._computes[at] else self._tasks[at].slowed
         return 1 / slower if any(beside.get(lane.rank) for lane in self._tasks[at].lanes) else 1.0
 
     def _start(self, ready: list[int], now: float) -> None:

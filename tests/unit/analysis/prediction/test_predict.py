@@ -10,10 +10,11 @@ import pytest
 
 from parabench.analysis.prediction import choose, question
 from parabench.analysis.prediction.base import Base, Computed, Measured, slowest, work_of
+from parabench.analysis.prediction.collective_seconds import Place
 from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes
 from parabench.analysis.prediction.naive import forecasts
 from parabench.analysis.prediction.network import given_link
-from parabench.analysis.prediction.predict import Place, Predictor
+from parabench.analysis.prediction.predict import Predictor
 from parabench.analysis.prediction.program import Call, Group, program_of
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.errors import UsageError

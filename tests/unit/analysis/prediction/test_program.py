@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parabench.analysis.prediction.buckets import Gradient
-from parabench.analysis.prediction.program import Call, Group, Program, program_of, tasks
+from parabench.analysis.prediction.program import Call, Group, Program, Times, program_of, tasks
 from parabench.analysis.prediction.simulation import simulate
 
 ALL = [0, 1]
@@ -18,7 +18,7 @@ def call(op: str, size: int, ranks: list[int] = ALL) -> list[Any]:
 
 
 def step_s(program: Program, seconds: float) -> float:
-    return simulate(tasks(program, lambda _: seconds))[-1].end
+    return simulate(tasks(program, lambda _: Times(seconds, seconds)))[-1].end
 
 
 def test_a_blocking_call_stops_the_rank() -> None:

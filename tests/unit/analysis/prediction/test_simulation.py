@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from parabench.analysis.prediction.simulation import ALONE, Contention, Lane, Span, Task, simulate
+from parabench.analysis.prediction.simulation import Lane, Span, Task, simulate
 
 COMPUTE, QUEUE = Lane(0), Lane(0, "all ranks")
 
 
-def spans(*tasks: Task, contention: Contention = ALONE) -> list[tuple[float, float]]:
-    return [(round(each.begin, 9), round(each.end, 9)) for each in simulate(tasks, contention)]
+def spans(*tasks: Task, compute_slowed: float = 1.0) -> list[tuple[float, float]]:
+    return [(round(each.begin, 9), round(each.end, 9)) for each in simulate(tasks, compute_slowed)]
 
 
 def test_a_lane_does_one_task_at_a_time_in_their_order() -> None:
@@ -34,15 +34,15 @@ def test_both_slow_down_where_they_meet() -> None:
     # While both run the collective does 2/3 of a second in each, so it ends at 6; 4 of 10 s are computed by then.
     found = spans(
         Task("compute", (COMPUTE,), 10),
-        Task("all_reduce", (QUEUE,), 4),
-        contention=Contention(compute=1.5, collective=1.5),
+        Task("all_reduce", (QUEUE,), 4, slowed=1.5),
+        compute_slowed=1.5,
     )
     assert found == [(0, 12), (0, 6)]
 
 
 def test_what_communicates_slows_down_nobody_on_other_ranks() -> None:
     there = Lane(1, "all ranks")
-    found = spans(Task("compute", (COMPUTE,), 10), Task("send", (there,), 4), contention=Contention(2.0, 2.0))
+    found = spans(Task("compute", (COMPUTE,), 10), Task("send", (there,), 4, slowed=2.0), compute_slowed=2.0)
     assert found == [(0, 10), (0, 4)]
 
 
@@ -91,6 +91,6 @@ def test_what_cannot_be_done_is_said(tasks: list[Task], said: str) -> None:
 
 def test_time_goes_on_without_rounding_to_a_stop() -> None:
     thirds = [Task("a", (COMPUTE,), 1 / 3) for _ in range(300)]
-    thirds += [Task("b", (QUEUE,), 0.1) for _ in range(1000)]
-    found = simulate(thirds, Contention(1.1, 1.3))
+    thirds += [Task("b", (QUEUE,), 0.1, slowed=1.3) for _ in range(1000)]
+    found = simulate(thirds, 1.1)
     assert all(isinstance(each, Span) and each.end > each.begin for each in found)

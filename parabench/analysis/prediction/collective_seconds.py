@@ -1,0 +1,167 @@
+"""How long a collective of a case takes: as measured, or by its rounds over links that were measured or given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes, command
+from parabench.analysis.prediction.network import Extrapolated, Link, measured_link
+from parabench.analysis.prediction.program import Call
+from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
+from parabench.collectives import is_backends, levels_of
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.collective_case import size_text
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a group's ranks are: on `nodes` nodes, `per_node` on each. The ranks of a node send for as many groups as
+    `beside` at the same time."""
+
+    nodes: int
+    per_node: int
+    beside: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return self.nodes * self.per_node
+
+    @property
+    def tier(self) -> str:
+        """The farthest that its ranks send over."""
+        return BETWEEN if self.nodes > 1 else WITHIN
+
+    @classmethod
+    def of(cls, call: Call, case: Case) -> Place:
+        """Where the ranks of a call are, in a case whose ranks are numbered node by node."""
+        size, stride = call.group
+        here = case.world_size // case.nodes
+        inside = max(1, min(size, here // stride))
+        if size % inside:
+            inside = math.gcd(size, inside)
+        return cls(size // inside, inside, min(stride, here) if size > inside else 1)
+
+
+@dataclass(frozen=True)
+class CollectiveSeconds:
+    """What collectives take, from what was `measured` and links of tiers that were `given` instead."""
+
+    measured: Mapping[Collective, MeasuredTimes]
+    given: Mapping[str, Link]
+
+    def seconds(self, call: Call, case: Case, slowed: float = 1.0) -> float:
+        """How long a collective of the case takes where nothing disturbs it; or where sending and receiving take
+        `slowed` times as long, and links what they take. Raises UsageError where that is not known."""
+        key = call, case.algorithm, case.world_size, case.nodes, slowed
+        if key not in self._known:
+            self._known[key] = self._seconds(call, case, slowed)
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Call, str, int, int, float], float]:
+        return {}
+
+    def _seconds(self, call: Call, case: Case, slowed: float) -> float:
+        place = Place.of(call, case)
+        if place.ranks == 1:
+            return 0.0
+        algorithm = _algorithm(case.algorithm, call.op)
+        exact = self.measured.get(Collective(call.op, algorithm, place.ranks, place.nodes))
+        size = np.array([float(call.bytes)])
+        if exact is None or place.beside > 1 or self.is_given(place):
+            return float(self._extrapolated(call.op, algorithm, place, call.bytes, slowed)(size)[0])
+        exact.require(call.bytes)
+        took = float(exact(size)[0])
+        if slowed == 1.0:
+            return took
+        if place.nodes == 1:
+            return slowed * took
+        sends = self._sends(call.op, algorithm)
+        if sends is None:
+            return took
+        links = {WITHIN: sends, BETWEEN: sends}
+        inside = Extrapolated(call.op, algorithm, place.ranks, place.per_node, links, exact.piece_bytes)
+        return max(took, slowed * float(inside(size)[0]))
+
+    def is_given(self, place: Place) -> bool:
+        """Whether what ranks there send goes over links that were given."""
+        return place.tier in self.given
+
+    def _extrapolated(self, op: str, algorithm: str, place: Place, size: int, slowed: float) -> Extrapolated:
+        tiers = [tier for tier, there in ((WITHIN, place.per_node > 1), (BETWEEN, place.nodes > 1)) if there]
+        links, piece_bytes = {}, 1 << 60
+        for tier in tiers:
+            links[tier], pieces = self._link(op, algorithm, tier, slowed)
+            piece_bytes = min(piece_bytes, pieces)
+        if place.beside > 1 and BETWEEN in links:
+            links[BETWEEN] = _shared(links[BETWEEN], place.beside)
+        found = Extrapolated(op, algorithm, place.ranks, place.per_node, links, piece_bytes)
+        try:
+            beyond = found.beyond(size)
+        except ValueError as error:
+            raise UsageError(
+                f"how {op} {algorithm} goes round {place.ranks} ranks is not known, only what was measured: {error}; "
+                f"measure it: {command(Collective(op, algorithm, place.ranks, place.nodes))}"
+            ) from None
+        for tier, (_, most) in beyond.items():
+            if most > links[tier].most:
+                asked = size_text(round(most))
+                raise UsageError(
+                    f"{op} {algorithm} of {size_text(size)} among {place.ranks} ranks has messages of {asked} {tier}, "
+                    f"more than 8 times what was measured ({size_text(round(links[tier].most / 8))}); measure larger "
+                    f"ones: {command(Collective(op, algorithm, 2, 1 if tier == WITHIN else 2))} --max "
+                    f"{size_text(2 * round(most)).replace(' ', '')}"
+                )
+        return found
+
+    def _link(self, op: str, algorithm: str, tier: str, slowed: float) -> tuple[Link, int]:
+        """What a message takes over a tier where sending takes `slowed` times as long, and what messages are cut to.
+
+        A tier that was given, or that is slow, is never quicker than sending within a node, where that was measured.
+        """
+        levels = levels_of(algorithm)
+        of = algorithm if levels is None else levels[tier == BETWEEN]
+        key = Collective(op, of, 2, 1 if tier == WITHIN else 2)
+        times = self.measured.get(key)
+        measured = None if times is None else measured_link(times, tier, times.piece_bytes)
+        given, sends = self.given.get(tier), self._sends(op, of)
+        found = given or measured
+        if found is None:
+            flag = f"or give it: --link {'local' if tier == WITHIN else 'node'}=25GB/s,20us"
+            raise UsageError(f"links {tier} were not measured for {op} {of}; {command(key)}, {flag}")
+        if sends is not None and (given is not None or slowed > 1.0):
+            found = _slower(found, sends, slowed)
+        inside = self.measured.get(Collective(op, of, 2, 1))
+        pieces = [each.piece_bytes for each in (times, inside) if each is not None]
+        return found, min(pieces, default=1 << 60)
+
+    def _sends(self, op: str, algorithm: str) -> Link | None:
+        """What a message takes between two ranks of a node; None where that was not measured."""
+        times = self.measured.get(Collective(op, algorithm, 2, 1))
+        return None if times is None else measured_link(times, WITHIN, times.piece_bytes)
+
+
+def _algorithm(algorithm: str, op: str) -> str:
+    """What really runs: the backend does what is none of ours."""
+    return "native" if is_backends(algorithm) else algorithm
+
+
+def _shared(link: Link, by: int) -> Link:
+    """A link that so many groups send over at the same time."""
+    seconds = link.seconds
+    return Link(lambda sizes: seconds(by * np.asarray(sizes, dtype=float)), link.least / by, link.most / by)
+
+
+def _slower(link: Link, sends: Link, slowed: float) -> Link:
+    """A link between ranks that need `slowed` times as long as `sends` to send."""
+    one, other = link.seconds, sends.seconds
+    return Link(
+        lambda sizes: np.maximum(one(sizes), slowed * other(np.minimum(sizes, sends.most))), link.least, link.most
+    )
