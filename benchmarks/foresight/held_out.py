@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.foresight.machines import DONE, STORE, Machine
 from benchmarks.foresight.measured import measured
-from benchmarks.foresight.sessions import held
+from benchmarks.foresight.sessions import TOGETHER, held
 from docs.drawing.foresight import Point
 from docs.drawing.foresight import held_out as held_out_picture
 from parabench.analysis.prediction.base import Base, base_of
@@ -36,6 +36,7 @@ MEASURED, GIVEN = "measured", "given"
 
 # Of 1514 bytes on a link TCP has 1448; a message of a few bytes takes as long as a thread's wake-up or two.
 PAYLOAD, LATENCY = 1448 / 1514, "100us"
+MOST_TOGETHER = max(TOGETHER)
 MBIT = {"100mbit": 100, "300mbit": 300, "1gbit": 1000}
 
 
@@ -73,16 +74,19 @@ def held_out(truth: Path) -> Iterator[Held]:
                 continue
             kinds = (MEASURED, GIVEN) if machine.rate else (MEASURED,)
             for links in kinds:
-                found = _predictor(truth, machine.rate, links).predict(each.case)
+                found = _predictor(truth, machine.rate, links, machine.ranks).predict(each.case)
                 yield Held(machine, each.case, each.step_s, links, found, each.least_idle)
 
 
 @cache
-def _predictor(truth: Path, rate: str | None, links: str) -> Predictor:
+def _predictor(truth: Path, rate: str | None, links: str, ranks: int) -> Predictor:
     given: dict[str, Link] = {}
     if rate is not None and links == GIVEN:
         given[BETWEEN] = given_link(f"{MBIT[rate] * PAYLOAD / 8:.4g}MB/s,{LATENCY}")
-    return Predictor(_base(truth, rate if links == MEASURED else None), given)
+    base = _base(truth, rate if links == MEASURED else None)
+    # The nodes of an emulated cluster have one machine's cores; not more than MOST_TOGETHER ranks run on it alone.
+    together = load(truth / "base" / f"compute-{min(ranks, MOST_TOGETHER)}" / STORE)
+    return Predictor(base, given, base_of([together]).computed)
 
 
 @cache

@@ -28,6 +28,14 @@ COMPUTE: Sweeps = (
     {"strategy": "tp", "world_size": (2, 4, 8)},
 )
 
+TOGETHER = (4, 8)
+
+
+def together(ranks: int) -> Sweeps:
+    """The same of so many ranks, all of which compute at the same time."""
+    return ({"strategy": ("ddp", "fsdp", "zero1", "tp"), "world_size": ranks, "nodes": 1},)
+
+
 # What is held out, in parts of which a machine has some.
 DDP: Mapping[str, Any] = {"strategy": "ddp"}
 FSDP: Mapping[str, Any] = {"strategy": "fsdp"}
@@ -43,9 +51,14 @@ EVERY: Sweeps = (*ALGORITHMS, *TWO_LEVEL, *BUCKETS, *SHARDED, *TENSOR)
 def base() -> list[Session]:
     """Trainings of one device and of pairs with instrumented steps, and collectives of pairs."""
     pairs = [Machine(1, 2), *(Machine(2, 1, rate) for rate in RATES)]
-    protocol = {"warmup": 2, "steps": 8, "launches": 3, "instrumented": 4}
+    protocol: dict[str, Any] = {"warmup": 2, "steps": 8, "launches": 3, "instrumented": 4}
     return [
         trainings("train-1x1", Machine(1, 1), [{"strategy": "single"}], COMPUTE, **protocol),
+        # The nodes of an emulated cluster have one machine's cores, so as many ranks compute at the same time.
+        *(
+            trainings(f"compute-{n}", Machine(1, 1), [{"strategy": "single"}], together(n), **protocol)
+            for n in TOGETHER
+        ),
         *(trainings(f"train-{pair}", pair, PAIR, **protocol) for pair in pairs),
         *(_collectives(pair) for pair in pairs),
     ]

@@ -248,20 +248,20 @@ def plan_training(
 def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
-    A case of more ranks than this machine has devices, or cores, is one of several nodes like it, of which the ranks of
-    one are measured.
+    Unless the suite says how many nodes there are, a case of more ranks than this machine has devices, or cores, is one
+    of several nodes like it, of which the ranks of one are measured.
     """
     overrides = parse_axes(request.axes)
     asked = overrides.pop("world_size", None)
     device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
     here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
     sweeps = [
-        Sweep({**each.axes, "world_size": (size,), "nodes": (fewest_nodes(size, here),)})
+        Sweep({"nodes": (fewest_nodes(size, here),), **each.axes, "world_size": (size,)})
         for each in suite.compute
         for size in asked or each.axes.get("world_size", (1,))
     ]
     # However many nodes take part, one computes.
-    others = replace(machine, nodes=max(each.axes["nodes"][0] for each in sweeps), ranks_per_node=None)
+    others = replace(machine, nodes=max(max(each.axes["nodes"]) for each in sweeps), ranks_per_node=None)
     of_compute = replace(suite, sweeps=tuple(sweeps), others={})
     protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0)

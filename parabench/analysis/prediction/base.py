@@ -77,6 +77,20 @@ class Base:
         logs = [np.log(each.step_s) for each in self.computed if len(each.step_s) > 1]
         return math.sqrt(float(np.mean([np.var(each, ddof=1) for each in logs]))) if logs else math.nan
 
+    def spread(self, size: int, nodes: int) -> float:
+        """The standard error of the logarithm of what a collective of so many bytes takes, on one node or several, over
+        launches: of the size that was measured nearest to it, and of all operations and algorithms alike. 0 where
+        everything was launched once."""
+        near: dict[int, list[float]] = {}
+        for of, times in self.collectives.items():
+            if (of.nodes > 1) == (nodes > 1):
+                for at, variance in times.variances.items():
+                    near.setdefault(at, []).append(variance / times.launches)
+        if not near:
+            return 0.0
+        nearest = min(near, key=lambda at: abs(math.log(at / max(1, size))))
+        return math.sqrt(float(np.mean(near[nearest])))
+
 
 def work_of(case: Case) -> tuple[Any, ...]:
     """What two cases have in common whose ranks compute the same: every field but those that only change how it

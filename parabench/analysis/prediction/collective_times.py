@@ -7,9 +7,8 @@ the smallest size a call takes what that takes; beyond the largest its bytes cou
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -44,13 +43,14 @@ class Collective:
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes:
     """What one collective took: ascending sizes in bytes, and the seconds of a call, over so many launches, of whose
-    times the logarithms have that standard deviation (NaN of a single one). Its messages are cut to `piece_bytes`."""
+    times the logarithms have these variances by size (none of a single launch). Its messages are cut to
+    `piece_bytes`."""
 
     collective: Collective
     sizes: Numbers
     seconds: Numbers
     launches: int
-    spread: float = math.nan
+    variances: Mapping[int, float] = field(default_factory=dict)
     piece_bytes: int = PIECE_BYTES
 
     def __call__(self, sizes: Numbers) -> Numbers:
@@ -99,7 +99,7 @@ def measured_times(results: Results, sessions: Sequence[Session]) -> dict[Collec
                 means.index.to_numpy(dtype=float),
                 np.exp(means.to_numpy(dtype=float)),
                 int(rows["launch_id"].nunique()),
-                float(np.sqrt(np.mean(logs.var(ddof=1)))),
+                {int(str(size)): float(each) for size, each in logs.var(ddof=1).dropna().items()},
                 int(pieces.iloc[0]) if len(pieces) else PIECE_BYTES,
             )
     return found

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import minimize
 
 from parabench.analysis.prediction import naive
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, Measured, slowest, work_of
@@ -22,6 +22,7 @@ from parabench.analysis.prediction.collective_seconds import CollectiveSeconds, 
 from parabench.analysis.prediction.network import Link
 from parabench.analysis.prediction.program import COMPUTE, DEFAULT_CAPS, Call, Program, Times, tasks
 from parabench.analysis.prediction.simulation import simulate
+from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import is_backends
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -35,8 +36,19 @@ Z90 = 1.645
 # emulated machines (docs/explanation/foresight.md), at the ranks that were measured and for each doubling of them.
 MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.04, 0.01
 
-# How many times as long a rank may compute beside others as alone; a machine's speed too changes between sessions.
-CORRECTIONS = 0.5, 2.0
+
+class Expected(NamedTuple):
+    """Standard deviations of logarithms: of a step time that was measured; of how many times as long a rank works in a
+    training as alone (a machine's speed changes between sessions), and collectives take as by themselves; and of how
+    many times as long each takes beside the other."""
+
+    step: float
+    work: float
+    travel: float
+    slowed: float
+
+
+EXPECTED = Expected(0.02, 0.1, 0.2, 0.3)
 
 # By how many times computing and communicating are looked whether they slow each other down.
 _COMPUTE, _COLLECTIVE = np.linspace(1.0, 2.0, 11), np.linspace(1.0, 4.0, 13)
@@ -56,6 +68,16 @@ class Contention(NamedTuple):
 
 
 ALONE = Contention()
+
+
+class Correction(NamedTuple):
+    """How many times as long a rank works in a training as alone, and collectives take as by themselves."""
+
+    work: float = 1.0
+    travel: float = 1.0
+
+
+NONE = Correction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +107,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predictions from a base. `links` are tiers that were given instead of measured."""
+    """Predictions from a base. `links` are tiers that were given instead of measured. `instead` is what ranks of the
+    predicted cases compute, where that is not what those of the base's trainings do."""
 
     base: Base
     links: Mapping[str, Link]
+    instead: tuple[Computed, ...] = ()
 
     @cached_property
     def collectives(self) -> CollectiveSeconds:
@@ -125,7 +149,7 @@ class Predictor:
     def computed(self, case: Case) -> Computed:
         """What a rank of the case computes: of those that were measured the one whose node is most like the case's,
         then of the nearest number of ranks. Raises UsageError where there is none."""
-        found = self.base.of(case)
+        found = [each for each in self.instead or self.base.computed if work_of(each.case) == work_of(case)]
         if not found:
             here = f"--set world_size={case.world_size} --set global_batch={case.global_batch}"
             raise UsageError(
@@ -144,12 +168,12 @@ class Predictor:
 
     def _step(self, case: Case, computed: Computed, work: float = 1.0, travel: float = 1.0) -> _Step:
         """The step, corrected by what was measured; `work` and `travel` are how many times as long both take."""
-        corrected = work * self.correction.get(case.strategy, 1.0)
-        return self._alone(case, computed, self.contention, corrected, travel)
+        by = self.correction.get(case.strategy, NONE)
+        return self._alone(case, computed, self.contention, work * by.work, travel * by.travel)
 
     def work(self, case: Case, computed: Computed) -> float:
         """How many times as long a rank of the case computes as one that was alone."""
-        return self.correction.get(case.strategy, 1.0) * slowest(computed, case.world_size)
+        return self.correction.get(case.strategy, NONE).work * slowest(computed, case.world_size)
 
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
@@ -206,44 +230,56 @@ class Predictor:
 
     @cached_property
     def contention(self) -> Contention:
-        """By how much computing and communicating slow each other down, so that the judges' steps come out best."""
-        if not self.judges:
+        """By how much computing and communicating slow each other down: the likeliest for the judges on one node, as
+        `correction` is. Between nodes links hide it."""
+        judges = [(each, computed) for each, computed in self.judges if each.case.nodes == 1]
+        if not judges:
             return ALONE
-        plain = Predictor(self.base, {})
 
-        def error(contention: Contention) -> float:
-            logs = [
-                math.log(plain._alone(each.case, computed, contention).step_s / each.step_s)
-                for each, computed in self.judges
-            ]
-            return float(np.mean(np.square(logs)))
+        def unlikely(contention: Contention) -> float:
+            prior = sum((math.log(each) / EXPECTED.slowed) ** 2 for each in contention)
+            return prior + self._off(judges, contention)
 
-        grid = [Contention(float(c), float(k)) for c in _COMPUTE for k in _COLLECTIVE]
-        return min(grid, key=error)
+        return min((Contention(float(c), float(k)) for c in _COMPUTE for k in _COLLECTIVE), key=unlikely)
 
     @cached_property
-    def correction(self) -> dict[str, float]:
-        """By strategy, how many times as long a rank computes as it does alone, so that the judges' steps come out
-        right: in the middle of the judges of a strategy."""
-        plain = Predictor(self.base, {})
-        found: dict[str, list[float]] = {}
+    def correction(self) -> dict[str, Correction]:
+        """By strategy what its judges' steps come out best with: the likeliest, where logarithms of step times, of work
+        and of travel are off by EXPECTED."""
+        found: dict[str, list[tuple[Measured, Computed]]] = {}
         for each, computed in self.judges:
+            found.setdefault(each.case.strategy, []).append((each, computed))
+        return {strategy: self._likeliest(judges) for strategy, judges in found.items()}
 
-            def off(by: float, each: Measured = each, computed: Computed = computed) -> float:
-                return plain._alone(each.case, computed, self.contention, by).step_s - each.step_s
+    def _likeliest(self, judges: Sequence[tuple[Measured, Computed]]) -> Correction:
+        def unlikely(logs: Numbers) -> float:
+            work, travel = map(float, logs)
+            prior = (work / EXPECTED.work) ** 2 + (travel / EXPECTED.travel) ** 2
+            return prior + self._off(judges, self.contention, math.exp(work), math.exp(travel))
 
-            least, most = CORRECTIONS
-            by = least if off(least) > 0 else most if off(most) < 0 else brentq(off, least, most, xtol=1e-3)
-            found.setdefault(each.case.strategy, []).append(by)
-        return {strategy: float(np.median(each)) for strategy, each in found.items()}
+        best = minimize(unlikely, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-2})
+        return Correction(*np.exp(best.x).tolist())
+
+    def _off(
+        self,
+        judges: Sequence[tuple[Measured, Computed]],
+        contention: Contention,
+        work: float = 1.0,
+        travel: float = 1.0,
+    ) -> float:
+        """How far off the judges' steps are: squares of logarithms in units of what is expected, added up."""
+        plain = Predictor(self.base, {})
+        steps = [plain._alone(each.case, one, contention, work, travel).step_s / each.step_s for each, one in judges]
+        return math.fsum((math.log(each) / EXPECTED.step) ** 2 for each in steps)
 
     def _spread(self, case: Case, computed: Computed) -> float:
         """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
         far as the step goes with it, and what predictions are off by besides."""
         launches = _known(self.base.launch_spread) / math.sqrt(len(computed.step_s))
-        ops = {call.op for call in computed.program.calls}
-        tables = [each for of, each in self.base.collectives.items() if of.op in ops and math.isfinite(each.spread)]
-        of_tables = float(np.median([each.spread / math.sqrt(each.launches) for each in tables])) if tables else 0.0
+        calls = self._program(case, computed).calls
+        takes = np.array([self.collectives.seconds(call, case) for call in calls])
+        spreads = [self.base.spread(call.bytes, Place.of(call, case).nodes) for call in calls]
+        of_tables = float(np.average(spreads, weights=takes)) if takes.any() else 0.0
         told = 0.0
         for work, travel in ((launches, 0.0), (0.0, of_tables)):
             high, low = (self._step(case, computed, math.exp(by * work), math.exp(by * travel)) for by in (1, -1))

@@ -30,7 +30,7 @@ def table(op: str, algorithm: str, nodes: int, messages: int, share: float) -> t
     """What 2 ranks take who send each other so many messages of a share of the bytes."""
     latency, per_byte = FAR if nodes == 2 else NEAR
     collective = Collective(op, algorithm, 2, nodes)
-    return collective, MeasuredTimes(collective, SIZES, messages * (latency + SIZES * share * per_byte), 2, 0.02)
+    return collective, MeasuredTimes(collective, SIZES, messages * (latency + SIZES * share * per_byte), 2)
 
 
 TABLES = dict(
@@ -145,10 +145,10 @@ def test_trainings_of_few_ranks_correct_how_long_a_rank_computes() -> None:
     plain = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=25.0)).step_s
     trained = Measured(of_ranks(2, bucket_mib=25.0), plain + 0.035, 3)
     predictor = Predictor(base(measured=(trained,)), {})
-    assert predictor.correction["ddp"] == pytest.approx(1.1, abs=2e-3)
+    assert predictor.correction["ddp"].work == pytest.approx(1.1, abs=6e-3)
     again = predictor.predict(of_ranks(2, bucket_mib=25.0))
-    assert (again.step_s, again.measured_s) == (pytest.approx(plain + 0.035, rel=1e-3), plain + 0.035)
-    assert predictor.predict(of_ranks(8, bucket_mib=25.0)).compute_s == pytest.approx(0.385, rel=1e-3)
+    assert (again.step_s, again.measured_s) == (pytest.approx(plain + 0.035, rel=5e-3), plain + 0.035)
+    assert predictor.predict(of_ranks(8, bucket_mib=25.0)).compute_s == pytest.approx(0.385, rel=5e-3)
 
 
 def test_intervals_widen_with_the_noise_of_launches_and_with_the_ranks() -> None:
