@@ -20,6 +20,6 @@ COMPUTE = [
     sweep(strategy=STRATEGIES, world_size=(2, 16), batch_per_rank=4),
     sweep(strategy="tp", world_size=(2, 4), global_batch=8),
 ]
-COMPUTE_PROTOCOL = {"cpu": ComputeProtocol(launches=2, warmup=3, steps=20, instrumented=6)}
+COMPUTE_PROTOCOL = ComputeProtocol(launches=2, warmup=3, steps=12, instrumented=4)
 
 COLLECTIVES = {"op": "all_reduce,all_gather,reduce_scatter,broadcast", "min_size": "16KiB", "max_size": "32MiB"}

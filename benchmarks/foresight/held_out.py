@@ -42,8 +42,10 @@ MBIT = {"100mbit": 100, "300mbit": 300, "1gbit": 1000}
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A case that was measured on a machine, and its prediction from `links` that were MEASURED or GIVEN."""
+    """A case that was measured on a machine, and its prediction from `links` that were MEASURED or GIVEN. `truth` is the
+    folder that all is in, `idle` how much of the CPU's time was."""
 
+    truth: Path
     machine: Machine
     case: Case
     step_s: float
@@ -75,7 +77,7 @@ def held_out(truth: Path) -> Iterator[Held]:
             kinds = (MEASURED, GIVEN) if machine.rate else (MEASURED,)
             for links in kinds:
                 found = _predictor(truth, machine.rate, links, machine.ranks).predict(each.case)
-                yield Held(machine, each.case, each.step_s, links, found, each.least_idle)
+                yield Held(truth, machine, each.case, each.step_s, links, found, each.least_idle)
 
 
 @cache
@@ -102,20 +104,61 @@ def summary(held: Sequence[Held]) -> Iterator[str]:
     for links in (MEASURED, GIVEN):
         own = [each for each in held if each.links == links]
         told = [each for each in own if each.prediction.refused is None]
-        errors = np.abs([math.log1p(each.error) for each in told])
-        if not told:
-            continue
-        inside = sum(each.inside for each in told)
-        yield (
-            f"{links} links: {len(told)} cases, {len(own) - len(told)} refused; error in the median "
-            f"{np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}, largest {errors.max():.1%}; "
-            f"{inside} of {len(told)} within their 90 % interval ({inside / len(told):.0%})"
-        )
-        for name in ("constant_s", "line_s"):
-            pairs = [(each, getattr(each.prediction, name)) for each in told]
-            naive = np.abs([math.log(step / each.step_s) for each, step in pairs if step])
-            if len(naive):
-                yield f"  naive, {name.removesuffix('_s')}: {len(naive)} cases, median {np.median(naive):.1%}"
+        if told:
+            yield f"{links} links: {len(told)} cases, {len(own) - len(told)} refused"
+            yield from (f"  {said}" for said in (*_errors(told), *_naive(told), *_choices(told)))
+    unmeasured = [_refused(each) for each in held if each.links == MEASURED and each.machine.rate]
+    yield f"questions about links that were neither measured nor given: {sum(unmeasured)} of {len(unmeasured)} refused"
+
+
+def _errors(told: Sequence[Held]) -> Iterator[str]:
+    errors = np.array([off(each.prediction.step_s, each.step_s) for each in told])
+    inside = sum(each.inside for each in told)
+    yield (
+        f"errors: median {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}, largest "
+        f"{errors.max():.1%}; {inside} of {len(told)} within their 90 % interval ({inside / len(told):.0%})"
+    )
+
+
+def _naive(told: Sequence[Held]) -> Iterator[str]:
+    """Naive forecasts of the same cases, and how often a prediction is worse than both by more than 1 %."""
+    for name in ("constant_s", "line_s"):
+        pairs = [(step, each.step_s) for each in told if (step := getattr(each.prediction, name))]
+        errors = [off(*pair) for pair in pairs]
+        if errors:
+            yield f"naive, {name.removesuffix('_s')}: median error {np.median(errors):.1%} of {len(errors)} cases"
+    worse = [each for each in told if _worse(each)]
+    yield f"worse than both naive forecasts by more than 1 %: {len(worse)} of {len(told)}"
+
+
+def _worse(each: Held) -> bool:
+    naive = [step for step in (each.prediction.constant_s, each.prediction.line_s) if step]
+    return len(naive) == 2 and off(each.prediction.step_s, each.step_s) > max(off(n, each.step_s) for n in naive) + 0.01
+
+
+def _choices(told: Sequence[Held]) -> Iterator[str]:
+    """Of each machine how much slower what is predicted to be the fastest is than what was."""
+    regrets = []
+    for machine in dict.fromkeys(each.machine for each in told):
+        own = [each for each in told if each.machine == machine]
+        chosen = min(own, key=lambda each: each.prediction.step_s)
+        regrets.append((chosen.step_s / min(each.step_s for each in own) - 1, machine, chosen))
+    worst, machine, chosen = max(regrets, key=lambda each: each[0])
+    right = sum(regret <= 0.03 for regret, *_ in regrets)
+    yield (
+        f"what is predicted to be the fastest: at most 3 % slower than the true one on {right} of {len(regrets)} "
+        f"machines, {worst:.1%} at most ({chosen.case.label} on {machine})"
+    )
+
+
+def _refused(each: Held) -> bool:
+    """Whether nothing is predicted from one node alone with no link given."""
+    return Predictor(_base(each.truth, None), {}).predict(each.case).refused is not None
+
+
+def off(predicted_s: float, measured_s: float) -> float:
+    """By how much two times differ, as the size of the logarithm of their ratio."""
+    return abs(math.log(predicted_s / measured_s))
 
 
 def line(each: Held) -> tuple[str, ...]:

@@ -139,7 +139,9 @@ class TrainingRequest(Request):
         common: dict[str, Any] = {name: getattr(self, name) for name in _OF_PARTS} | {"part_of": self.suite}
         parts: list[Request] = []
         if suite.compute:
-            given = {name: value for name, value in self.fields_of(ComputeProtocol).items() if name not in _TURNS}
+            given = {
+                name: value for name, value in self.fields_of(ComputeProtocol).items() if name not in _OF_TRAININGS
+            }
             parts.append(ComputeRequest(**common, suite=self.suite, axes=self.axes, options=given))
         if suite.collectives:
             devices = dict(each.split("=", 1) for each in self.axes if each.startswith(("device=", "threads=")))
@@ -167,8 +169,11 @@ class TrainingRequest(Request):
 # What the sessions of a suite have in common.
 _OF_PARTS = ("argv", "out", "seed", "label", "resume", "cluster")
 
-# How trainings take turns, and how often each is launched, is no matter of what each rank computes.
-_TURNS = {name for name, each in option_fields(Protocol).items() if each.field.role == TURNS} | {"launches"}
+# How trainings take turns, and how often each is launched, is no matter of what each rank computes; and ranks that are
+# alone cannot agree on how many steps fill a time.
+_OF_TRAININGS = {"launches", *BY_STEPS_OR_TIME.values()} | {
+    name for name, each in option_fields(Protocol).items() if each.field.role == TURNS
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
