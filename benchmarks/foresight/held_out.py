@@ -42,8 +42,8 @@ MBIT = {"100mbit": 100, "300mbit": 300, "1gbit": 1000}
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A case that was measured on a machine, and its prediction from `links` that were MEASURED or GIVEN. `truth` is the
-    folder that all is in, `idle` how much of the CPU's time was."""
+    """A case that was measured on a machine, and its prediction from `links` that were MEASURED or GIVEN. All is in the
+    folder `truth`; so much of the CPU's time was `idle`."""
 
     truth: Path
     machine: Machine
