@@ -180,14 +180,15 @@ class Predictor:
     ) -> _Step:
         program = self._program(case, computed)
         late = slowest(computed, case.world_size)
+        native = case.backend == "gloo" and is_backends(case.algorithm)
 
         def times(call: Call) -> Times:
             by = 1.0 if self.collectives.is_given(Place.of(call, case)) else travel
+            by *= _together(call) if native else 1.0
             seconds = self.collectives.seconds
             return Times(by * seconds(call, case), by * seconds(call, case, contention.collective))
 
         known = {call: times(call) for call in dict.fromkeys(program.calls)}
-        native = case.backend == "gloo" and is_backends(case.algorithm)
         found = tasks(
             program.scaled(work * late), known.__getitem__, lambda call: BROADCASTS if native and _sent(call) else 1
         )
@@ -319,6 +320,13 @@ class _Step:
 
 def _sent(call: Call) -> bool:
     return call.op == "broadcast"
+
+
+def _together(call: Call) -> float:
+    """How many times as long each of two broadcasts takes that go on at the same time, from neighbours in binomial
+    trees: the second root sends log2(n) messages of its own and passes on log2(n) - 1 of the first one's."""
+    depth = math.ceil(math.log2(max(2, call.group.size)))
+    return (2 * depth - 1) / depth if _sent(call) else 1.0
 
 
 def _known(number: float) -> float:

@@ -89,18 +89,25 @@ def chains(
 ) -> tuple[Rounds, ...] | None:
     """Rounds of which the longest are what a call takes; arguments and errors are those of `rounds`.
 
-    A ring's ranks do not wait for one another's rounds: while one part is between nodes others go on within. So what
-    takes longest is either a part's own way, which crosses at each g-th hop, or the link, which carries g parts for
-    each hop of that part across. All else is one chain.
+    Where ranks do not wait for one another's rounds, what takes longest is either a part's own way or the link, which
+    carries what all ranks of a node send: in a ring one part is between nodes while others go on within, and one tree
+    sends while the other waits. All else is one chain.
     """
     found = rounds(op, algorithm, world_size, ranks_per_node, size, piece_bytes)
-    goes_round = algorithm in ("ring", "native")
-    if not found or not goes_round or op == "broadcast" or not 1 < ranks_per_node < world_size:
-        return None if found is None else (found,)
-    hops, share = found[0].times, found[0].share
-    crossed = math.ceil(hops / ranks_per_node)
-    way = Round(crossed, share, BETWEEN), Round(hops - crossed, share, WITHIN)
-    return way, (Round(crossed, share, BETWEEN, hops / crossed),)
+    if found is None:
+        return None
+    if not 1 < ranks_per_node < world_size:
+        return (found,)
+    if algorithm in ("ring", "native") and op != "broadcast":
+        hops, share = found[0].times, found[0].share
+        crossed = math.ceil(hops / ranks_per_node)
+        way = Round(crossed, share, BETWEEN), Round(hops - crossed, share, WITHIN)
+        return way, (Round(crossed, share, BETWEEN, hops / crossed),)
+    if algorithm == "tree" and op == "all_reduce":
+        # The last piece's way back overlaps with what the other tree sends.
+        link = found[0]
+        return (replace(link, flows=1), *found[1:]), (link,)
+    return (found,)
 
 
 def _flat(op: str, algorithm: str, at: _Shape) -> Iterator[Round]:
