@@ -27,12 +27,14 @@ import every_warning
 import fake_collectives
 import fake_results as fake
 from command_line import parabench
+from fake_base import base, of_ranks
 from fake_launch import FakeLauncher
 from parabench import __version__
 from parabench.ab import driver, server
 from parabench.ab.remote import Heard
 from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
+from parabench.analysis.prediction.base import Measured
 from parabench.analysis.warnings.codes import CODES
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
@@ -105,6 +107,18 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
     fake.write(Path(name), launches, label=name.removesuffix(".db"), **more)
     started(name, ["2026-01-05T08:00:00.000Z"])
     return name
+
+
+def predicted(*arguments: str) -> str:
+    """`parabench predict` from a base that is written down."""
+    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37, 3), Measured(of_ranks(8, nodes=4), 0.6, 3)]
+    at = "parabench.analysis.prediction.base"
+    with (
+        patch(f"{at}.base_of", lambda _: base(measured=(trained[0],))),
+        patch(f"{at}.trainings", lambda _: trained),
+        patch("parabench.store.results.load", lambda path: path),
+    ):
+        return str(parabench("predict", "base", *arguments).output)
 
 
 def of_help(command: str) -> str:
@@ -324,6 +338,11 @@ def contents() -> dict[Path, bytes]:
 
 TEXTS: dict[str, Callable[..., str]] = {
     "help": lambda: of_help(""),
+    "predict": lambda: predicted("--world-size", "2,16", "--set", "bucket_mib=default,4"),
+    "predict-refused": lambda: predicted("--world-size", "16", "--set", "algorithm=tree"),
+    "predict-best": lambda: predicted("--world-size", "16", "--best"),
+    "predict-buckets": lambda: predicted("--world-size", "8", "--buckets"),
+    "predict-check": lambda: predicted("--check", "other.db"),
     **{f"help-{name}": lambda name=name: of_help(name) for name in COMMANDS},
     "list": lambda: said_by("list"),
     "doctor": lambda monkeypatch: of_doctor(monkeypatch, gpus=False),

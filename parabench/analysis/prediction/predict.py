@@ -128,7 +128,7 @@ class Predictor:
             peak = computed.peak_bytes
         except UsageError as error:
             return Prediction(case=case, refused=str(error))
-        spread = self._spread(case, computed)
+        spread = self._spread(case, computed, step)
         known = {work_of(each.case): each for each in self.base.measured if each.case == case}
         forecasts = naive.forecasts(case, self.base.measured)
         return Prediction(
@@ -173,13 +173,13 @@ class Predictor:
 
     def work(self, case: Case, computed: Computed) -> float:
         """How many times as long a rank of the case computes as one that was alone."""
-        return self.correction.get(case.strategy, NONE).work * slowest(computed, case.world_size)
+        return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case.world_size)
 
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
     ) -> _Step:
         program = self._program(case, computed)
-        late = slowest(computed, case.world_size)
+        late = self._slowest(computed, case.world_size)
         native = case.backend == "gloo" and is_backends(case.algorithm)
 
         def times(call: Call) -> Times:
@@ -204,6 +204,17 @@ class Predictor:
                     exposed[tier_of[max(task.after, key=lambda at: spans[at].end)]] += span.begin - before
                 before = span.end
         return _Step(spans[-1].end, compute / late, compute * (1 - 1 / late), exposed)
+
+    def _slowest(self, computed: Computed, ranks: int) -> float:
+        """`slowest`, looked up once."""
+        key = id(computed), ranks
+        if key not in self._late:
+            self._late[key] = slowest(computed, ranks)
+        return self._late[key]
+
+    @cached_property
+    def _late(self) -> dict[tuple[int, int], float]:
+        return {}
 
     def _program(self, case: Case, computed: Computed) -> Program:
         program = computed.program.among(case.world_size)
@@ -273,7 +284,7 @@ class Predictor:
         steps = [plain._alone(each.case, one, contention, work, travel).step_s / each.step_s for each, one in judges]
         return math.fsum((math.log(each) / EXPECTED.step) ** 2 for each in steps)
 
-    def _spread(self, case: Case, computed: Computed) -> float:
+    def _spread(self, case: Case, computed: Computed, step: _Step) -> float:
         """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
         far as the step goes with it, and what predictions are off by besides."""
         launches = _known(self.base.launch_spread) / math.sqrt(len(computed.step_s))
@@ -283,8 +294,9 @@ class Predictor:
         of_tables = float(np.average(spreads, weights=takes)) if takes.any() else 0.0
         told = 0.0
         for work, travel in ((launches, 0.0), (0.0, of_tables)):
-            high, low = (self._step(case, computed, math.exp(by * work), math.exp(by * travel)) for by in (1, -1))
-            told += (math.log(high.step_s / low.step_s) / 2) ** 2
+            if work or travel:
+                more = self._step(case, computed, math.exp(work), math.exp(travel))
+                told += math.log(more.step_s / step.step_s) ** 2
         doublings = math.log2(max(1.0, case.world_size / max(2, self._most_measured(case))))
         model = math.hypot(MODEL_SPREAD, SPREAD_OF_DOUBLING * doublings)
         return math.sqrt(model**2 + told)

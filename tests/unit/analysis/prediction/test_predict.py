@@ -8,59 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_base import DDP, FAR, NEAR, SIZES, TABLES, base, computed, of_ranks
 from parabench.analysis.prediction import choose, question
-from parabench.analysis.prediction.base import Base, Computed, Measured, slowest, work_of
+from parabench.analysis.prediction.base import Base, Measured, slowest, work_of
 from parabench.analysis.prediction.collective_seconds import Place
-from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes
 from parabench.analysis.prediction.naive import forecasts
 from parabench.analysis.prediction.network import given_link
 from parabench.analysis.prediction.predict import Predictor
-from parabench.analysis.prediction.program import Call, Group, program_of
+from parabench.analysis.prediction.program import Call, Group
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.store.record import MIB
-
-SIZES = np.array([float(2**n) for n in range(12, 26)])
-# What a message takes: 1 ms and 1 ns a byte within a node, ten times that between two.
-NEAR, FAR = (1e-3, 1e-9), (1e-2, 1e-8)
-
-
-def table(op: str, algorithm: str, nodes: int, messages: int, share: float) -> tuple[Collective, MeasuredTimes]:
-    """What 2 ranks take who send each other so many messages of a share of the bytes."""
-    latency, per_byte = FAR if nodes == 2 else NEAR
-    collective = Collective(op, algorithm, 2, nodes)
-    return collective, MeasuredTimes(collective, SIZES, messages * (latency + SIZES * share * per_byte), 2)
-
-
-TABLES = dict(
-    table(op, algorithm, nodes, messages, 0.5)
-    for nodes in (1, 2)
-    for algorithm in ("native", "ring")
-    for op, messages in (("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1))
-)
-
-DDP = Case(strategy="ddp", world_size=2, global_batch=8, device="cpu", backend="gloo")
-# 0.1 s of forward, 0.2 s of backward, in whose middle half of the gradients are there, 0.05 s of the optimizer.
-EVENTS: list[list[Any]] = [
-    ["part", "forward"], ["work", 0.1], ["part", "backward"], ["work", 0.2],
-    ["call", "all_reduce", 8 * MIB, [0, 1], 0.0],
-    ["work", 0.0], ["part", "optimizer"], ["work", 0.05],
-]  # fmt: skip
-GRADIENTS = [["b", 4 * MIB, 0.1], ["a", 4 * MIB, 0.2]]
-
-
-def computed(case: Case = DDP, step_s: float = 0.35, jitter: tuple[float, ...] = (1.0,)) -> Computed:
-    program = program_of(EVENTS, case.world_size, GRADIENTS)
-    return Computed(case, program, (step_s, step_s), np.array(jitter), 1e9)
-
-
-def base(**changes: Any) -> Base:
-    return replace(Base((computed(),), TABLES, ()), **changes)
-
-
-def of_ranks(world_size: int, nodes: int = 1, **changes: Any) -> Case:
-    return replace(DDP, world_size=world_size, nodes=nodes, global_batch=4 * world_size, **changes)
 
 
 def test_a_step_is_work_and_what_nothing_hides() -> None:
