@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
 	$(addprefix tests/unit/,analysis commands report store)
 
-.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures measure wheel versions clean
+.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures foresight measure wheel versions clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
+	@echo "make foresight  measure emulated machines for 45 minutes, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make wheel   build the wheel, install it beside the source, and run it"
@@ -94,6 +95,10 @@ pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.foresight docs/pictures
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=9000 --window-size=1000,1250 --screenshot=docs/pictures/report.png \
 		file://$(CURDIR)/reports/sample/report.html
+
+foresight: $(STAMP)
+	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
+	$(BIN)/python -m benchmarks.foresight.held_out parabench-results/foresight --table docs/measured/foresight.md --figure docs/measured/foresight.svg
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure

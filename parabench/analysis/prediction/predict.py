@@ -25,7 +25,7 @@ from parabench.analysis.prediction.simulation import simulate
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import is_backends
 from parabench.errors import UsageError
-from parabench.plan.case import Case
+from parabench.plan.case import Case, ranks_in_words
 from parabench.store.record import MIB
 from parabench.strategies import entry_of
 
@@ -315,8 +315,8 @@ class Predictor:
     def _notes(self, case: Case, computed: Computed) -> list[str]:
         notes = []
         if computed.per_node != case.world_size // case.nodes:
-            here, there = case.world_size // case.nodes, computed.per_node
-            notes.append(f"{here} ranks on a node, and what they compute was measured with {there}")
+            here = ranks_in_words(case.world_size // case.nodes)
+            notes.append(f"{here} on a node, and what they compute was measured with {computed.per_node}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
         return notes
