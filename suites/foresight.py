@@ -22,4 +22,4 @@ COMPUTE = [
 ]
 COMPUTE_PROTOCOL = ComputeProtocol(launches=2, warmup=3, steps=12, instrumented=4)
 
-COLLECTIVES = {"op": "all_reduce,all_gather,reduce_scatter,broadcast", "min_size": "16KiB", "max_size": "32MiB"}
+COLLECTIVES = {"min_size": "16KiB", "max_size": "32MiB", "launches": 2}

@@ -19,8 +19,9 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import FIRST_BLOCK, Phase, Status
 from parabench.store.results import Results, load
 
-# With less of the CPU's time idle ranks wait for cores, and not for timers and links only.
-LEAST_IDLE = 0.25
+# With less of the CPU's time idle ranks wait for cores, and not for timers and links only: their timers end at the same
+# moments, so that they need cores at the same moments.
+LEAST_IDLE = 0.5
 
 Window = tuple[float, float]
 

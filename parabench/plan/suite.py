@@ -77,7 +77,7 @@ class Suite:
     others: Mapping[str, tuple[tuple[Sweep, ...], Protocol]] = field(default_factory=dict)
     compute: tuple[Sweep, ...] = ()
     compute_protocol: ComputeProtocol = field(default_factory=ComputeProtocol)
-    collectives: Mapping[str, str] = field(default_factory=dict)
+    collectives: Mapping[str, Any] = field(default_factory=dict)
 
     def on(self, machine: str) -> Suite:
         """What it is on one of MACHINES."""

@@ -315,7 +315,7 @@ class Predictor:
     def _notes(self, case: Case, computed: Computed) -> list[str]:
         notes = []
         if computed.per_node != case.world_size // case.nodes:
-            here = ranks_in_words(case.world_size // case.nodes)
+            here = ranks_in_words(case.world_size // case.nodes, 1)
             notes.append(f"{here} on a node, and what they compute was measured with {computed.per_node}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
