@@ -92,7 +92,7 @@ gpu:
 pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures
 	$(BIN)/python -m docs.drawing.rooms
-	$(BIN)/python -m docs.drawing.foresight docs/pictures
+	$(BIN)/python -m docs.drawing.foresight
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=9000 --window-size=1000,1250 --screenshot=docs/pictures/report.png \
 		file://$(CURDIR)/reports/sample/report.html
 

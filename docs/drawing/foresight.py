@@ -1,17 +1,18 @@
 """The pictures of docs/explanation/foresight.md: how a prediction is made, and held-out step times against it.
 
-`python -m docs.drawing.foresight docs/pictures` writes the first; `benchmarks.foresight.held_out` draws the second.
+`python -m docs.drawing.foresight` writes the first; `benchmarks.foresight.held_out` draws the second.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from docs.drawing.svg import FAINT, INK, Canvas
+
+FILE = Path(__file__).parents[1] / "foresight.svg"
 
 MEASURED, COMPUTED, TOLD = "#e8f0fa", "#ffffff", "#fdf1dc"
 BOX, TALL, LEFT = 214, 66, 16
@@ -112,10 +113,5 @@ def held_out(points: Sequence[Point]) -> str:
     return canvas.document("held-out", "Held-out step times", described, SIDE + 2 * MARGIN, SIDE + 2 * MARGIN)
 
 
-def main(folder: Path) -> None:
-    """Write the picture of how a prediction is made into `folder`."""
-    (folder / "foresight.svg").write_text(how())
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures"))
+    FILE.write_text(how())

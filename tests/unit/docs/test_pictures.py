@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.drawing import foresight
 from docs.drawing.diagram import letters
 from docs.drawing.pictures import PICTURES, every
 from docs.drawing.space_time import Arrow, space_time
@@ -29,6 +30,14 @@ def drawn() -> dict[str, str]:
 def test_committed_pictures_are_what_the_code_draws(drawn: dict[str, str]) -> None:
     committed = {path.name: path.read_text() for path in (DOCS / "pictures").glob("*.svg")}
     assert committed == drawn, "run: make pictures"
+    assert foresight.FILE.read_text() == foresight.how(), "run: make pictures"
+
+
+def test_held_out_cases_are_drawn_with_their_intervals() -> None:
+    """Of two cases one lies outside its interval, and is an open point."""
+    points = [foresight.Point(0.1, 0.11, 0.09, 0.12, "ddp"), foresight.Point(1.0, 0.5, 0.4, 0.6, "fsdp")]
+    circles = [each for each in ET.fromstring(foresight.held_out(points)).iter(f"{SVG}circle") if each.get("stroke")]
+    assert [each.get("fill") == "#ffffff" for each in circles] == [False, True]
 
 
 def test_the_page_shows_every_picture_and_every_algorithm(drawn: dict[str, str]) -> None:
