@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -86,11 +87,12 @@ class Outlook:
         here = self.ranks_per_node(world_size)
         if here is None:
             return None
-        try:
-            found = [self.predictor.predict(case) for case in candidates(self.asked, world_size, here)]
-        except UsageError:
-            return None
-        told = [each for each in found if each.refused is None and entry_of(each.case.strategy).ranked]
+        found: list[Prediction] = []
+        for strategy in self.strategies:
+            if entry_of(strategy).ranked:
+                with suppress(UsageError):  # so many ranks are no case of the strategy
+                    found += [self.predictor.predict(case) for case in candidates(self._of(strategy), world_size, here)]
+        told = [each for each in found if each.refused is None]
         return min(told, key=lambda each: each.step_s / each.case.global_batch, default=None)
 
     @property
@@ -116,7 +118,7 @@ class Outlook:
     def curve(self, strategy: str) -> list[Prediction]:
         """Predictions of a strategy, of one algorithm and bucket size, from the fewest ranks that trained on: at powers
         of 2 up to MOST_RANKS, at which all links are known, and at the numbers of ranks that trained."""
-        computed = next(each.case for each in self.asked.computed if each.case.strategy == strategy)
+        computed = self._of(strategy).computed[0].case
         pattern = self.pattern(strategy)
         like = computed if pattern is None else pattern.case
         axes = {"strategy": (strategy,), "algorithm": (like.algorithm,), "bucket_mib": (like.bucket_mib,)}
@@ -124,14 +126,21 @@ class Outlook:
         sizes = {2**power for power in range(1, MOST_RANKS.bit_length()) if 2**power >= min(trained, default=2)}
         found: list[Prediction] = []
         for world_size in sorted(sizes | trained.keys()):
-            own = [trained[world_size]] if world_size in trained else list(self._cases(world_size, axes))
+            own = [trained[world_size]] if world_size in trained else self._cases(world_size, axes)
             found += [self.predictor.predict(case) for case in own]
         return found
 
-    def _cases(self, world_size: int, axes: Mapping[str, tuple[Any, ...]]) -> Iterator[Case]:
+    def _cases(self, world_size: int, axes: Mapping[str, tuple[Any, ...]]) -> list[Case]:
+        """None where links are not known, and where so many ranks are no case of the strategy."""
         here = self.ranks_per_node(world_size)
-        if here is not None:
-            yield from cases(self.asked, [world_size], axes, here)
+        with suppress(UsageError):
+            return [] if here is None else cases(self.asked, [world_size], axes, here)
+        return []
+
+    def _of(self, strategy: str) -> Base:
+        return replace(
+            self.asked, computed=tuple(each for each in self.asked.computed if each.case.strategy == strategy)
+        )
 
     def _alike(self, pattern: Case) -> dict[int, Case]:
         """By their ranks the trainings that differ from `pattern` in nothing else; of several the fastest."""

@@ -143,6 +143,16 @@ def test_a_curve_ends_where_links_do(inside):
     assert [each.case.world_size for each in only(inside).curve("ddp")] == [2]
 
 
+def test_what_makes_no_case_is_left_out(tmp_path):
+    """Ranks that share layers by fours are no two."""
+    fours = helpers.case("tp_ddp", world_size=4, tp_size=4)
+    results = helpers.write(tmp_path / "r.db", computed=[helpers.case(), fours], link_nodes=(1, 2), cores=2)
+    found = only(results)
+    assert 2 not in [each.case.world_size for each in found.curve("tp_ddp")]
+    assert replace(found, predictor=Given(ddp=0.03)).fastest(4).case.strategy == "ddp"
+    assert replace(found, predictor=Given(ddp=0.03)).fastest(2).case.strategy == "ddp"
+
+
 def test_several_models_have_an_outlook_each(tmp_path):
     both = [helpers.case(), helpers.case(model="gpt-small")]
     results = helpers.write(tmp_path / "r.db", computed=both, trained=[(each, 0.03) for each in both], cores=2)
