@@ -20,10 +20,10 @@ from parabench.machine import accelerator
 from parabench.plan.case import TRAINING, Case, fields_of
 from parabench.strategies import entry_of
 
-# The most ranks that a curve is predicted for; beyond the trainings that were measured, how many times their ranks are
-# told of in words.
-MOST_RANKS = 64
+# How many times the ranks that trained are told of in words.
 TIMES = (2, 4, 8)
+# As many ranks a curve goes to, and to as many as are told of.
+MOST_RANKS = 64
 
 # What trainings that are told of together have in common; how many samples a step has goes with the ranks.
 _SAME = tuple(name for name in fields_of(TRAINING) if name != "global_batch")
@@ -109,23 +109,24 @@ class Outlook:
         own = [
             each
             for each in self.trained
-            if each.case.strategy == strategy and each.case.world_size > 1 and self._computed(each.case)
+            if each.case.strategy == strategy and each.case.world_size > 1 and _key(each.case) in self._keys
         ]
         if not own:
             return None
         return max(own, key=lambda each: (each.case.world_size, -each.step_s))
 
     def curve(self, strategy: str) -> list[Prediction]:
-        """Predictions of a strategy, of one algorithm and bucket size, from the fewest ranks that trained on: at powers
-        of 2 up to MOST_RANKS, at which all links are known, and at the numbers of ranks that trained."""
+        """Predictions of a strategy, of one algorithm and bucket size, from the fewest ranks that trained on: at those,
+        and at powers of 2, of ranks and of full nodes, at which all links are known."""
         computed = self._of(strategy).computed[0].case
         pattern = self.pattern(strategy)
         like = computed if pattern is None else pattern.case
         axes = {"strategy": (strategy,), "algorithm": (like.algorithm,), "bucket_mib": (like.bucket_mib,)}
         trained = {} if pattern is None else self._alike(like)
-        sizes = {2**power for power in range(1, MOST_RANKS.bit_length()) if 2**power >= min(trained, default=2)}
+        first, last = min(trained, default=2), max(MOST_RANKS, *self.next_sizes)
+        sizes = {unit << power for unit in (1, self.per_node) for power in range(last.bit_length())}
         found: list[Prediction] = []
-        for world_size in sorted(sizes | trained.keys()):
+        for world_size in sorted({size for size in sizes if first <= size <= last} | trained.keys()):
             own = [trained[world_size]] if world_size in trained else self._cases(world_size, axes)
             found += [self.predictor.predict(case) for case in own]
         return found
@@ -152,8 +153,9 @@ class Outlook:
         ]
         return {each.case.world_size: each.case for each in sorted(same, key=lambda each: -each.step_s)}
 
-    def _computed(self, case: Case) -> bool:
-        return any(_key(each.case) == _key(case) for each in self.asked.computed)
+    @cached_property
+    def _keys(self) -> set[tuple[Any, ...]]:
+        return {_key(each.case) for each in self.asked.computed}
 
 
 def outlooks(seen: SessionData) -> list[Outlook]:
@@ -184,11 +186,12 @@ def _asked(base: Base, model: tuple[Any, ...], trained: list[Measured]) -> Base:
     """The base with what ranks compute of this model: by strategy on as many samples as in training, else on those that
     were measured first."""
     own = [each for each in base.computed if _model(each.case) == model]
-    keys: dict[str, tuple[Any, ...]] = {}
+    known = {_key(each.case) for each in own}
+    chosen: dict[str, tuple[Any, ...]] = {}
     for case in (*(each.case for each in trained), *(each.case for each in own)):
-        if any(_key(each.case) == _key(case) for each in own):
-            keys.setdefault(case.strategy, _key(case))
-    return replace(base, computed=tuple(each for each in own if _key(each.case) == keys[each.case.strategy]))
+        if _key(case) in known:
+            chosen.setdefault(case.strategy, _key(case))
+    return replace(base, computed=tuple(each for each in own if _key(each.case) == chosen[each.case.strategy]))
 
 
 def _model(case: Case) -> tuple[Any, ...]:

@@ -143,6 +143,15 @@ def test_a_curve_ends_where_links_do(inside):
     assert [each.case.world_size for each in only(inside).curve("ddp")] == [2]
 
 
+def test_a_curve_fills_nodes_of_any_size(tmp_path):
+    of_six = [helpers.case(world_size=6)]
+    results = helpers.write(tmp_path / "r.db", computed=of_six, trained=[(of_six[0], 0.03)], link_nodes=(1, 2))
+    found = only(results)
+    assert [(each.case.world_size, each.case.nodes) for each in found.curve("ddp")] == [
+        (6, 1), (12, 2), (24, 4), (48, 8),
+    ]  # fmt: skip
+
+
 def test_what_makes_no_case_is_left_out(tmp_path):
     """Ranks that share layers by fours are no two."""
     fours = helpers.case("tp_ddp", world_size=4, tp_size=4)
