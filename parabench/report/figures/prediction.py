@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from parabench.analysis.prediction.predict import Prediction
@@ -12,11 +13,13 @@ from parabench.report.palette import strategy_line, symbol_of
 
 # How much of the figure shows through a band.
 _BAND = 0.15
+# How many times more ranks than the most, and fewer than the fewest, there is room for.
+_ASIDE = 1.2
 
 
 def prediction_panel(title: str, curves: Mapping[str, Sequence[Prediction]]) -> Panel:
-    """A line with its 90 % band for each strategy, of predictions by rising ranks; measured steps as marks, and as thin
-    dashes the rate of the most ranks that were measured."""
+    """A line with its 90 % band for each strategy, of predictions by rising ranks, of one prediction a dash with its
+    interval; measured steps as marks, and as thin dashes the rate of the most ranks that were measured."""
     traces = [trace for strategy, found in curves.items() for trace in _curve(strategy, found)]
     sizes = sorted({each.case.world_size for found in curves.values() for each in found})
     case = next(iter(curves.values()))[0].case
@@ -24,7 +27,12 @@ def prediction_panel(title: str, curves: Mapping[str, Sequence[Prediction]]) -> 
         traces,
         "ranks",
         f"{format.unit_of(case.seq_len)}/s of a rank",
-        xaxis={"type": "log", "tickvals": sizes, "ticktext": list(map(str, sizes))},
+        xaxis={
+            "type": "log",
+            "tickvals": sizes,
+            "ticktext": list(map(str, sizes)),
+            "range": [math.log10(sizes[0] / _ASIDE), math.log10(sizes[-1] * _ASIDE)],
+        },
         yaxis={"rangemode": "tozero"},
         showlegend=True,
     )
@@ -35,25 +43,35 @@ def _curve(strategy: str, found: Sequence[Prediction]) -> Iterator[Trace]:
     colour, sizes = strategy_line(strategy)["color"], [each.case.world_size for each in found]
     style = {"type": "scatter", "legendgroup": strategy}
     unnamed = style | {"showlegend": False}
+    rates = [_rate(each.case, each.step_s) for each in found]
     low, high = ([_rate(each.case, end) for each, end in ends] for ends in _ends(found))
-    yield unnamed | {
-        "x": [*sizes, *reversed(sizes)],
-        "y": [*high, *reversed(low)],
-        "mode": "lines",
-        "fill": "toself",
-        "fillcolor": _faint(colour),
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
-    yield style | {
+    line = style | {
         "x": sizes,
-        "y": [_rate(each.case, each.step_s) for each in found],
+        "y": rates,
         "mode": "lines",
         "name": plain(strategy),
         "line": {"color": colour, "width": 2},
         "customdata": [_hovered(each) for each in found],
         "hovertemplate": "%{customdata}<extra></extra>",
     }
+    if len(found) == 1:  # which makes no line
+        beyond = {"array": [high[0] - rates[0]], "arrayminus": [rates[0] - low[0]]}
+        yield line | {
+            "mode": "markers",
+            "marker": {"color": colour, "symbol": "line-ew-open", "size": 14, "line": {"width": 2}},
+            "error_y": {"type": "data", "symmetric": False, "thickness": 1.5, "width": 0} | beyond,
+        }
+    else:
+        yield unnamed | {
+            "x": [*sizes, *reversed(sizes)],
+            "y": [*high, *reversed(low)],
+            "mode": "lines",
+            "fill": "toself",
+            "fillcolor": _faint(colour),
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+        }
+        yield line
     measured = [(each.case, each.measured_s) for each in found if each.measured_s is not None]
     if not measured:
         return

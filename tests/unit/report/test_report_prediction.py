@@ -70,6 +70,13 @@ def test_a_line_with_a_band_for_each_strategy(seen, found):
     assert all(low < rate < high for low, rate, high in zip(band.y[:5:-1], ddp.y, band.y[:6], strict=True))
 
 
+def test_one_prediction_of_a_strategy_has_its_interval(found):
+    [tp] = [trace for trace in drawn(found.panels[0]).data if trace.name == "tp"]
+    assert (tp.mode, list(tp.x)) == ("markers", [2])
+    assert 0 < tp.error_y.arrayminus[0] < tp.error_y.array[0]
+    assert not [trace for trace in found.panels[0].figure["data"] if trace["legendgroup"] == "tp" and "fill" in trace]
+
+
 def test_what_was_measured_is_marked_and_its_rate_is_kept(found):
     own = [trace for trace in drawn(found.panels[0]).data if trace.legendgroup == "ddp"]
     [mark] = [trace for trace in own if trace.mode == "markers"]
