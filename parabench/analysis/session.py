@@ -54,7 +54,7 @@ class Session:
 
     @property
     def kind(self) -> str:
-        """What was measured: 'training' or 'collectives'."""
+        """What was measured: 'training', 'collectives', or 'compute', what ranks do alone."""
         return str(self.plan.get("kind", "training"))
 
     @property
@@ -159,6 +159,12 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
         plan=json.loads(row["plan"]) or {},
         interleaved=json.loads(row["interleaved"] or "{}"),
     )
+
+
+def holds(results: Results, kind: str) -> bool:
+    """Whether a store has a session of that kind, told by its plan alone."""
+    plans = results.session_columns["plan"].tolist()
+    return any(f'"{kind}"' in plan and (json.loads(plan) or {}).get("kind") == kind for plan in plans)
 
 
 def _loaded_nccl(results: Results, session: int) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parabench.analysis.links import link_table
-from parabench.analysis.session import SessionData
+from parabench.analysis.session import SessionData, holds
 from parabench.report.sections.answer import (
     algorithms_section,
     by_bucket_section,
@@ -43,12 +43,21 @@ def _history(seen: SessionData) -> Section | None:
     return history_section(seen.results, seen.session)
 
 
+def _prediction(seen: SessionData) -> Section | None:
+    """Only where the store tells what ranks compute alone: else what predictions take to import is not needed."""
+    if not holds(seen.results, "compute"):
+        return None
+    from parabench.report.sections.prediction import prediction_section
+
+    return prediction_section(seen)
+
+
 # By tab: its title, and what makes its sections.
 TABS: dict[str, tuple[str, tuple[Callable[[SessionData], Section | None], ...]]] = {
     "answer": ("Answer", (ranking_section, race_section, front_section)),
     "buckets": ("Buckets", (by_bucket_section, heat_section, bucket_section)),
     "algorithms": ("Algorithms", (algorithms_section, bandwidth_section)),
-    "scaling": ("Scaling", (scaling_section,)),
+    "scaling": ("Scaling", (scaling_section, _prediction)),
     "anatomy": (
         "Step breakdown",
         (

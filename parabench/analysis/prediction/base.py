@@ -102,7 +102,8 @@ def work_of(case: Case) -> tuple[Any, ...]:
     if entry.takes_caps:
         plain["bucket_mib"] = None
     split = case.world_size if case.data_ranks == 1 else 1
-    return (split, *replace(case, **plain, no_sync=True).cells().values())
+    # No case of its own: one rank could not share layers with others.
+    return (split, *(case.cells() | plain | {"no_sync": True}).values())
 
 
 def base_of(stores: Sequence[Results]) -> Base:

@@ -16,7 +16,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.stopping import blocks_begun, candidates_of_spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
-from parabench.analysis.text import format, ranking, scaling, turns
+from parabench.analysis.text import format, outlook, ranking, scaling, turns
 from parabench.store.record import SHARED_PROCESSES
 from parabench.store.store import STORE_NAME
 
@@ -25,29 +25,29 @@ NARROWING_MIN = 30
 
 
 def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
-    """All answers of a session of trainings, by one objective; for a step's time also what ranks hold, and the command
-    that would settle what is open."""
+    """All answers of a session of trainings, by one objective; for a step's time also what more ranks are predicted to
+    give, what ranks hold, and the command that would settle what is open."""
     parts = [part for answer in answers for part in _parts(answer)]
     parts.append([*_noise(seen), *_carried_over(seen, small=False)])
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        parts.append([*scaling.lines(seen)])
+        parts.append([*scaling.lines(seen), *outlook.lines(seen)])
         parts.insert(len(parts) if _decided(answers) else 0, _held(seen))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
 def closing_lines(seen: SessionData) -> list[str]:
-    """How a run ends: a sweet spot for each work, what bucket curves say, what more ranks give, where several
-    strategies were measured which holds least and whether theory says so, and the command that would settle what is
-    open.
+    """How a run ends: a sweet spot for each work, what bucket curves say, what more ranks give and are predicted to,
+    where several strategies were measured which holds least and whether theory says so, and the command that would
+    settle what is open.
 
     Where no time is decided the memory stands first: bytes are the same in every launch, and one is enough for them.
     """
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
-    fastest += scaling.lines(seen)
+    fastest += [*scaling.lines(seen), *outlook.lines(seen)]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
     return [*said[0], *said[1], *_noise(seen), *_carried_over(seen, small=False), *_settling(seen, answers)]
 

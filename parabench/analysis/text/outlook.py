@@ -1,0 +1,67 @@
+"""What more ranks are predicted to give, in words."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from parabench.analysis.session import SessionData, holds
+from parabench.analysis.text import format
+from parabench.plan.case import ranks_in_words
+
+if TYPE_CHECKING:
+    from parabench.analysis.prediction.outlook import Outlook
+    from parabench.analysis.prediction.predict import Prediction
+
+
+def outlooks_of(seen: SessionData) -> list[Outlook]:
+    """What is predicted beyond a session; none, at no cost, where its store does not tell what ranks compute alone."""
+    if not holds(seen.results, "compute"):
+        return []
+    # pandas and scipy, which take longer than all that `parabench best` does.
+    from parabench.analysis.prediction.outlook import outlooks
+
+    return seen.once(outlooks)
+
+
+def lines(seen: SessionData) -> list[str]:
+    """What is expected to be the fastest at more ranks, and what to give for those that nothing is told of."""
+    return [line for each in outlooks_of(seen) for line in outlook_lines(each, seen)]
+
+
+def outlook_lines(of: Outlook, seen: SessionData) -> Iterator[str]:
+    """The same of one outlook: 'Measured up to 2 ranks. At 16 ranks on 8 nodes ddp ring is expected to be the fastest:
+    70.5 ms per step (90 %: 46.7 to 107).'"""
+    before = f"{of.heading}: " if of.heading else ""
+    found = [best for size in of.next_sizes if (best := of.fastest(size)) is not None]
+    if found:
+        measured = f"{before}Measured up to {ranks_in_words(of.most, 1)}."
+        yield from format.in_lines([measured, *map(_fastest, found)])
+    if command := command_for_more(of, seen):
+        yield f"{before}For more ranks: {command}"
+
+
+def command_for_more(of: Outlook, seen: SessionData) -> str:
+    """The command that predicts more ranks over links that are given; empty where none are lacking."""
+    sizes, tiers = of.lacking()
+    if not sizes:
+        return ""
+    from parabench.analysis.prediction.schedule import WITHIN
+
+    # A path may hold bytes that are no text.
+    path = os.fsencode(seen.results.path).decode(errors="replace")
+    command = ["parabench", "predict", path, "--world-size", ",".join(map(str, sizes))]
+    for tier in tiers:
+        command += ["--link", "local=300GB/s,5us" if tier == WITHIN else "node=25GB/s,20us"]
+    return shlex.join(command)
+
+
+def _fastest(best: Prediction) -> str:
+    where = ranks_in_words(best.case.world_size, best.case.nodes)
+    low, high = (format.digits(seconds * 1e3) for seconds in (best.low_s, best.high_s))
+    return (
+        f"At {where} {best.case.label.removesuffix(f', {where}')} is expected to be the fastest: "
+        f"{format.milliseconds(best.step_s)} per step (90 %: {low} to {high})."
+    )
