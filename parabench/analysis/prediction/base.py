@@ -25,7 +25,7 @@ from parabench.store.results import Results
 from parabench.strategies import entry_of
 
 # What of a case changes neither what a rank computes nor what it calls, but how that travels.
-_TRAVELS = ("algorithm", "nodes", "world_size", "ranks_per_node", "global_batch", "data")
+_TRAVELS = ("algorithm", "nodes", "world_size")
 
 # Two stores of one machine: what a suite of several sessions is made of has a launch in each.
 NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
@@ -97,13 +97,15 @@ def work_of(case: Case) -> tuple[Any, ...]:
     travels, with the samples of a rank for those of a step. Tensor parallel splits what a rank computes by the world
     size, and DDP's buckets are put together from its gradients."""
     entry = entry_of(case.strategy)
-    plain: dict[str, Any] = {name: DEFAULTS[name] for name in _TRAVELS if name != "data"}
+    plain: dict[str, Any] = {name: DEFAULTS[name] for name in _TRAVELS}
     plain["global_batch"] = case.global_batch // case.data_ranks
     if entry.takes_caps:
         plain["bucket_mib"] = None
+    if "ranks_per_node" not in entry.axes:  # two_level has it
+        plain["ranks_per_node"] = None
     split = case.world_size if case.data_ranks == 1 else 1
     # No case of its own: one rank could not share layers with others.
-    return (split, *(case.cells() | plain | {"no_sync": True}).values())
+    return (split, *(case.cells() | plain).values())
 
 
 def base_of(stores: Sequence[Results]) -> Base:

@@ -29,8 +29,8 @@ SLACK = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is predicted to be the fastest among so many ranks, of all that could be predicted; `rest` are the others,
-    the fastest first, `refused` what could not."""
+    """What is predicted to take the least time for a sample among so many ranks, of all that could be predicted; `rest`
+    are the others, the fastest first, `refused` what could not."""
 
     world_size: int
     best: Prediction
@@ -46,7 +46,7 @@ class Choice:
     @property
     def level(self) -> list[Prediction]:
         """Those of the rest whose interval reaches down to the best's prediction."""
-        return [each for each in self.rest if each.low_s <= self.best.step_s]
+        return [each for each in self.rest if each.low_s / each.step_s * each.sample_s <= self.best.sample_s]
 
 
 def is_default(case: Case) -> bool:
@@ -57,7 +57,7 @@ def is_default(case: Case) -> bool:
 def choice(predictor: Predictor, world_size: int, ranks_per_node: int | None = None) -> Choice:
     """The choice for a world size. Raises UsageError where nothing can be predicted."""
     found = [predictor.predict(case) for case in candidates(predictor.base, world_size, ranks_per_node)]
-    told = sorted((each for each in found if each.refused is None), key=lambda each: each.step_s)
+    told = sorted((each for each in found if each.refused is None), key=lambda each: each.sample_s)
     refused = tuple(each for each in found if each.refused is not None)
     if not told:
         raise UsageError(f"nothing can be predicted for {world_size} ranks: {refused[0].refused}")

@@ -8,6 +8,7 @@ few ranks that were measured: by how much both slow each other down, and how muc
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,6 +50,9 @@ class Expected(NamedTuple):
 
 
 EXPECTED = Expected(0.02, 0.1, 0.2, 0.3)
+
+# More say nothing new, and each is simulated some hundred times.
+MOST_JUDGES = 4
 
 # By how many times computing and communicating are looked whether they slow each other down.
 _COMPUTE, _COLLECTIVE = np.linspace(1.0, 2.0, 11), np.linspace(1.0, 4.0, 13)
@@ -103,6 +107,11 @@ class Prediction:
     measured_s: float | None = None
     refused: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds for a sample of the step: what cases of different batches are compared by."""
+        return self.step_s / self.case.global_batch
 
 
 @dataclass(frozen=True)
@@ -227,18 +236,22 @@ class Predictor:
 
     @cached_property
     def judges(self) -> list[tuple[Measured, Computed]]:
-        """The measured trainings that can be predicted from measurements alone."""
+        """The measured trainings that can be predicted from measurements alone, of a strategy and a number of nodes no
+        more than MOST_JUDGES: the last that were measured."""
         plain = Predictor(self.base, {})
         found = []
-        for each in self.base.measured:
-            if each.case.world_size > 1 and self.base.of(each.case):
+        seen = Counter[tuple[str, int]]()
+        for each in reversed(self.base.measured):
+            kind = each.case.strategy, each.case.nodes
+            if each.case.world_size > 1 and self.base.of(each.case) and seen[kind] < MOST_JUDGES:
                 try:
                     computed = plain.computed(each.case)
                     plain._alone(each.case, computed, ALONE)
                 except UsageError:
                     continue
                 found.append((each, computed))
-        return found
+                seen[kind] += 1
+        return found[::-1]
 
     @cached_property
     def contention(self) -> Contention:

@@ -26,7 +26,7 @@ def cases(
     for name in axes:
         if name in NOT_ASKED:
             raise UsageError(f"--set {name} is not for predictions; give --world-size and --ranks-per-node")
-    per_node = ranks_per_node or max(each.per_node for each in base.computed)
+    per_node = ranks_per_node or most_together(base)
     known = dict.fromkeys(each.case.strategy for each in base.computed)
     strategies = axes.get("strategy", tuple(known))
     for strategy in strategies:
@@ -46,6 +46,11 @@ def cases(
             like = min(of, key=lambda case: abs(case.world_size - world_size))
             found[_case(like, world_size, nodes, dict(zip(own, values, strict=True)))] = None
     return list(found)
+
+
+def most_together(base: Base) -> int:
+    """How many ranks of a node computed at the same time, at most."""
+    return max(each.per_node for each in base.computed)
 
 
 def nodes_filled(world_size: int, ranks_per_node: int) -> int:
@@ -86,6 +91,12 @@ def candidates(base: Base, world_size: int, ranks_per_node: int | None = None) -
     caps."""
     algorithms = tuple(dict.fromkeys(each.algorithm for each in base.collectives)) or ("native",)
     axes: dict[str, tuple[Any, ...]] = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100)}
-    for case in cases(base, [world_size], axes, ranks_per_node):
-        if case.bucket_mib is None or entry_of(case.strategy).takes_caps:
-            yield case
+    nodes_filled(world_size, ranks_per_node or most_together(base))
+    for strategy in dict.fromkeys(each.case.strategy for each in base.computed):
+        try:
+            found = cases(base, [world_size], {"strategy": (strategy,), **axes}, ranks_per_node)
+        except UsageError:  # this one has no such case, others may
+            continue
+        for case in found:
+            if case.bucket_mib is None or entry_of(case.strategy).takes_caps:
+                yield case

@@ -73,8 +73,10 @@ def choice_lines(found: Choice) -> Iterator[str]:
     yield f"{found.world_size} ranks: {found.best.case.label} is expected to be the fastest: {interval(found.best)}."
     default = found.default
     if default is not None and default is not found.best:
-        times = format.times(default.step_s / found.best.step_s)
-        yield f"PyTorch's default, {default.case.label}, is expected to take {times} as long: {interval(default)}."
+        times = format.times(default.sample_s / found.best.sample_s)
+        per_sample = "" if default.case.global_batch == found.best.case.global_batch else " for a sample"
+        said = f"is expected to take {times} as long{per_sample}: {interval(default)}"
+        yield f"PyTorch's default, {default.case.label}, {said}."
     level = found.level
     if level:
         yield (
