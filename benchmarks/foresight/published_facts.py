@@ -6,8 +6,10 @@ and checkpointing, and no accumulation of gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from parabench.analysis.prediction.program import DEFAULT_CAPS
 
 GB = 1e9
 NVIDIA = "https://github.com/NVIDIA"
@@ -41,9 +43,10 @@ A100 = Machine(
      f"{NVIDIA}/nccl/issues/812: 192 GB/s among DGX A100 with 8 x 200 Gbit/s"),
 )  # fmt: skip
 V100 = Machine(
-    "8 V100 (DGX-1), NVLink 2, 4 x 100 Gbit/s InfiniBand", 6 * 20 * GB, 4 * 12 * GB,
+    "8 V100, NVLink 2, 4 x 100 Gbit/s InfiniBand", 6 * 20 * GB, 4 * 12 * GB,
     (f"6 NVLinks of 20 GB/s and 12 GB/s of each card: {LINK_RATES}",),
 )  # fmt: skip
+V100_ONE_CARD = replace(V100, name="8 V100, NVLink 2, 100 Gbit/s InfiniBand", between=12 * GB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,9 @@ def _resnet50() -> Model:
 LLAMA_8B = transformer("Llama 3.1 8B", 8_030_261_248, 32, 218_112_000, 128256 * 4096)
 # bert-base-uncased: 12 layers of d = 768, 30522 words. Where it is fine-tuned the head computes next to nothing.
 BERT = transformer("BERT base", 109_482_240, 12, 7_087_872, 0)
+# For pretraining it has a head for words (d^2 + 3 d, and one of 30528 biases) and one for sentences; all 128 words of a
+# sentence go through both.
+BERT_PRETRAINING = transformer("BERT base, pretraining", 110_111_044, 12, 7_087_872, 768 * 768 + 768 * 30528)
 RESNET_50 = _resnet50()
 
 
@@ -112,8 +118,8 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Table:
     """Published rows. `per_gpu` samples or tokens are a GPU's share of a step. Parameters are gathered in `gathered`
-    bytes each, gradients reduced in `reduced`. Predictions come from row `base`, of whole nodes. With `recomputed`,
-    backward begins with another forward."""
+    bytes each, gradients reduced in `reduced`, by DDP in buckets of `caps`. Predictions come from row `base`, of whole
+    nodes. With `recomputed`, backward begins with another forward."""
 
     name: str
     source: str
@@ -124,6 +130,7 @@ class Table:
     rows: tuple[Row, ...]
     gathered: float = 2
     reduced: float = 2
+    caps: tuple[int, ...] = DEFAULT_CAPS
     recomputed: bool = False
     base: int = 0
     assumed: tuple[str, ...] = ()

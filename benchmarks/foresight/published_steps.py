@@ -3,7 +3,8 @@
 NCCL's collectives are rings (`ring` of the schedules; `native` there is gloo's) over links of a latency and a rate.
 FSDP gathers a unit's parameters while the unit before it computes, in forward and again in backward, and reduces a
 unit's gradients when its backward has ended; all collectives of a group run one after another, as on the stream of a
-ProcessGroupNCCL. DDP fills buckets of 1 MiB and then 25 MiB. All GPUs are alike: nobody published how much they differ.
+ProcessGroupNCCL. DDP fills buckets of its caps, by default 1 MiB and
+then 25 MiB. All GPUs are alike: nobody published how much they differ.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from parabench.analysis.prediction.buckets import Gradient
 from parabench.analysis.prediction.collective_times import PIECE_BYTES
 from parabench.analysis.prediction.network import Extrapolated, Link, given_link
 from parabench.analysis.prediction.program import (
-    BACKWARD, DEFAULT_CAPS, OPTIMIZER, Call, Event, Group, Program, Times, tasks,
+    BACKWARD,
+    OPTIMIZER,
+    Call,
+    Event,
+    Group,
+    Program,
+    Times,
+    tasks,
 )  # fmt: skip
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.prediction.simulation import simulate
@@ -101,7 +109,7 @@ def _ddp(table: Table, gpus: int, work_s: float) -> Program:
         Event(PART, part="forward"), Event(WORK, seconds=(sum(forward) + head) * work_s),
         Event(PART, part=BACKWARD), Event(WORK, seconds=ready), Event(PART, part=OPTIMIZER),
     )  # fmt: skip
-    return Program(gpus, events, tuple(gradients)).with_caps(DEFAULT_CAPS)
+    return Program(gpus, events, tuple(gradients)).with_caps(table.caps)
 
 
 @dataclass
