@@ -111,7 +111,10 @@ def summary(found: Sequence[Forecast]) -> Iterator[str]:
             f"{better} of {len(failed)} in which the line is off by more than 5 %"
         )
     if failed:
-        yield "in those: " + ", ".join(_errors(failed, way) for way in (PREDICTED, SLOWEST, CONSTANT, LINE))
+        inside = sum(each.table.known[-1].gpus <= each.table.machine.per_node for each in failed)
+        yield f"in those, {inside} of which a line within one node goes beyond it: " + ", ".join(
+            _errors(failed, way) for way in (PREDICTED, SLOWEST, CONSTANT, LINE)
+        )
 
 
 def _doublings(each: Forecast) -> float:

@@ -52,8 +52,8 @@ def page(found: Sequence[Sequence[Forecast]]) -> str:
         "## Summary\n\n" + "".join(f"- {said}\n" for said in summary(everything)),
         SHORT,
         "## Links\n\n" + _table(_machines(list(machines.values()))) + f"\nLatencies: {RING_LATENCIES}.\n",
-        f"## Tables\n\nAll of these sources that have the same microbatch at several numbers of GPUs and accumulate no\n"
-        f"gradients, but for: {LEFT_OUT}.\n",
+        "## Tables\n\nAll of these sources that have the same microbatch at several numbers of GPUs and do not\n"
+        f"accumulate gradients, but for: {LEFT_OUT}.\n",
         *(_of(table) for table in found),
         _bert(),
     ]
