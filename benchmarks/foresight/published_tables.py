@@ -107,7 +107,7 @@ TABLES = (
     _mpt("760m", M760, 24, rows(gpus16=68551, gpus32=67971), of=SMALL),
     _mpt("3b", M3B, 8, rows(gpus128=23422, gpus256=22772, gpus512=21664), of=LARGE, strategy=KEPT),
     _mpt("7b", M7B, 6, rows(gpus8=10643, gpus128=10475, gpus256=10119, gpus512=9670),
-         of=f"{SMALL}, and from 128 GPUs {LARGE}, which is some months newer"),
+         of=f"{SMALL}, and from 128 GPUs {LARGE}, a table that was added later"),
     _mpt("13b", M13B, 2, rows(gpus8=4792, gpus16=4767, gpus32=4811, gpus64=4800), of=SMALL),
     _mpt("13b", M13B, 16, rows(gpus128=5080, gpus256=4989, gpus512=4952), of=LARGE, recomputed=True),
     _mpt("30b", M30B, 8, rows(gpus128=2199, gpus256=2148, gpus512=2115), of=LARGE, recomputed=True),
