@@ -87,7 +87,7 @@ class CollectiveSeconds:
         if sends is None:
             return took
         links = {WITHIN: sends, BETWEEN: sends}
-        inside = Extrapolated(call.op, algorithm, place.ranks, place.per_node, links, exact.piece_bytes)
+        inside = Extrapolated(call.op, exact.schedule, place.ranks, place.per_node, links, exact.piece_bytes)
         return max(took, slowed * float(inside(size)[0]))
 
     def is_given(self, place: Place) -> bool:
@@ -102,7 +102,7 @@ class CollectiveSeconds:
             piece_bytes = min(piece_bytes, pieces)
         if place.beside > 1 and BETWEEN in links:
             links[BETWEEN] = _shared(links[BETWEEN], place.beside)
-        found = Extrapolated(op, algorithm, place.ranks, place.per_node, links, piece_bytes)
+        found = Extrapolated(op, self._schedule(op, algorithm), place.ranks, place.per_node, links, piece_bytes)
         try:
             beyond = found.beyond(size)
         except ValueError as error:
@@ -120,6 +120,11 @@ class CollectiveSeconds:
                     f"{size_text(2 * round(most)).replace(' ', '')}"
                 )
         return found
+
+    def _schedule(self, op: str, algorithm: str) -> str:
+        """The algorithm by whose rounds it goes, as its tables tell."""
+        tables = (self.measured.get(Collective(op, algorithm, 2, nodes)) for nodes in (1, 2))
+        return next((times.schedule for times in tables if times is not None), algorithm)
 
     def _link(self, op: str, algorithm: str, tier: str, slowed: float) -> tuple[Link, int]:
         """What a message takes over a tier where sending takes `slowed` times as long, and what messages are cut to.

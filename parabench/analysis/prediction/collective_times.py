@@ -16,6 +16,7 @@ from parabench.analysis.collectives.bus import good_sizes, launch_sizes
 from parabench.analysis.session import Session
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.errors import UsageError
+from parabench.machine import accelerator
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.store.results import Results
@@ -44,7 +45,7 @@ class Collective:
 class MeasuredTimes:
     """What one collective took: ascending sizes in bytes, and the seconds of a call, over so many launches, of whose
     times the logarithms have these variances by size (none of a single launch). Its messages are cut to
-    `piece_bytes`."""
+    `piece_bytes`, on `backend`."""
 
     collective: Collective
     sizes: Numbers
@@ -52,6 +53,13 @@ class MeasuredTimes:
     launches: int
     variances: Mapping[int, float] = field(default_factory=dict)
     piece_bytes: int = PIECE_BYTES
+    backend: str = "gloo"
+
+    @property
+    def schedule(self) -> str:
+        """The algorithm by whose rounds it goes (`schedule.rounds`): NCCL's own is taken to be a ring."""
+        ring = self.backend == accelerator.BACKEND and self.collective.algorithm == "native"
+        return "ring" if ring else self.collective.algorithm
 
     def __call__(self, sizes: Numbers) -> Numbers:
         """Seconds of calls of these sizes; infinite for what is more than BEYOND times what was measured."""
@@ -101,5 +109,6 @@ def measured_times(results: Results, sessions: Sequence[Session]) -> dict[Collec
                 int(rows["launch_id"].nunique()),
                 {int(str(size)): float(each) for size, each in logs.var(ddof=1).dropna().items()},
                 int(pieces.iloc[0]) if len(pieces) else PIECE_BYTES,
+                str(first["backend"]),
             )
     return found

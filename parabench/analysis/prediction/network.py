@@ -79,7 +79,7 @@ def measured_link(times: MeasuredTimes, tier: str, piece_bytes: int) -> Link | N
     of = times.collective
     if of.world_size != 2:
         raise ValueError(f"{of}: only 2 ranks tell how long a message takes")
-    found = rounds(of.op, of.algorithm, 2, 2 if tier == WITHIN else 1, times.sizes[-1], piece_bytes)
+    found = rounds(of.op, times.schedule, 2, 2 if tier == WITHIN else 1, times.sizes[-1], piece_bytes)
     if found is None:
         return None
     messages = sum(each.times for each in found)
