@@ -53,7 +53,13 @@ def run_sessions(request: Request, console: Console) -> int:
     """Run the sessions that the request takes, one after another, and return the exit code: of one that was stopped or
     not all well the highest. Raises UsageError."""
     code = 0
-    for part in left_of(request):
+    parts = left_of(request)
+    if parts[0].part_of is not None and topology_of(request.cluster, os.environ, this_machine(), rendezvous=False):
+        raise UsageError(
+            f"suite {parts[0].part_of} takes several sessions, which run on one machine; leave --nnodes out, and "
+            "measure several nodes with parabench collectives and with other suites, into the same --out"
+        )
+    for part in parts:
         code = max(code, run_session(part, console))
         if code == STOPPED:
             break

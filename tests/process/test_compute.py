@@ -100,10 +100,17 @@ def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path:
     assert "ddp native, 8 ranks on 4 nodes" in told.output
 
 
-@pytest.mark.parametrize("command", ["worker"])
-def test_a_group_of_processes_takes_no_suite_of_several_sessions(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["worker"], "takes several sessions"),
+        (["run", "--nnodes", "2", "--nproc-per-node", "1"], "leave --nnodes out"),
+    ],
+    ids=["in a group", "on several nodes"],
+)
+def test_a_suite_of_several_sessions_runs_on_one_machine(words: list[str], said: str, tmp_path: Path) -> None:
     suite = tmp_path / "more.py"
     suite.write_text(SUITE)
-    told = parabench(command, str(suite), "--out", str(tmp_path / "out"))
-    assert told.exit_code == 2
-    assert "takes several sessions" in told.output
+    told = parabench(*words, str(suite), "--out", str(tmp_path / "out"))
+    assert (told.exit_code, said in told.output) == (2, True), told.output
+    assert not (tmp_path / "out").exists()
