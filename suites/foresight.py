@@ -1,7 +1,7 @@
-"""What would more ranks, other links or other buckets give? Measures what `parabench predict` needs, in minutes.
+"""What would more ranks, other links or other buckets give? This measures what predictions need, in minutes.
 
-First what a rank of 2 and of 16 computes, alone; then how long collectives take; then trainings of 2 ranks, by which
-predictions are corrected and judged.
+First what a rank of 2 and of 16 computes alone, then how long collectives take, then trainings of 2 ranks, by which
+predictions are corrected. Then ask: parabench predict.
 """
 
 from parabench import ComputeProtocol, Protocol, sweep
