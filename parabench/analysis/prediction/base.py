@@ -101,8 +101,12 @@ def work_of(case: Case) -> tuple[Any, ...]:
     plain["global_batch"] = case.global_batch // case.data_ranks
     if entry.takes_caps:
         plain["bucket_mib"] = None
+    # Of one micro-batch there is nothing to hold back.
+    plain["no_sync"] = case.no_sync or case.grad_accumulation == 1
     split = case.world_size if case.data_ranks == 1 else 1
-    return (split, *replace(case, **plain, no_sync=True).cells().values())
+    # How many ranks share a shard.
+    shared = case.ranks_per_node or case.world_size // case.nodes if "ranks_per_node" in entry.axes else None
+    return (split, shared, *replace(case, **plain).cells().values())
 
 
 def base_of(stores: Sequence[Results]) -> Base:

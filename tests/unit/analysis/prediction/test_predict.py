@@ -58,7 +58,7 @@ def test_a_tier_that_was_given_takes_the_place_of_one_that_was_measured() -> Non
         ({"collectives": {key: each for key, each in TABLES.items() if key.nodes == 1}}, of_ranks(4, nodes=2),
          "links between nodes were not measured"),
         ({}, of_ranks(4, algorithm="tree"), "links within a node were not measured for all_reduce tree"),
-        ({}, of_ranks(4, model="mlp"), "computes was not measured"),
+        ({}, of_ranks(4, model="mlp"), "samples, was not measured"),
         ({}, replace(of_ranks(4), strategy="fsdp"), "parabench run foresight --out FOLDER --set strategy=fsdp"),
         ({}, replace(of_ranks(4), global_batch=32), "with 8 samples of gpt-nano"),
         ({"computed": (computed(),), "device_bytes": 0.5e9}, replace(of_ranks(4), device="cuda"), "computes was not"),
