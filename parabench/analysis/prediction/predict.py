@@ -180,6 +180,12 @@ class Predictor:
         """How many times as long a rank of the case computes as one that was alone."""
         return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case.world_size)
 
+    def travels(self, call: Call, case: Case) -> float:
+        """How long a collective of the case takes while its rank computes."""
+        by = self.correction.get(case.strategy, NONE).travel
+        given = self.collectives.is_given(Place.of(call, case))
+        return (1.0 if given else by) * self.collectives.seconds(call, case, self.contention.collective)
+
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
     ) -> _Step:
