@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -60,7 +61,16 @@ def cases(
             chosen = dict(zip(own, values, strict=True))
             # Of what was measured with the same values; tensor parallel computes otherwise at each world size, so the
             # nearest is the pattern of the rest.
-            like = min(of, key=lambda case: (_unlike(case, chosen), abs(case.world_size - world_size)))
+            # A suite's sweeps can have a strategy with several batches: the one that most cases have is meant.
+            samples = Counter(case.global_batch // case.data_ranks for case in of)
+            like = min(
+                of,
+                key=lambda case: (
+                    _unlike(case, chosen),
+                    -samples[case.global_batch // case.data_ranks],
+                    abs(case.world_size - world_size),
+                ),
+            )
             _check_one_pattern(like, [case for case in of if _unlike(case, chosen) == _unlike(like, chosen)])
             found[_case(like, world_size, nodes, chosen)] = None
     return list(found)
