@@ -10,6 +10,8 @@ import click
 from parabench.commands.output import file_option, files_in, give, json_text
 from parabench.errors import UsageError
 
+MOST_RANKS = 10**9
+
 
 @click.command()
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...")
@@ -55,8 +57,8 @@ def predict(
     files = files_in(options)
     if sum((best, buckets, check is not None)) > 1:
         raise UsageError("--best, --buckets and --check are different questions; give one of them")
-    if check is not None and (world_size or axes):
-        raise UsageError("--check predicts the cases of that store; leave --world-size and --set out")
+    if check is not None and (world_size or axes or ranks_per_node):
+        raise UsageError("--check predicts the cases of that store; leave --world-size, --ranks-per-node and --set out")
     if best and axes:
         raise UsageError("--best is of all that can be predicted; leave --set out")
     given = _links(links)
@@ -107,6 +109,10 @@ def _world_sizes(text: str | None) -> list[int]:
     for each in text.split(","):
         if not each.strip().isascii() or not each.strip().isdigit() or int(each) < 1:
             raise UsageError(f"--world-size {text!r} is not a number of ranks; give 8, or 8,16")
+        if len(each) > 10 or int(each) > MOST_RANKS:
+            raise UsageError(
+                f"--world-size {each.strip()} is more ranks than any machine has; give {MOST_RANKS} at most"
+            )
         sizes.append(int(each))
     return sizes
 

@@ -19,7 +19,7 @@ from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
 from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
-from parabench.plan.resolve import resolve_device
+from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
@@ -260,6 +260,9 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     asked = overrides.pop("world_size", None)
     device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
     here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
+    for size in asked or ():
+        if not is_count(size):
+            raise UsageError(f"world_size is {size!r}; it must be a whole number of 1 or more")
     sweeps = [
         Sweep({"nodes": (fewest_nodes(size, here),), **each.axes, "world_size": (size,)})
         for each in suite.compute
@@ -275,7 +278,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
 
 def fewest_nodes(ranks: int, most: int) -> int:
     """The fewest nodes of `most` ranks at most that share so many ranks evenly."""
-    return next(n for n in range(1, ranks + 1) if ranks % n == 0 and ranks // n <= max(1, most))
+    return ranks // next(each for each in range(min(ranks, max(1, most)), 0, -1) if ranks % each == 0)
 
 
 def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:

@@ -153,11 +153,11 @@ def resume(
     if there != kind:
         raise UsageError(
             f"the last session in {store.path} measured {there}, not {kind}; resume it with "
-            f"{resume_command(store.path, there)!r}, or start a new one without --resume"
+            f"{_as_begun(store, last)!r}, or start a new one without --resume"
         )
     check_begun_by(store, last, attached)
     check_label_of(store, last, label)
-    return load_state(store, last, plan, worker_command(last) if attached else resume_command(store.path, kind))
+    return load_state(store, last, plan, worker_command(last) if attached else _as_begun(store, last))
 
 
 def check_begun_by(store: Store, row: PlannedSession, attached: bool) -> None:
@@ -227,11 +227,18 @@ def load_state(store: Store, row: PlannedSession, plan: Plan[Any, Any] | None, i
     return SessionState(session_id=row.id, plan=stored, done=done, references=references)
 
 
-def resume_command(store: Path, kind: str = "training", *options: str, part_of: str | None = None) -> str:
-    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`. Of a
-    suite that takes several sessions it goes on with those that follow."""
-    command = ["run", part_of] if part_of else ["collectives"] if kind == "collectives" else ["run"]
-    return shlex.join(["parabench", *command, "--resume", *options, "--out", str(store.parent)])
+def resume_command(store: Path, kind: str = "training", *options: str) -> str:
+    """The command that continues the last session of `store`, of that kind, however it was begun; with `options`."""
+    command = "collectives" if kind == "collectives" else "run"
+    return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
+
+
+def _as_begun(store: Store, row: PlannedSession) -> str:
+    """The command that continues a session; of a suite that takes several, with those that follow."""
+    kind = row.plan.get("kind", "training")
+    if kind == "compute" or (kind == "collectives" and row.argv[1:2] == ["run"]):
+        return shlex.join([*row.argv, "--resume"])
+    return resume_command(store.path, kind)
 
 
 def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:

@@ -145,7 +145,10 @@ def lead_session(
         stopping = request.stopping(state.plan)
         nodes.begun(store, state.session_id)
         options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
-        go_on = nodes.go_on or resume_command(store.path, request.kind, *options, part_of=request.part_of)
+        go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
+        if request.part_of is not None:
+            # The sessions that follow are planned from what was given.
+            go_on = shlex.join([*request.argv, "--resume"])
 
         def prepared() -> Runner[Any, Any]:
             runner = runner_of(store, state, launch, nodes)

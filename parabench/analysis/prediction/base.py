@@ -101,11 +101,14 @@ def work_of(case: Case) -> tuple[Any, ...]:
     plain["global_batch"] = case.global_batch // case.data_ranks
     if entry.takes_caps:
         plain["bucket_mib"] = None
-    if "ranks_per_node" not in entry.axes:  # two_level has it
-        plain["ranks_per_node"] = None
+    # Of one micro-batch there is nothing to hold back.
+    plain["no_sync"] = case.no_sync or case.grad_accumulation == 1
+    # How many ranks share a shard; two_level groups ranks as nodes do.
+    shared = case.ranks_per_node or case.world_size // case.nodes if "ranks_per_node" in entry.axes else None
+    plain["ranks_per_node"] = None
     split = case.world_size if case.data_ranks == 1 else 1
     # No case of its own: one rank could not share layers with others.
-    return (split, *(case.cells() | plain).values())
+    return (split, shared, *(case.cells() | plain).values())
 
 
 def base_of(stores: Sequence[Results]) -> Base:

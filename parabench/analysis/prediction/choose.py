@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parabench.analysis.prediction.base import Measured
-from parabench.analysis.prediction.buckets import Buckets, best
+from parabench.analysis.prediction.buckets import Buckets, best, reduced
 from parabench.analysis.prediction.predict import Prediction, Predictor
-from parabench.analysis.prediction.program import Call, Group
+from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Group
 from parabench.analysis.prediction.question import candidates
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.errors import UsageError
 from parabench.plan.case import Case
+from parabench.store.record import MIB
 from parabench.strategies import entry_of
 
 # The single caps that a list is held against, in MiB: PyTorch's own, and steps of about a third.
@@ -90,15 +91,24 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
 
     def seconds(sizes: Numbers) -> Numbers:
         group = Group(case.world_size)
-        return np.array([predictor.collectives.seconds(Call("all_reduce", int(size), group), case) for size in sizes])
+        return np.array([predictor.travels(Call("all_reduce", int(size), group), case) for size in sizes])
 
-    found = best(gradients, seconds, SLACK)
-    listed = predictor.predict(replace(case, bucket_mib=found.caps_mib))
     singles = [predictor.predict(replace(case, bucket_mib=cap)) for cap in SINGLE_CAPS]
     told = [each for each in singles if each.refused is None]
-    if listed.refused or not told:
-        raise UsageError(listed.refused or singles[0].refused or "nothing can be predicted")
-    return BucketList(found, listed, min(told, key=lambda each: each.step_s))
+    if not told:
+        raise UsageError(singles[0].refused or "nothing can be predicted")
+    single = min(told, key=lambda each: each.step_s)
+    # Where buckets slow computing down, what is reduced first is not what makes the shortest step: a cap may do better.
+    cap = single.case.bucket_cap
+    by_cap = reduced(gradients, [round(cap * MIB)] if cap is not None else DEFAULT_CAPS, seconds)
+    lists = [
+        (each, predictor.predict(replace(case, bucket_mib=each.caps_mib)))
+        for each in (best(gradients, seconds, SLACK), by_cap)
+    ]
+    found, listed = min(lists, key=lambda each: each[1].step_s)
+    if listed.refused is not None:
+        raise UsageError(listed.refused)
+    return BucketList(found, listed, single)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class Place:
         """Where the ranks of a call are, in a case whose ranks are numbered node by node."""
         size, stride = call.group
         here = case.world_size // case.nodes
-        inside = max(1, min(size, here // stride))
+        # Where groups do not fill nodes evenly the one that is cut most is the slowest.
+        inside = max(1, math.gcd(size * stride, here) // stride)
         if size % inside:
             inside = math.gcd(size, inside)
         return cls(size // inside, inside, min(stride, here) if size > inside else 1)

@@ -53,10 +53,11 @@ def _samples(case: Case, ranks: int) -> float:
 def _same(case: Case, other: Case) -> bool:
     """Whether a rank of both has as many samples of the same model."""
     if case.data_ranks == 1:
-        return other.global_batch == case.global_batch and other.model == case.model
-    same = ("model", "seq_len", "precision", "threads")
-    per_rank = case.global_batch // case.data_ranks == other.global_batch // other.data_ranks
-    return per_rank and all(getattr(case, name) == getattr(other, name) for name in same)
+        samples = other.global_batch == case.global_batch
+    else:
+        samples = case.global_batch // case.data_ranks == other.global_batch // other.data_ranks
+    same = ("model", "seq_len", "precision", "threads", "device", "activation_checkpointing", "compile")
+    return samples and all(getattr(case, name) == getattr(other, name) for name in same)
 
 
 def _likeness(case: Case, other: Case) -> tuple[bool, bool, bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -26,7 +26,8 @@ from parabench.analysis.prediction.simulation import simulate
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import is_backends
 from parabench.errors import UsageError
-from parabench.plan.case import Case, ranks_in_words
+from parabench.plan.case import DEFAULTS, Case, ranks_in_words
+from parabench.plan.suite import BATCH_PER_RANK
 from parabench.store.record import MIB
 from parabench.strategies import entry_of
 
@@ -36,6 +37,9 @@ Z90 = 1.645
 # What a prediction is off by besides what launches tell, as a standard deviation of its logarithm: of held-out cases on
 # emulated machines (docs/explanation/foresight.md), at the ranks that were measured and for each doubling of them.
 MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.04, 0.01
+
+# No step is told that takes longer.
+LONGEST_S = 1e10
 
 
 class Expected(NamedTuple):
@@ -137,6 +141,8 @@ class Predictor:
             peak = computed.peak_bytes
         except UsageError as error:
             return Prediction(case=case, refused=str(error))
+        if step.step_s > LONGEST_S:
+            return Prediction(case=case, refused="a step would take centuries; give fewer ranks, or a faster link")
         spread = self._spread(case, computed, step)
         known = {work_of(each.case): each for each in self.base.measured if each.case == case}
         forecasts = naive.forecasts(case, self.base.measured)
@@ -160,10 +166,9 @@ class Predictor:
         then of the nearest number of ranks. Raises UsageError where there is none."""
         found = [each for each in self.instead or self.base.computed if work_of(each.case) == work_of(case)]
         if not found:
-            here = f"--set world_size={case.world_size} --set global_batch={case.global_batch}"
             raise UsageError(
-                f"what a rank of {case.label} computes was not measured, with {case.global_batch // case.data_ranks} "
-                f"samples of {case.model}; {NEEDED} --set strategy={case.strategy} {here}"
+                f"what a rank of {case.strategy} computes among {ranks_in_words(case.world_size, case.nodes)}, with "
+                f"{case.global_batch // case.data_ranks} samples, was not measured; {NEEDED} {' '.join(_asked(case))}"
             )
         per_node = case.world_size // case.nodes
         return min(
@@ -183,6 +188,12 @@ class Predictor:
     def work(self, case: Case, computed: Computed) -> float:
         """How many times as long a rank of the case computes as one that was alone."""
         return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case.world_size)
+
+    def travels(self, call: Call, case: Case) -> float:
+        """How long a collective of the case takes while its rank computes."""
+        by = self.correction.get(case.strategy, NONE).travel
+        given = self.collectives.is_given(Place.of(call, case))
+        return (1.0 if given else by) * self.collectives.seconds(call, case, self.contention.collective)
 
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
@@ -227,7 +238,14 @@ class Predictor:
 
     def _program(self, case: Case, computed: Computed) -> Program:
         program = computed.program.among(case.world_size)
-        if not program.gradients or not entry_of(case.strategy).takes_caps:
+        if not entry_of(case.strategy).takes_caps:
+            return program
+        if not program.gradients:
+            if case.bucket_mib != computed.case.bucket_mib:
+                raise UsageError(
+                    f"when gradients of {case.label} are ready is not known (with grad_accumulation it is not noted), "
+                    f"so only the buckets of {computed.case.label} can be told; leave bucket_mib out"
+                )
             return program
         caps = case.bucket_caps or ((case.bucket_cap,) if case.bucket_cap is not None else None)
         return program.with_caps([round(cap * MIB) for cap in caps] if caps else DEFAULT_CAPS)
@@ -333,6 +351,19 @@ class Predictor:
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
         return notes
+
+
+def _asked(case: Case) -> Iterator[str]:
+    """The options of `parabench run foresight` that measure what a rank of the case computes."""
+    plain = {"algorithm", "bucket_mib", "nodes", "ranks_per_node", "device", "backend", "data", "no_sync"}
+    for name, value in case.to_dict().items():
+        # Models without sequences have samples of length 1, whatever is asked.
+        follows = value == DEFAULTS[name] or value is None or (name == "seq_len" and value == 1)
+        if name == "global_batch" and case.data_ranks == case.world_size:
+            # Trainings of fewer ranks, by which predictions are corrected, have as many samples a rank.
+            yield f"--set {BATCH_PER_RANK}={value // case.data_ranks}"
+        elif name in ("strategy", "world_size", "global_batch") or not (name in plain or follows):
+            yield f"--set {name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,14 @@ from parabench.collectives import canonical, levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.suite import BATCH_PER_RANK
+from parabench.plan.validate import check_names
 from parabench.strategies import STRATEGIES, entry_of
 
 # What is asked by an option of its own, or follows from others.
 NOT_ASKED = ("world_size", "nodes", "ranks_per_node", "device", "backend")
+
+# What makes a measurement another one, whatever else is asked: of several one must be named.
+MEASURED_APART = ("device", "model", "seq_len", "precision", "threads", "compile")
 
 
 def cases(
@@ -25,7 +30,15 @@ def cases(
     of `axes`; what they leave open is as it was measured. Raises UsageError for what makes no case."""
     for name in axes:
         if name in NOT_ASKED:
-            raise UsageError(f"--set {name} is not for predictions; give --world-size and --ranks-per-node")
+            raise UsageError(
+                f"--set {name} is not for predictions: devices are those that were measured, and ranks are given by "
+                "--world-size and --ranks-per-node"
+            )
+    for per_rank in axes.get(BATCH_PER_RANK, ()):
+        if "global_batch" in axes:
+            raise UsageError("batch_per_rank and global_batch are both given; give one of them")
+        if type(per_rank) is not int or per_rank < 1:
+            raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
     per_node = ranks_per_node or most_together(base)
     known = dict.fromkeys(each.case.strategy for each in base.computed)
     strategies = axes.get("strategy", tuple(known))
@@ -36,15 +49,30 @@ def cases(
                 f"what ranks of {strategy!r} compute was not measured; use {have}, or measure it: "
                 f"parabench run foresight --set strategy={strategy}"
             )
+    for name in axes:
+        if not any(_has(strategy, name) for strategy in strategies):
+            raise UsageError(f"--set {name} makes no sense here: {', '.join(strategies)} has no such option; drop it")
     found: dict[Case, None] = {}
     for strategy, world_size in itertools.product(strategies, world_sizes):
         nodes = nodes_filled(world_size, per_node)
         of = [each.case for each in base.computed if each.case.strategy == strategy]
         own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
         for values in itertools.product(*own.values()):
-            # Tensor parallel computes otherwise at each world size: the nearest is the pattern of the rest.
-            like = min(of, key=lambda case: abs(case.world_size - world_size))
-            found[_case(like, world_size, nodes, dict(zip(own, values, strict=True)))] = None
+            chosen = dict(zip(own, values, strict=True))
+            # Of what was measured with the same values; tensor parallel computes otherwise at each world size, so the
+            # nearest is the pattern of the rest.
+            # A suite's sweeps can have a strategy with several batches: the one that most cases have is meant.
+            samples = Counter(case.global_batch // case.data_ranks for case in of)
+            like = min(
+                of,
+                key=lambda case: (
+                    _unlike(case, chosen),
+                    -samples[case.global_batch // case.data_ranks],
+                    abs(case.world_size - world_size),
+                ),
+            )
+            _check_one_pattern(like, [case for case in of if _unlike(case, chosen) == _unlike(like, chosen)])
+            found[_case(like, world_size, nodes, chosen)] = None
     return list(found)
 
 
@@ -65,6 +93,24 @@ def nodes_filled(world_size: int, ranks_per_node: int) -> int:
     return world_size // ranks_per_node
 
 
+def _unlike(case: Case, values: Mapping[str, Any]) -> int:
+    """In how many of the values a case differs."""
+    return sum(getattr(case, name) != value for name, value in values.items() if name in MEASURED_APART)
+
+
+def _check_one_pattern(like: Case, others: Sequence[Case]) -> None:
+    """Raise UsageError where cases that differ in more than the number of ranks could be meant."""
+    for name in MEASURED_APART:
+        values = dict.fromkeys(str(getattr(case, name)) for case in (like, *others))
+        if len(values) > 1:
+            how = (
+                "give the stores of one"
+                if name in NOT_ASKED
+                else f"give one of them: --set {name}={next(iter(values))}"
+            )
+            raise UsageError(f"{like.strategy} was measured with {name} {' and '.join(values)}; {how}")
+
+
 def _has(strategy: str, axis: str) -> bool:
     optional = {name for entry in STRATEGIES.values() for name in entry.axes}
     return axis not in optional or axis in entry_of(strategy).axes
@@ -83,7 +129,9 @@ def _case(like: Case, world_size: int, nodes: int, values: dict[str, Any]) -> Ca
         )
     algorithm = canonical(case.algorithm)
     groups = world_size // nodes if levels_of(algorithm) or "ranks_per_node" in entry_of(case.strategy).axes else None
-    return replace(case, algorithm=algorithm, ranks_per_node=groups)
+    case = replace(case, algorithm=algorithm, ranks_per_node=groups)
+    check_names(case)
+    return case
 
 
 def candidates(base: Base, world_size: int, ranks_per_node: int | None = None) -> Iterator[Case]:

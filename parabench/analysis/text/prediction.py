@@ -101,7 +101,7 @@ def bucket_lines(found: BucketList) -> Iterator[str]:
     gain = found.bound - 1
     if gain < 0.01:
         yield (
-            f"No list of buckets is expected to give more than {format.percent(max(0.0, gain))} over that cap; "
+            f"No list of buckets was found that gives more than {format.percent(max(0.0, gain))} over that cap; "
             "bucket_cap_mb is enough."
         )
     else:

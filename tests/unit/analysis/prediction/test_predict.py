@@ -58,10 +58,10 @@ def test_a_tier_that_was_given_takes_the_place_of_one_that_was_measured() -> Non
         ({"collectives": {key: each for key, each in TABLES.items() if key.nodes == 1}}, of_ranks(4, nodes=2),
          "links between nodes were not measured"),
         ({}, of_ranks(4, algorithm="tree"), "links within a node were not measured for all_reduce tree"),
-        ({}, of_ranks(4, model="mlp"), "computes was not measured"),
+        ({}, of_ranks(4, model="mlp"), "samples, was not measured"),
         ({}, replace(of_ranks(4), strategy="fsdp"), "parabench run foresight --out FOLDER --set strategy=fsdp"),
-        ({}, replace(of_ranks(4), global_batch=32), "with 8 samples of gpt-nano"),
-        ({"computed": (computed(),), "device_bytes": 0.5e9}, replace(of_ranks(4), device="cuda"), "computes was not"),
+        ({}, replace(of_ranks(4), global_batch=32), "with 8 samples, was not measured"),
+        ({"computed": (computed(),), "device_bytes": 0.5e9}, replace(of_ranks(4), device="cuda"), "was not measured"),
     ],
 )  # fmt: skip
 def test_what_was_never_measured_is_refused_with_what_to_measure(
@@ -164,7 +164,7 @@ def test_questions_are_cases_of_the_base() -> None:
     [
         ([3], {}, "world size 3 does not fill nodes of 2 ranks"),
         ([4], {"strategy": ("pp",)}, "what ranks of 'pp' compute was not measured"),
-        ([4], {"nodes": (2,)}, "give --world-size and --ranks-per-node"),
+        ([4], {"nodes": (2,)}, "ranks are given by --world-size and --ranks-per-node"),
         ([4], {"global_batch": (7,)}, "global_batch 7 does not divide among the 4 ranks of ddp"),
     ],
 )
