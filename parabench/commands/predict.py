@@ -59,8 +59,6 @@ def predict(
         raise UsageError("--best, --buckets and --check are different questions; give one of them")
     if check is not None and (world_size or axes or ranks_per_node):
         raise UsageError("--check predicts the cases of that store; leave --world-size, --ranks-per-node and --set out")
-    if best and axes:
-        raise UsageError("--best is of all that can be predicted; leave --set out")
     given = _links(links)
     loaded = [load(_store(store)) for store in stores]
     base = base_of(loaded)
@@ -70,7 +68,7 @@ def predict(
         told, lines = [text.to_dict(each) for each in checked.predictions], list(text.check_lines(checked))
         refused = not checked.told
     elif best:
-        choices = [choose.choice(predictor, n, ranks_per_node) for n in _world_sizes(world_size)]
+        choices = [choose.choice(predictor, n, ranks_per_node, parse_axes(axes)) for n in _world_sizes(world_size)]
         lines = [line for each in choices for line in text.choice_lines(each)]
         told, refused = [text.to_dict(one) for each in choices for one in (each.best, *each.rest)], False
     else:

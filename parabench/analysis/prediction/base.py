@@ -121,7 +121,10 @@ def base_of(stores: Sequence[Results]) -> Base:
     for results in stores:
         own = sessions_of(results, "compute")
         computed += [one for each in own for one in _computed(results, each)]
-        collectives |= measured_times(results, sessions_of(results, "collectives"))
+        tables = measured_times(results, sessions_of(results, "collectives"))
+        collectives |= {
+            of: each for of, each in tables.items() if each.backend in {one.case.backend for one in computed}
+        }
         measured += trainings(results)
         room = _device_bytes(own) or room
     if not computed:

@@ -4,8 +4,9 @@ the list of buckets that none can beat."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,14 @@ def is_default(case: Case) -> bool:
     return case.strategy == "ddp" and case.algorithm == "native" and case.bucket_mib is None
 
 
-def choice(predictor: Predictor, world_size: int, ranks_per_node: int | None = None) -> Choice:
-    """The choice for a world size. Raises UsageError where nothing can be predicted."""
-    found = [predictor.predict(case) for case in candidates(predictor.base, world_size, ranks_per_node)]
+def choice(
+    predictor: Predictor,
+    world_size: int,
+    ranks_per_node: int | None = None,
+    chosen: Mapping[str, tuple[Any, ...]] | None = None,
+) -> Choice:
+    """The choice for a world size, of cases with what is `chosen`. Raises UsageError where nothing can be predicted."""
+    found = [predictor.predict(case) for case in candidates(predictor.base, world_size, ranks_per_node, chosen)]
     told = sorted((each for each in found if each.refused is None), key=lambda each: each.sample_s)
     refused = tuple(each for each in found if each.refused is not None)
     if not told:

@@ -13,7 +13,7 @@ from parabench.analysis.prediction.collective_times import Collective, MeasuredT
 from parabench.analysis.prediction.network import Extrapolated, Link, measured_link
 from parabench.analysis.prediction.program import Call
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
-from parabench.collectives import is_backends, levels_of
+from parabench.collectives import levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
@@ -73,7 +73,7 @@ class CollectiveSeconds:
         place = Place.of(call, case)
         if place.ranks == 1:
             return 0.0
-        algorithm = _algorithm(case.algorithm, call.op)
+        algorithm = case.algorithm
         exact = self.measured.get(Collective(call.op, algorithm, place.ranks, place.nodes))
         size = np.array([float(call.bytes)])
         if exact is None or place.beside > 1 or self.is_given(place):
@@ -152,11 +152,6 @@ class CollectiveSeconds:
         """What a message takes between two ranks of a node; None where that was not measured."""
         times = self.measured.get(Collective(op, algorithm, 2, 1))
         return None if times is None else measured_link(times, WITHIN, times.piece_bytes)
-
-
-def _algorithm(algorithm: str, op: str) -> str:
-    """What really runs: the backend does what is none of ours."""
-    return "native" if is_backends(algorithm) else algorithm
 
 
 def _shared(link: Link, by: int) -> Link:

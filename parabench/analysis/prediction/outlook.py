@@ -121,7 +121,9 @@ class Outlook:
         computed = self._of(strategy).computed[0].case
         pattern = self.pattern(strategy)
         like = computed if pattern is None else pattern.case
-        axes = {"strategy": (strategy,), "algorithm": (like.algorithm,), "bucket_mib": (like.bucket_mib,)}
+        values = {"algorithm": like.algorithm, "bucket_mib": like.bucket_mib}
+        own_axes = {name: (value,) for name, value in values.items() if name in entry_of(strategy).axes}
+        axes: dict[str, tuple[Any, ...]] = {"strategy": (strategy,), **own_axes}
         trained = {} if pattern is None else self._alike(like)
         first, last = min(trained, default=2), max(MOST_RANKS, *self.next_sizes)
         sizes = {unit << power for unit in (1, self.per_node) for power in range(last.bit_length())}

@@ -348,6 +348,9 @@ class Predictor:
         if computed.per_node != case.world_size // case.nodes:
             here = ranks_in_words(case.world_size // case.nodes, 1)
             notes.append(f"{here} on a node, and what they compute was measured with {computed.per_node}")
+        ranks = computed.case.world_size
+        if computed.program.gradients == () and max(ranks, case.world_size) > 2 * min(ranks, case.world_size):
+            notes.append(f"what a rank computes and holds was measured as one of {ranks}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
         return notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,9 +45,11 @@ def cases(
     for strategy in strategies:
         if strategy not in known:
             have = ", ".join(known)
+            can = strategy in STRATEGIES and "algorithm" in STRATEGIES[strategy].axes
+            measure = f"measure it: parabench run foresight --set strategy={strategy}"
             raise UsageError(
-                f"what ranks of {strategy!r} compute was not measured; use {have}, or measure it: "
-                f"parabench run foresight --set strategy={strategy}"
+                f"what ranks of {strategy!r} compute was not measured; use {have}"
+                + (f", or {measure}" if can else ": it cannot be measured alone")
             )
     for name in axes:
         if not any(_has(strategy, name) for strategy in strategies):
@@ -59,21 +61,25 @@ def cases(
         own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
         for values in itertools.product(*own.values()):
             chosen = dict(zip(own, values, strict=True))
-            # Of what was measured with the same values; tensor parallel computes otherwise at each world size, so the
-            # nearest is the pattern of the rest.
-            # A suite's sweeps can have a strategy with several batches: the one that most cases have is meant.
-            samples = Counter(case.global_batch // case.data_ranks for case in of)
-            like = min(
-                of,
-                key=lambda case: (
-                    _unlike(case, chosen),
-                    -samples[case.global_batch // case.data_ranks],
-                    abs(case.world_size - world_size),
-                ),
-            )
+            like = _pattern(of, chosen, world_size)
             _check_one_pattern(like, [case for case in of if _unlike(case, chosen) == _unlike(like, chosen)])
             found[_case(like, world_size, nodes, chosen)] = None
     return list(found)
+
+
+def _pattern(of: Sequence[Case], chosen: Mapping[str, Any], world_size: int) -> Case:
+    """What of a strategy was measured with the values that are asked for, and is the pattern of the rest. A suite's
+    sweeps can have a strategy with several batches: the one that most cases have is meant. Tensor parallel, whose ranks
+    all have the whole batch, computes otherwise at each world size: the nearest is meant."""
+    samples = Counter(case.global_batch // case.data_ranks for case in of if case.data_ranks > 1)
+    return min(
+        of,
+        key=lambda case: (
+            _unlike(case, chosen),
+            -samples[case.global_batch // case.data_ranks] if case.data_ranks > 1 else 0,
+            abs(case.world_size - world_size),
+        ),
+    )
 
 
 def most_together(base: Base) -> int:
@@ -134,17 +140,24 @@ def _case(like: Case, world_size: int, nodes: int, values: dict[str, Any]) -> Ca
     return case
 
 
-def candidates(base: Base, world_size: int, ranks_per_node: int | None = None) -> Iterator[Case]:
-    """What a choice is made of: every strategy that was computed, each algorithm that was timed, and DDP's usual
-    caps."""
+def candidates(
+    base: Base, world_size: int, ranks_per_node: int | None = None, chosen: Mapping[str, tuple[Any, ...]] | None = None
+) -> list[Case]:
+    """What a choice is made of: every strategy that was computed, each algorithm that was timed, and DDP's usual caps,
+    as far as nothing else is `chosen`. Raises UsageError where there is no such case."""
     algorithms = tuple(dict.fromkeys(each.algorithm for each in base.collectives)) or ("native",)
-    axes: dict[str, tuple[Any, ...]] = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100)}
-    nodes_filled(world_size, ranks_per_node or most_together(base))
-    for strategy in dict.fromkeys(each.case.strategy for each in base.computed):
+    axes = {"algorithm": algorithms, "bucket_mib": (None, 1, 2, 4, 10, 25, 100)} | dict(chosen or {})
+    strategies = axes.pop("strategy", tuple(dict.fromkeys(each.case.strategy for each in base.computed)))
+    found: list[Case] = []
+    why: UsageError | None = None
+    for strategy in strategies:
+        own = {name: values for name, values in axes.items() if name in (chosen or {}) or _has(strategy, name)}
         try:
-            found = cases(base, [world_size], {"strategy": (strategy,), **axes}, ranks_per_node)
-        except UsageError:  # this one has no such case, others may
+            some = cases(base, [world_size], {"strategy": (strategy,), **own}, ranks_per_node)
+        except UsageError as error:  # this one has no such case, others may
+            why = why or error
             continue
-        for case in found:
-            if case.bucket_mib is None or entry_of(case.strategy).takes_caps:
-                yield case
+        found += [each for each in some if each.bucket_mib is None or entry_of(strategy).takes_caps]
+    if not found:
+        raise why or UsageError("nothing was computed that a choice could be made of")
+    return found

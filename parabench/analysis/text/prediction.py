@@ -91,24 +91,25 @@ def choice_lines(found: Choice) -> Iterator[str]:
 
 
 def bucket_lines(found: BucketList) -> Iterator[str]:
-    """The list, the line of code, and what it is expected to give."""
-    caps = [format.digits(cap, 4) for cap in found.buckets.caps_mib]
-    yield f"{found.listed.case.strategy}, {format.count(len(caps), 'bucket')} in the order of reduction:"
-    exact = ", ".join(repr(round(cap, 6)) for cap in found.buckets.caps_mib)
-    yield f"  model = DistributedDataParallel(model, bucket_cap_mb_list=[{exact}])"
-    single = found.single
-    yield f"expected: {interval(found.listed)}; the best single cap, {single.case.label}: {interval(single)}"
-    gain = found.bound - 1
+    """What buckets to take, as a line of code, and what it is expected to give."""
+    single, gain = found.single, found.bound - 1
+    cap = single.case.bucket_cap
+    best_cap = f"the best single cap, {single.case.label}: {interval(single)}"
     if gain < 0.01:
         yield (
-            f"No list of buckets was found that gives more than {format.percent(max(0.0, gain))} over that cap; "
-            "bucket_cap_mb is enough."
+            f"{best_cap[0].upper()}{best_cap[1:]}. No list of buckets was found that "
+            f"gives more than {format.percent(max(0.0, gain))} over it."
         )
-    else:
-        yield f"The list is expected to be {format.percent(gain)} faster; DDP takes one from torch 2.13 on. Measure it:"
-        listed = "+".join(format.digits(cap, 4) for cap in found.buckets.caps_mib[:MOST_CAPS])
-        cap = "default" if single.case.bucket_cap is None else f"{single.case.bucket_cap:g}"
-        yield f"  parabench run bucket_size --set algorithm={single.case.algorithm} --set bucket_mib={cap},{listed}"
+        given = "" if cap is None else f", bucket_cap_mb={cap:g}"
+        yield f"  model = DistributedDataParallel(model{given})"
+        return
+    yield f"{format.count(len(found.buckets.bytes), 'bucket')} in the order of reduction: {interval(found.listed)};"
+    yield f"{best_cap}. The list is expected to be {format.percent(gain)} faster; DDP takes one from torch 2.13 on:"
+    exact = ", ".join(repr(round(each, 6)) for each in found.buckets.caps_mib)
+    yield f"  model = DistributedDataParallel(model, bucket_cap_mb_list=[{exact}])"
+    listed = "+".join(format.digits(each, 4) for each in found.buckets.caps_mib[:MOST_CAPS])
+    values = f"{'default' if cap is None else f'{cap:g}'},{listed}"
+    yield f"Measure it: parabench run bucket_size --set algorithm={single.case.algorithm} --set bucket_mib={values}"
 
 
 def check_lines(found: Check) -> Iterator[str]:
