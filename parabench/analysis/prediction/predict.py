@@ -353,6 +353,10 @@ class Predictor:
             notes.append(f"what a rank computes and holds was measured as one of {ranks}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
+        elif case.device == "cpu" and all(each.case.algorithm != case.algorithm for each, _ in self.judges):
+            notes.append(
+                f"no training by {case.algorithm} was measured, which computes on the cores that ranks compute on"
+            )
         return notes
 
 
