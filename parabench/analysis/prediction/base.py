@@ -20,14 +20,14 @@ from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import numbered, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case
-from parabench.store.columns import Columns, records
+from parabench.store.columns import Columns
 from parabench.store.results import Results
 from parabench.strategies import entry_of
 
 # What of a case changes neither what a rank computes nor what it calls, but how that travels.
 _TRAVELS = ("algorithm", "nodes", "world_size")
 
-# Two stores of one machine: what a suite of several sessions is made of has a launch in each.
+# What to do where a store lacks it.
 NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 
 
@@ -60,22 +60,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Base:
-    """All of it; `sessions` are the names of what it is from."""
+    """All of it. `device_bytes` is the memory of the device that has least; None where there is none."""
 
     computed: tuple[Computed, ...]
     collectives: dict[Collective, MeasuredTimes]
     measured: tuple[Measured, ...]
     device_bytes: float | None = None
 
-    def of(self, case: Case) -> list[Computed]:
-        """What was computed as the ranks of `case` do: at any number of ranks among which a rank's part is the same."""
-        return [each for each in self.computed if work_of(each.case) == work_of(case)]
-
     @cached_property
     def launch_spread(self) -> float:
-        """The standard deviation of the logarithm of a launch's step time, over launches of one case."""
+        """The standard deviation of the logarithm of a launch's step time, over launches of one case; 0 where each was
+        launched once."""
         logs = [np.log(each.step_s) for each in self.computed if len(each.step_s) > 1]
-        return math.sqrt(float(np.mean([np.var(each, ddof=1) for each in logs]))) if logs else math.nan
+        return math.sqrt(float(np.mean([np.var(each, ddof=1) for each in logs]))) if logs else 0.0
 
     def spread(self, size: int, nodes: int) -> float:
         """The standard error of the logarithm of what a collective of so many bytes takes, on one node or several, over
@@ -140,9 +137,8 @@ def base_of(stores: Sequence[Results]) -> Base:
 
 def sessions_of(results: Results, kind: str) -> list[Session]:
     """The sessions of that kind in a store, oldest first, but for those that took turns with another."""
-    rows = records(results.session_columns, ("id", "interleaved"))
-    every = [select_session(results, row["id"]) for row in rows if not json.loads(row["interleaved"] or "{}")]
-    return [each for each in every if each.kind == kind]
+    every = (select_session(results, at) for at in results.session_columns["id"].tolist())
+    return [each for each in every if each.kind == kind and not each.interleaved]
 
 
 def trainings(results: Results) -> list[Measured]:

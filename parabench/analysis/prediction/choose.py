@@ -48,7 +48,7 @@ class Choice:
     @property
     def level(self) -> list[Prediction]:
         """Those of the rest whose interval reaches down to the best's prediction."""
-        return [each for each in self.rest if each.low_s / each.step_s * each.sample_s <= self.best.sample_s]
+        return [each for each in self.rest if each.low_s / each.case.global_batch <= self.best.sample_s]
 
 
 def is_default(case: Case) -> bool:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes, command
+from parabench.analysis.prediction.collective_times import BEYOND, Collective, MeasuredTimes, command
 from parabench.analysis.prediction.network import Extrapolated, Link, measured_link
 from parabench.analysis.prediction.program import Call
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
@@ -73,18 +73,17 @@ class CollectiveSeconds:
         place = Place.of(call, case)
         if place.ranks == 1:
             return 0.0
-        algorithm = case.algorithm
-        exact = self.measured.get(Collective(call.op, algorithm, place.ranks, place.nodes))
+        exact = self.measured.get(Collective(call.op, case.algorithm, place.ranks, place.nodes))
         size = np.array([float(call.bytes)])
         if exact is None or place.beside > 1 or self.is_given(place):
-            return float(self._extrapolated(call.op, algorithm, place, call.bytes, slowed)(size)[0])
+            return float(self._extrapolated(call.op, case.algorithm, place, call.bytes, slowed)(size)[0])
         exact.require(call.bytes)
         took = float(exact(size)[0])
         if slowed == 1.0:
             return took
         if place.nodes == 1:
             return slowed * took
-        sends = self._sends(call.op, algorithm)
+        sends = self._sends(call.op, case.algorithm)
         if sends is None:
             return took
         links = {WITHIN: sends, BETWEEN: sends}
@@ -113,10 +112,10 @@ class CollectiveSeconds:
             ) from None
         for tier, (_, most) in beyond.items():
             if most > links[tier].most:
-                asked = size_text(round(most))
+                asked, known = size_text(round(most)), size_text(round(links[tier].most / BEYOND))
                 raise UsageError(
                     f"{op} {algorithm} of {size_text(size)} among {place.ranks} ranks has messages of {asked} {tier}, "
-                    f"more than 8 times what was measured ({size_text(round(links[tier].most / 8))}); measure larger "
+                    f"more than {BEYOND} times what was measured ({known}); measure larger "
                     f"ones: {command(Collective(op, algorithm, 2, 1 if tier == WITHIN else 2))} --max "
                     f"{size_text(2 * round(most)).replace(' ', '')}"
                 )

@@ -87,13 +87,12 @@ class Outlook:
         here = self.ranks_per_node(world_size)
         if here is None:
             return None
+        ranked = tuple(strategy for strategy in self.strategies if entry_of(strategy).ranked)
         found: list[Prediction] = []
-        for strategy in self.strategies:
-            if entry_of(strategy).ranked:
-                with suppress(UsageError):  # so many ranks are no case of the strategy
-                    found += [self.predictor.predict(case) for case in candidates(self._of(strategy), world_size, here)]
-        told = [each for each in found if each.refused is None]
-        return min(told, key=lambda each: each.step_s / each.case.global_batch, default=None)
+        with suppress(UsageError):  # so many ranks are no case of any strategy
+            asked = candidates(self.asked, world_size, here, {"strategy": ranked})
+            found = [self.predictor.predict(case) for case in asked]
+        return min((each for each in found if each.refused is None), key=lambda each: each.sample_s, default=None)
 
     @property
     def strategies(self) -> list[str]:

@@ -144,7 +144,6 @@ class Predictor:
         if step.step_s > LONGEST_S:
             return Prediction(case=case, refused="a step would take centuries; give fewer ranks, or a faster link")
         spread = self._spread(case, computed, step)
-        known = {work_of(each.case): each for each in self.base.measured if each.case == case}
         forecasts = naive.forecasts(case, self.base.measured)
         return Prediction(
             case=case,
@@ -157,14 +156,15 @@ class Predictor:
             peak_bytes=peak if math.isfinite(peak) else None,
             constant_s=forecasts.constant_s,
             line_s=forecasts.line_s,
-            measured_s=next((each.step_s for each in known.values()), None),
+            measured_s=next((each.step_s for each in self.base.measured if each.case == case), None),
             notes=tuple(self._notes(case, computed)),
         )
 
     def computed(self, case: Case) -> Computed:
         """What a rank of the case computes: of those that were measured the one whose node is most like the case's,
         then of the nearest number of ranks. Raises UsageError where there is none."""
-        found = [each for each in self.instead or self.base.computed if work_of(each.case) == work_of(case)]
+        work = work_of(case)
+        found = [each for each in self.instead or self.base.computed if work_of(each.case) == work]
         if not found:
             raise UsageError(
                 f"what a rank of {case.strategy} computes among {ranks_in_words(case.world_size, case.nodes)}, with "
@@ -191,27 +191,23 @@ class Predictor:
 
     def travels(self, call: Call, case: Case) -> float:
         """How long a collective of the case takes while its rank computes."""
-        by = self.correction.get(case.strategy, NONE).travel
-        given = self.collectives.is_given(Place.of(call, case))
-        return (1.0 if given else by) * self.collectives.seconds(call, case, self.contention.collective)
+        return self._times(call, case, self.contention, self.correction.get(case.strategy, NONE).travel).beside_s
+
+    def _times(self, call: Call, case: Case, contention: Contention, travel: float) -> Times:
+        """What a collective takes; over a link that was given no longer than that says."""
+        by = 1.0 if self.collectives.is_given(Place.of(call, case)) else travel
+        by *= _together(call) if _has_two_threads(case) else 1.0
+        seconds = self.collectives.seconds
+        return Times(by * seconds(call, case), by * seconds(call, case, contention.collective))
 
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
     ) -> _Step:
         program = self._program(case, computed)
         late = self._slowest(computed, case.world_size)
-        native = case.backend == "gloo" and is_backends(case.algorithm)
-
-        def times(call: Call) -> Times:
-            by = 1.0 if self.collectives.is_given(Place.of(call, case)) else travel
-            by *= _together(call) if native else 1.0
-            seconds = self.collectives.seconds
-            return Times(by * seconds(call, case), by * seconds(call, case, contention.collective))
-
-        known = {call: times(call) for call in dict.fromkeys(program.calls)}
-        found = tasks(
-            program.scaled(work * late), known.__getitem__, lambda call: BROADCASTS if native and _sent(call) else 1
-        )
+        several = BROADCASTS if _has_two_threads(case) else 1
+        known = {call: self._times(call, case, contention, travel) for call in dict.fromkeys(program.calls)}
+        found = tasks(program.scaled(work * late), known.__getitem__, lambda call: several if _sent(call) else 1)
         spans = simulate(found, contention.compute)
         tiers = iter(Place.of(call, case).tier for call in program.calls)
         tier_of = {at: next(tiers) for at, task in enumerate(found) if COMPUTE not in task.lanes}
@@ -253,18 +249,22 @@ class Predictor:
     # -- what trainings of few ranks tell ----------------------------------------------------------------------------
 
     @cached_property
+    def _plain(self) -> Predictor:
+        """The base alone: what trainings are held against."""
+        return Predictor(self.base, {})
+
+    @cached_property
     def judges(self) -> list[tuple[Measured, Computed]]:
         """The measured trainings that can be predicted from measurements alone, of a strategy and a number of nodes no
         more than MOST_JUDGES: the last that were measured."""
-        plain = Predictor(self.base, {})
         found = []
         seen = Counter[tuple[str, int]]()
         for each in reversed(self.base.measured):
             kind = each.case.strategy, each.case.nodes
-            if each.case.world_size > 1 and self.base.of(each.case) and seen[kind] < MOST_JUDGES:
+            if each.case.world_size > 1 and seen[kind] < MOST_JUDGES:
                 try:
-                    computed = plain.computed(each.case)
-                    plain._alone(each.case, computed, ALONE)
+                    computed = self._plain.computed(each.case)
+                    self._plain._alone(each.case, computed, ALONE)
                 except UsageError:
                     continue
                 found.append((each, computed))
@@ -311,14 +311,14 @@ class Predictor:
         travel: float = 1.0,
     ) -> float:
         """How far off the judges' steps are: squares of logarithms in units of what is expected, added up."""
-        plain = Predictor(self.base, {})
+        plain = self._plain
         steps = [plain._alone(each.case, one, contention, work, travel).step_s / each.step_s for each, one in judges]
         return math.fsum((math.log(each) / EXPECTED.step) ** 2 for each in steps)
 
     def _spread(self, case: Case, computed: Computed, step: _Step) -> float:
         """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
         far as the step goes with it, and what predictions are off by besides."""
-        launches = _known(self.base.launch_spread) / math.sqrt(len(computed.step_s))
+        launches = self.base.launch_spread / math.sqrt(len(computed.step_s))
         calls = self._program(case, computed).calls
         takes = np.array([self.collectives.seconds(call, case) for call in calls])
         spreads = [self.base.spread(call.bytes, Place.of(call, case).nodes) for call in calls]
@@ -381,6 +381,11 @@ class _Step:
     exposed_s: dict[str, float]
 
 
+def _has_two_threads(case: Case) -> bool:
+    """Whether a group has several collectives at once: gloo's own."""
+    return case.backend == "gloo" and is_backends(case.algorithm)
+
+
 def _sent(call: Call) -> bool:
     return call.op == "broadcast"
 
@@ -390,10 +395,6 @@ def _together(call: Call) -> float:
     trees: the second root sends log2(n) messages of its own and passes on log2(n) - 1 of the first one's."""
     depth = math.ceil(math.log2(max(2, call.group.size)))
     return (2 * depth - 1) / depth if _sent(call) else 1.0
-
-
-def _known(number: float) -> float:
-    return number if math.isfinite(number) else 0.0
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:

@@ -14,7 +14,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.suite import BATCH_PER_RANK
 from parabench.plan.validate import check_names
-from parabench.strategies import STRATEGIES, entry_of
+from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
 # What is asked by an option of its own, or follows from others.
 NOT_ASKED = ("world_size", "nodes", "ranks_per_node", "device", "backend")
@@ -118,8 +118,7 @@ def _check_one_pattern(like: Case, others: Sequence[Case]) -> None:
 
 
 def _has(strategy: str, axis: str) -> bool:
-    optional = {name for entry in STRATEGIES.values() for name in entry.axes}
-    return axis not in optional or axis in entry_of(strategy).axes
+    return axis not in OPTIONAL or axis in entry_of(strategy).axes
 
 
 def _case(like: Case, world_size: int, nodes: int, values: dict[str, Any]) -> Case:

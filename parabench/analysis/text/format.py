@@ -77,6 +77,11 @@ def milliseconds(seconds: float | None) -> str:
     return f"{digits(seconds * 1e3)} ms" if known(seconds) else UNKNOWN
 
 
+def milliseconds_between(low_s: float, high_s: float) -> str:
+    """The ends of an interval: '19.8 to 22.9'."""
+    return f"{digits(low_s * 1e3)} to {digits(high_s * 1e3)}"
+
+
 def duration(seconds: float, significant: int = 2) -> str:
     """A time as one waits for it: '0.8 s', '40 s', '12 min', '3.5 h'."""
     if seconds < 99.5:

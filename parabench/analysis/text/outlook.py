@@ -60,8 +60,7 @@ def command_for_more(of: Outlook, seen: SessionData) -> str:
 
 def _fastest(best: Prediction) -> str:
     where = ranks_in_words(best.case.world_size, best.case.nodes)
-    low, high = (format.digits(seconds * 1e3) for seconds in (best.low_s, best.high_s))
     return (
         f"At {where} {best.case.label.removesuffix(f', {where}')} is expected to be the fastest: "
-        f"{format.milliseconds(best.step_s)} per step (90 %: {low} to {high})."
+        f"{format.milliseconds(best.step_s)} per step (90 %: {format.milliseconds_between(best.low_s, best.high_s)})."
     )

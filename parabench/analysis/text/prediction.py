@@ -39,7 +39,7 @@ def _row(each: Prediction) -> tuple[str, ...]:
     return (
         each.case.label,
         format.digits(each.step_s * 1e3),
-        f"{format.digits(each.low_s * 1e3)} to {format.digits(each.high_s * 1e3)}",
+        format.milliseconds_between(each.low_s, each.high_s),
         *(format.digits(seconds * 1e3) for seconds in times),
         format.UNKNOWN if each.peak_bytes is None else f"{format.digits(each.peak_bytes / 1e9)} GB",
         *("-" if naive is None else format.digits(naive * 1e3) for naive in (each.constant_s, each.line_s)),
@@ -64,8 +64,7 @@ def _by(told: Sequence[Prediction]) -> dict[str, list[str]]:
 
 def interval(each: Prediction) -> str:
     """'21.3 ms (90 %: 19.8 to 22.9)'."""
-    low, high = (format.digits(seconds * 1e3) for seconds in (each.low_s, each.high_s))
-    return f"{format.milliseconds(each.step_s)} (90 %: {low} to {high})"
+    return f"{format.milliseconds(each.step_s)} (90 %: {format.milliseconds_between(each.low_s, each.high_s)})"
 
 
 def choice_lines(found: Choice) -> Iterator[str]:
@@ -122,7 +121,7 @@ def check_lines(found: Check) -> Iterator[str]:
                 each.case.label,
                 format.digits(step_s * 1e3),
                 format.digits(each.step_s * 1e3),
-                f"{format.digits(each.low_s * 1e3)} to {format.digits(each.high_s * 1e3)}",
+                format.milliseconds_between(each.low_s, each.high_s),
                 format.signed(each.step_s / step_s - 1),
                 "" if inside else "outside",
             )

@@ -76,7 +76,7 @@ def _table(of: Outlook, rows: Sequence[Prediction], *, closed: bool) -> Table:
         (
             Column("Case", lambda each: each.case.label),
             Column("Predicted", "step_s", "ms"),
-            Column("90 %", _interval, WORDED),
+            Column("90 %", lambda each: format.milliseconds_between(each.low_s, each.high_s), WORDED),
             Column("Measured", "measured_s", "ms"),
             Column("Compute", "compute_s", "ms"),
             Column("Slowest rank", "slowest_s", "ms"),
@@ -92,10 +92,6 @@ def _table(of: Outlook, rows: Sequence[Prediction], *, closed: bool) -> Table:
         "with nothing to hide it. Same rate and line in log2 are naive forecasts: each rank as fast as at the most "
         "ranks measured, or on a line of its rate in the logarithm of the ranks.",
     )
-
-
-def _interval(each: Prediction) -> str:
-    return f"{format.digits(each.low_s * 1e3)} to {format.digits(each.high_s * 1e3)}"
 
 
 def _refused(refused: Sequence[Prediction]) -> Table:
