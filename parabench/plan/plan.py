@@ -19,7 +19,7 @@ from parabench.plan.fields import said
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device, unchosen
-from parabench.plan.suite import BATCH_PER_RANK, Suite, Sweep
+from parabench.plan.suite import Suite, Sweep, with_global_batch
 from parabench.plan.validate import (
     check,
     check_caps,
@@ -340,13 +340,7 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
         world_size, fields["nodes"] = 1, 1
     elif "nodes" not in fields and is_count(world_size):
         fields["nodes"] = machine.nodes_for(world_size)
-    per_rank = fields.pop(BATCH_PER_RANK, None)
-    if per_rank is not None:
-        if "global_batch" in fields:
-            raise UsageError("batch_per_rank and global_batch are both given; give one of them")
-        if type(per_rank) is not int or per_rank < 1:
-            raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
-        fields["global_batch"] = per_rank * world_size
+    fields = with_global_batch(fields, world_size)
     device = resolve_device(fields.get("device", "auto"), "auto", machine)["device"]
     if device in DEVICES:  # what is none the case refuses
         fields = unchosen(device, machine, chosen) | fields

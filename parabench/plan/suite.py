@@ -117,6 +117,20 @@ def parse_axes(given: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     return axes
 
 
+def with_global_batch(values: Mapping[str, Any], world_size: int) -> dict[str, Any]:
+    """The values of axes with BATCH_PER_RANK, where it is among them, as the batch of so many ranks. Raises
+    UsageError."""
+    fields = dict(values)
+    per_rank = fields.pop(BATCH_PER_RANK, None)
+    if per_rank is not None:
+        if "global_batch" in fields:
+            raise UsageError("batch_per_rank and global_batch are both given; give one of them")
+        if type(per_rank) is not int or per_rank < 1:
+            raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
+        fields["global_batch"] = per_rank * world_size
+    return fields
+
+
 def shipped() -> dict[str, Path]:
     """The suites that parabench ships: {name: file}."""
     with as_file(files("parabench.suites")) as folder:

@@ -91,7 +91,7 @@ class TrainingWorkload(Workload):
         grouped = not entry.one_rank_only and not entry.one_process
         # Workers are forked before NCCL has memory registered that a fork could take away from it.
         material = prepare(case, rank_info)
-        clock = join_group(case, env, rank) if grouped else None
+        clock = self.join(case, env, rank) if grouped else None
         report = train_case(spec, env, rank_info, material)
         # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
         # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
@@ -101,6 +101,10 @@ class TrainingWorkload(Workload):
         report.clock = clock
         report.rank_facts |= left_behind(spec.protocol, env.folder)
         return report
+
+    def join(self, case: Case, env: RankEnv, rank: int) -> dict[str, float] | None:
+        """Join the group of the case; how this host's clock differs, as `join_group` tells it."""
+        return join_group(case, env, rank)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
         reports, marks = zip(*handed_over(nodes, TrainingReport), strict=True)

@@ -12,7 +12,7 @@ from parabench.analysis.prediction.base import Base
 from parabench.collectives import canonical, levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
-from parabench.plan.suite import BATCH_PER_RANK
+from parabench.plan.suite import with_global_batch
 from parabench.plan.validate import check_names
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
@@ -34,11 +34,6 @@ def cases(
                 f"--set {name} is not for predictions: devices are those that were measured, and ranks are given by "
                 "--world-size and --ranks-per-node"
             )
-    for per_rank in axes.get(BATCH_PER_RANK, ()):
-        if "global_batch" in axes:
-            raise UsageError("batch_per_rank and global_batch are both given; give one of them")
-        if type(per_rank) is not int or per_rank < 1:
-            raise UsageError(f"batch_per_rank is {per_rank!r}; it must be a whole number of 1 or more")
     per_node = ranks_per_node or most_together(base)
     known = dict.fromkeys(each.case.strategy for each in base.computed)
     strategies = axes.get("strategy", tuple(known))
@@ -121,12 +116,10 @@ def _has(strategy: str, axis: str) -> bool:
     return axis not in OPTIONAL or axis in entry_of(strategy).axes
 
 
-def _case(like: Case, world_size: int, nodes: int, values: dict[str, Any]) -> Case:
-    per_rank = values.pop(BATCH_PER_RANK, None)
+def _case(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) -> Case:
     samples = like.global_batch // like.data_ranks
     case = replace(like, world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
-    batch = per_rank * world_size if per_rank else samples * case.data_ranks
-    case = replace(case, **{"global_batch": batch, **values})
+    case = replace(case, **{"global_batch": samples * case.data_ranks, **with_global_batch(values, world_size)})
     if case.global_batch % case.data_ranks:
         raise UsageError(
             f"global_batch {case.global_batch} does not divide among the {case.data_ranks} ranks of "
