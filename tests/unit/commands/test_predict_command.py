@@ -29,7 +29,7 @@ def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
         patch("parabench.store.results.load", lambda path: path),
     ):
         result = parabench("predict", "base", *arguments)
-    return result.exit_code, result.output
+    return result.exit_code, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_store_without_what_it_needs_is_told_what_to_measure(tmp_path: Path) -
     family(tmp_path / "results.db")
     told = parabench("predict", str(tmp_path), "--world-size", "8")
     assert told.exit_code == 2
-    assert "does not tell what a rank computes alone" in told.output
-    assert "parabench run foresight --out FOLDER" in told.output
+    assert "does not tell what a rank computes alone" in told.stderr
+    assert "parabench run foresight --out FOLDER" in told.stderr
     missing = parabench("predict", str(tmp_path / "nothing.db"), "--world-size", "8")
-    assert (missing.exit_code, "nothing.db does not exist" in missing.output) == (2, True)
+    assert (missing.exit_code, "nothing.db does not exist" in missing.stderr) == (2, True)
     assert parabench("predict", f"{tmp_path}@1", "--world-size", "8").exit_code == 2
