@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from parabench.collectives.alone import is_alone
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.models.base import Loss, Model
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, norm_over_ranks
-from parabench.strategies.pipeline_stages import TiedGradients, drop_all_but, holders, stages_from
+from parabench.strategies.pipeline_stages import TiedGradients, drop_all_but, holders, shapes, stages_from
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,12 +62,17 @@ def pipelined(
     where = holders(parameters, stages, ranks)
     tied = TiedGradients(parameters, where)
     held = {name: parameter for name, parameter in parameters.items() if rank in where[name]}
+    # Ranks tell each other what they send, in the first step; a rank that is alone must know.
+    told = shapes(model, stages, context, microbatches) if is_alone() else {}
     drop_all_but(local_stages.values(), model.module)
 
     # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.
     busy = BusyShare(device)
     loss = busy.counted(part_of_loss(model.loss, context, microbatches))
-    run = [timed(PipelineStage(stage, i, len(stages), device), busy) for i, stage in local_stages.items()]
+    run = [
+        timed(PipelineStage(stage, i, len(stages), device, **told.get(i, {})), busy)
+        for i, stage in local_stages.items()
+    ]
     order = ordered(schedule, run, microbatches, loss)
 
     once = [parameter for name, parameter in held.items() if where[name][0] == rank]

@@ -53,6 +53,33 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
     return [Stage(each, context) for each in parts]
 
 
+def shapes(
+    model: Model, stages: Sequence[Stage], context: StrategyContext, microbatches: int
+) -> dict[int, dict[str, Tensor]]:
+    """What each stage takes and gives for a micro-batch, as PipelineStage wants to be told: tensors of these shapes.
+
+    Raises UsageError for a model that makes no batches itself.
+    """
+    if model.batch is None:
+        raise UsageError(
+            f"model {context.case.model!r} makes no batches, so what its stages send is not known without training; "
+            "give Model.batch"
+        )
+    size = context.case.global_batch // microbatches
+    flow, _ = model.batch(size, torch.Generator().manual_seed(0))
+    flow = flow.to(context.device)
+    found: dict[int, dict[str, Tensor]] = {}
+    with torch.no_grad():
+        for number, stage in enumerate(stages):
+            given, flow = flow, stage(flow)
+            found[number] = {"input_args": given, "output_args": flow}
+    # Between stages travels what gradients are wanted of.
+    return {
+        number: {name: each.requires_grad_(each.is_floating_point() and (number > 0 or name == "output_args")) for name, each in told.items()}
+        for number, told in found.items()
+    }
+
+
 def deal(parts: Sequence[T], count: int) -> list[list[T]]:
     """`parts` in order in `count` runs whose lengths differ by one at most. The first take the rest: the last has the
     head, which for a large vocabulary is more than a block."""
