@@ -51,7 +51,7 @@ def program(table: Table, gpus: int, work_s: float) -> Program:
 def step_s(table: Table, gpus: int, work_s: float, beside: float = BESIDE) -> float:
     """How long a step of so many GPUs takes that compute for `work_s`."""
     times = _times(table.machine, gpus)
-    return simulate(tasks(program(table, gpus, work_s), times), beside)[-1].end
+    return simulate(tasks([program(table, gpus, work_s)], times).tasks, beside)[-1].end
 
 
 def compute_s(table: Table, beside: float = BESIDE) -> float:

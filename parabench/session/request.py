@@ -3,7 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -13,6 +13,7 @@ from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
+from parabench.plan.case import DEFAULTS
 from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.plan.collectives import collective_protocol, plan_collectives
@@ -23,6 +24,7 @@ from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
+from parabench.strategies import Layout, entry_of
 
 QUESTION = "Which algorithm moves data fastest here, at which size?"
 
@@ -254,19 +256,21 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
     Unless the suite says how many nodes there are, a case of more ranks than this machine has devices, or cores, is one
-    of several nodes like it, of which the ranks of one are measured.
+    of several nodes like it, of which the ranks of one are measured. Of a pipeline all are, because each does something
+    else.
     """
     overrides = parse_axes(request.axes)
-    asked = overrides.pop("world_size", None)
+    asked, strategies = overrides.pop("world_size", None), overrides.pop("strategy", None)
     device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
     here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
     for size in asked or ():
         if not is_count(size):
             raise UsageError(f"world_size is {size!r}; it must be a whole number of 1 or more")
     sweeps = [
-        Sweep({"nodes": (fewest_nodes(size, here),), **each.axes, "world_size": (size,)})
+        Sweep({"nodes": (nodes,), **each.axes, **own, "world_size": (size,)})
         for each in suite.compute
         for size in asked or each.axes.get("world_size", (1,))
+        for nodes, own in _by_nodes(strategies or each.axes.get("strategy", (DEFAULTS["strategy"],)), size, here)
     ]
     # However many nodes take part, one computes.
     others = replace(machine, nodes=max(max(each.axes["nodes"]) for each in sweeps), ranks_per_node=None)
@@ -274,6 +278,16 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0)
     return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
+
+
+def _by_nodes(strategies: Sequence[str], ranks: int, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """On how many nodes so many ranks of which of the strategies compute."""
+    pipelines = tuple(each for each in strategies if entry_of(each).layout is Layout.PIPELINE)
+    others = tuple(each for each in strategies if each not in pipelines)
+    if pipelines:
+        yield 1, {"strategy": pipelines}
+    if others:
+        yield fewest_nodes(ranks, most), {"strategy": others}
 
 
 def fewest_nodes(ranks: int, most: int) -> int:

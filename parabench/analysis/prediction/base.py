@@ -21,8 +21,9 @@ from parabench.analysis.tables import numbered, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case
 from parabench.store.columns import Columns
+from parabench.store.record import CALL
 from parabench.store.results import Results
-from parabench.strategies import entry_of
+from parabench.strategies import Layout, entry_of
 
 # What of a case changes neither what a rank computes nor what it calls, but how that travels.
 _TRAVELS = ("algorithm", "nodes", "world_size")
@@ -35,13 +36,20 @@ NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 class Computed:
     """What the ranks of one node of `case`, `per_node` of them, compute alone: a step takes `step_s` in each launch
     that counts. `jitter` are their steps in units of that, each rank by itself. `peak_bytes` is what the rank that
-    holds most held."""
+    holds most held. `program` is the first rank's; `others` are those of all other ranks, where they do something else,
+    as stages of a pipeline do."""
 
     case: Case
     program: Program
     step_s: tuple[float, ...]
     jitter: Numbers
     peak_bytes: float
+    others: tuple[Program, ...] = ()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The one that every rank has, or each rank's."""
+        return self.program, *self.others
 
     @property
     def per_node(self) -> int:
@@ -170,28 +178,32 @@ def _computed(results: Results, session: Session) -> list[Computed]:
         last = next((each for each in reversed(told) if each.get("program")), None)
         if last is None:
             continue
-        program = program_of(last["program"][0]["events"], case.world_size, last.get("gradients") or ())
+        apart = entry_of(case.strategy).layout is Layout.PIPELINE
+        told = last["program"] if apart else last["program"][:1]
+        if apart and len(told) < case.world_size:
+            continue
         step_s = tuple(launches["launch_step_s"].tolist())
+        programs = [program_of(each["events"], case.world_size, last.get("gradients") or ()) for each in told]
         # Work alone, without what calls that do nothing take, in the time that a step takes with no instrument on.
-        calls_s = sum(event[-1] for event in last["program"][0]["events"] if event[0] == "call")
         typical = math.exp(float(np.mean(np.log(step_s))))
-        scale = typical / (program.work_s + calls_s)
-        jitter = [_jitter(results, at, each) for at, each in zip(ids, step_s, strict=True)]
-        found.append(
-            Computed(
-                case,
-                program.scaled(scale),
-                step_s,
-                np.concatenate(jitter),
-                max((peaks.get(at, math.nan) for at in ids), default=math.nan),
-            )
+        scale = typical / max(
+            program.work_s + sum(event[-1] for event in each["events"] if event[0] == CALL)
+            for program, each in zip(programs, told, strict=True)
         )
+        jitter = [_jitter(results, at, None if apart else each) for at, each in zip(ids, step_s, strict=True)]
+        first, *others = (program.scaled(scale) for program in programs)
+        peak = max((peaks.get(at, math.nan) for at in ids), default=math.nan)
+        found.append(Computed(case, first, step_s, np.concatenate(jitter), peak, tuple(others)))
     return found
 
 
-def _jitter(results: Results, launch: int, step_s: float) -> Numbers:
+def _jitter(results: Results, launch: int, step_s: float | None) -> Numbers:
+    """The steps of every rank in units of `step_s`; of its own median where that is None."""
     rows = results.columns("sample", f"launch_id = {launch} AND metric = 'step_s' AND phase = 'measure'")
-    found: Numbers = np.asarray(rows["value"], dtype=float) / step_s
+    seconds, ranks = np.asarray(rows["value"], dtype=float), np.asarray(rows["rank"])
+    if step_s is not None:
+        return seconds / step_s
+    found: Numbers = np.concatenate([(own := seconds[ranks == each]) / np.median(own) for each in np.unique(ranks)])
     return found
 
 

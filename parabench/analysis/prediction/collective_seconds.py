@@ -19,6 +19,10 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
 
 
+# Of two ranks one message and nothing else.
+AS_A_MESSAGE = "broadcast"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a group's ranks are: on `nodes` nodes, `per_node` on each. The ranks of a node send for as many groups as
@@ -41,8 +45,12 @@ class Place:
     @classmethod
     def of(cls, call: Call, case: Case) -> Place:
         """Where the ranks of a call are, in a case whose ranks are numbered node by node."""
-        size, stride = call.group
+        size, stride, first = call.group
         here = case.world_size // case.nodes
+        if case.nodes == 1:
+            return cls(1, size)
+        if call.is_message:
+            return cls(2, 1) if first // here != (first + stride) // here else cls(1, 2)
         # Where groups do not fill nodes evenly the one that is cut most is the slowest.
         inside = max(1, math.gcd(size * stride, here) // stride)
         if size % inside:
@@ -73,6 +81,8 @@ class CollectiveSeconds:
         place = Place.of(call, case)
         if place.ranks == 1:
             return 0.0
+        if call.is_message:
+            call = call._replace(op=AS_A_MESSAGE)
         exact = self.measured.get(Collective(call.op, case.algorithm, place.ranks, place.nodes))
         size = np.array([float(call.bytes)])
         if exact is None or place.beside > 1 or self.is_given(place):

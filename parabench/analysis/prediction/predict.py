@@ -21,8 +21,8 @@ from parabench.analysis.prediction import naive
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, Measured, slowest, work_of
 from parabench.analysis.prediction.collective_seconds import CollectiveSeconds, Place
 from parabench.analysis.prediction.network import Link
-from parabench.analysis.prediction.program import COMPUTE, DEFAULT_CAPS, Call, Program, Times, tasks
-from parabench.analysis.prediction.simulation import simulate
+from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Times, tasks
+from parabench.analysis.prediction.simulation import parts_of, simulate
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import is_backends
 from parabench.errors import UsageError
@@ -91,7 +91,8 @@ NONE = Correction()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """What a case would take: `step_s` with its 90 % interval, and what of it is `compute_s`, `slowest_s` waiting for
-    the slowest rank, `exposed_s` communication by tier that nothing hides. `peak_bytes` is what a rank holds.
+    the slowest rank, `exposed_s` communication by tier that nothing hides, and `bubble_s` waiting for other ranks of a
+    pipeline; of its ranks that which computes longest is told of. `peak_bytes` is what a rank holds.
 
     `constant_s` and `line_s` are naive forecasts: the same throughput a rank as at the most ranks that were measured,
     and a line of it in log2 of the ranks; None where that was not measured. `refused` is why nothing is predicted, with
@@ -105,6 +106,7 @@ class Prediction:
     compute_s: float = math.nan
     slowest_s: float = math.nan
     exposed_s: Mapping[str, float] | None = None
+    bubble_s: float = math.nan
     peak_bytes: float | None = None
     constant_s: float | None = None
     line_s: float | None = None
@@ -153,6 +155,7 @@ class Predictor:
             compute_s=step.compute_s,
             slowest_s=step.slowest_s,
             exposed_s=step.exposed_s,
+            bubble_s=step.bubble_s,
             peak_bytes=peak if math.isfinite(peak) else None,
             constant_s=forecasts.constant_s,
             line_s=forecasts.line_s,
@@ -203,23 +206,17 @@ class Predictor:
     def _alone(
         self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
     ) -> _Step:
-        program = self._program(case, computed)
+        programs = self._programs(case, computed)
         late = self._slowest(computed, case.world_size)
         several = BROADCASTS if _has_two_threads(case) else 1
-        known = {call: self._times(call, case, contention, travel) for call in dict.fromkeys(program.calls)}
-        found = tasks(program.scaled(work * late), known.__getitem__, lambda call: several if _sent(call) else 1)
-        spans = simulate(found, contention.compute)
-        tiers = iter(Place.of(call, case).tier for call in program.calls)
-        tier_of = {at: next(tiers) for at, task in enumerate(found) if COMPUTE not in task.lanes}
-        exposed = dict.fromkeys(tier_of.values(), 0.0)
-        compute, before = 0.0, 0.0
-        for task, span in zip(found, spans, strict=True):
-            if COMPUTE in task.lanes:
-                compute += span.end - span.begin
-                if span.begin > before:
-                    exposed[tier_of[max(task.after, key=lambda at: spans[at].end)]] += span.begin - before
-                before = span.end
-        return _Step(spans[-1].end, compute / late, compute * (1 - 1 / late), exposed)
+        every = dict.fromkeys(call for program in programs for call in program.calls)
+        known = {call: self._times(call, case, contention, travel) for call in every}
+        scaled = [program.scaled(work * late) for program in programs]
+        found = tasks(scaled, known.__getitem__, lambda call: several if _sent(call) else 1)
+        spans = simulate(found.tasks, contention.compute)
+        tiers = {at: Place.of(call, case).tier for at, call in found.calls.items()}
+        parts = parts_of(found.tasks, spans, tiers, ranks=len(programs))
+        return _Step(parts.step_s, parts.compute_s / late, parts.compute_s * (1 - 1 / late), parts.exposed_s, parts.bubble_s)
 
     def _slowest(self, computed: Computed, ranks: int) -> float:
         """`slowest`, looked up once."""
@@ -231,6 +228,10 @@ class Predictor:
     @cached_property
     def _late(self) -> dict[tuple[int, int], float]:
         return {}
+
+    def _programs(self, case: Case, computed: Computed) -> tuple[Program, ...]:
+        """What every rank of the case does, or each of them."""
+        return (self._program(case, computed), *computed.others)
 
     def _program(self, case: Case, computed: Computed) -> Program:
         program = computed.program.among(case.world_size)
@@ -319,7 +320,7 @@ class Predictor:
         """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
         far as the step goes with it, and what predictions are off by besides."""
         launches = self.base.launch_spread / math.sqrt(len(computed.step_s))
-        calls = self._program(case, computed).calls
+        calls = [call for program in self._programs(case, computed) for call in program.calls]
         takes = np.array([self.collectives.seconds(call, case) for call in calls])
         spreads = [self.base.spread(call.bytes, Place.of(call, case).nodes) for call in calls]
         of_tables = float(np.average(spreads, weights=takes)) if takes.any() else 0.0
@@ -349,7 +350,7 @@ class Predictor:
             here = ranks_in_words(case.world_size // case.nodes, 1)
             notes.append(f"{here} on a node, and what they compute was measured with {computed.per_node}")
         ranks = computed.case.world_size
-        if computed.program.gradients == () and max(ranks, case.world_size) > 2 * min(ranks, case.world_size):
+        if not computed.others and computed.program.gradients == () and max(ranks, case.world_size) > 2 * min(ranks, case.world_size):
             notes.append(f"what a rank computes and holds was measured as one of {ranks}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
@@ -379,6 +380,7 @@ class _Step:
     compute_s: float
     slowest_s: float
     exposed_s: dict[str, float]
+    bubble_s: float
 
 
 def _has_two_threads(case: Case) -> bool:

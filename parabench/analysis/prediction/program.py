@@ -1,13 +1,15 @@
 """What a rank of a group does in a step, as it was measured alone: its work, what it calls, what it waits for.
 
-As tasks it is what one rank does; all that compute as much at the same time are like it. A collective runs on a queue
-of its group, in the order of the calls, and whoever waits for it goes on when it has ended. What nobody is seen to wait
-for is waited for where its part of the step ends: DDP, in C++, waits for its buckets where backward ends.
+As tasks it is what one rank does where all compute as much at the same time, and else, as in a pipeline, what each rank
+does. A collective runs on a queue of its group, in the order of the calls, and whoever waits for it goes on when it has
+ended; a message begins when both its ends have called. What nobody is seen to wait for is waited for where its part of
+the step ends: DDP, in C++, waits for its buckets where backward ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,19 +25,30 @@ BACKWARD, OPTIMIZER = "backward", "optimizer"
 DEFAULT_CAPS = (MIB, 25 * MIB)
 
 
+# Of two ranks, the first of which sends.
+SEND, RECV = "send", "recv"
+
+
 class Group(NamedTuple):
-    """Ranks that call together: how many, and how far apart they are numbered."""
+    """Ranks that call together: how many, how far apart they are numbered, and which is the first. Of a message the
+    first sends, and may have the higher number."""
 
     size: int
     stride: int = 1
+    first: int = 0
 
 
 class Call(NamedTuple):
-    """A collective of so many bytes among a group."""
+    """A collective of so many bytes among a group, or one end of a message."""
 
     op: str
     bytes: int
     group: Group
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it is one end of a message."""
+        return self.op in (SEND, RECV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +90,10 @@ class Program:
             return self
 
         def grown(call: Call) -> Call:
-            size, stride = call.group
+            size, stride, first = call.group
             if size * stride != self.world_size:
                 return call
-            return call._replace(group=Group(world_size // stride, stride))
+            return call._replace(group=Group(world_size // stride, stride, first))
 
         events = (replace(each, call=grown(each.call)) if each.call else each for each in self.events)
         return replace(self, world_size=world_size, events=tuple(events))
@@ -122,7 +135,7 @@ def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequ
             elif kind == CALL:
                 op, size, ranks, _ = rest
                 stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-                yield Event(CALL, call=Call(op, size, Group(len(ranks), stride)))
+                yield Event(CALL, call=Call(op, size, Group(len(ranks), stride, ranks[0])))
             elif kind == WAIT_FOR:
                 yield Event(WAIT_FOR, waits=rest[0])
 
@@ -137,38 +150,89 @@ class Times(NamedTuple):
     beside_s: float
 
 
-def tasks(program: Program, times: Callable[[Call], Times], at_once: Callable[[Call], int] = lambda _: 1) -> list[Task]:
-    """The step as tasks, with what its collectives take. The name of a task is the part of the step that it is in, of a
-    collective its operation. Of some collectives a group has several `at_once`."""
+class Step(NamedTuple):
+    """A step as tasks, and what those of them call that no rank computes."""
+
+    tasks: list[Task]
+    calls: dict[int, Call]
+
+
+def tasks(
+    programs: Sequence[Program], times: Callable[[Call], Times], at_once: Callable[[Call], int] = lambda _: 1
+) -> Step:
+    """The step as tasks, with what its collectives take: of one program that every rank has, or of each rank's own. The
+    name of a task is the part of the step that it is in, of a collective its operation. Of some collectives a group has
+    several `at_once`."""
+    drafts: list[_Draft] = []
+    # A call that several ranks make is one task.
+    together: dict[Hashable, int] = {}
+    for rank, program in enumerate(programs):
+        _drafted(rank, program, times, at_once, drafts, together if len(programs) > 1 else None)
+    return Step(
+        [Task(each.name, tuple(each.lanes), each.seconds, tuple(each.after), each.slowed) for each in drafts],
+        {at: each.call for at, each in enumerate(drafts) if each.call is not None},
+    )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A task that other ranks may take part in."""
+
+    name: str
+    lanes: list[Lane]
+    seconds: float
+    after: list[int]
+    slowed: float = 1.0
+    call: Call | None = None
+
+
+def _drafted(
+    rank: int,
+    program: Program,
+    times: Callable[[Call], Times],
+    at_once: Callable[[Call], int],
+    drafts: list[_Draft],
+    together: dict[Hashable, int] | None,
+) -> None:
+    """Append what a rank does to `drafts`. Where others call `together` with it, its calls are found there."""
     waited = {event.waits for event in program.events if event.kind == WAIT_FOR}
-    found: list[Task] = []
+    compute = COMPUTE._replace(rank=rank)
     place: list[int] = []
+    before: list[int] = []
     part, after, unseen = "", list[int](), list[int]()
+    numbers = Counter[Hashable]()
     for event in program.events:
         if event.kind == PART:
             # What was called in the part that ends, and nobody is seen to wait for.
             part, after, unseen = event.part, after + unseen, []
         elif event.kind == WAIT_FOR:
             after = [*after, place[event.waits]]
-        elif event.call is not None:
-            took = times(event.call)
-            slowed = took.beside_s / took.alone_s if took.alone_s else 1.0
-            queue = _queue(event.call.group, len(place) % at_once(event.call))
-            found.append(Task(event.call.op, (queue,), took.alone_s, (*_last(found), *after), slowed))
+        elif (call := event.call) is not None:
+            kind = call.group if call.is_message else (call.op, call.group)
+            key = (kind, numbers[kind])
+            numbers[kind] += 1
+            lane = Lane(rank, _queue(call, len(place) % at_once(call)))
+            at = None if together is None else together.get(key)
+            if at is None:
+                took = times(call)
+                slowed = took.beside_s / took.alone_s if took.alone_s else 1.0
+                at = len(drafts)
+                drafts.append(_Draft(call.op, [], took.alone_s, [], slowed, call))
+                if together is not None:
+                    together[key] = at
+            drafts[at].lanes.append(lane)
+            drafts[at].after += [*before, *after]
             if len(place) not in waited:
-                unseen.append(len(found) - 1)
-            place.append(len(found) - 1)
+                unseen.append(at)
+            place.append(at)
         elif event.seconds or after:
-            found.append(Task(part, (COMPUTE,), event.seconds, tuple(after)))
-            after = []
-    found.append(Task(part, (COMPUTE,), 0.0, tuple(after + unseen)))
-    return found
+            drafts.append(_Draft(part, [compute], event.seconds, after))
+            before, after = [len(drafts) - 1], []
+    drafts.append(_Draft(part, [compute], 0.0, after + unseen))
 
 
-def _queue(group: Group, number: int) -> Lane:
-    return Lane(0, f"{group.size} ranks, {group.stride} apart, queue {number}")
-
-
-def _last(found: Sequence[Task]) -> tuple[int, ...]:
-    """The work that a call comes after."""
-    return next(((at,) for at in reversed(range(len(found))) if COMPUTE in found[at].lanes), ())
+def _queue(call: Call, number: int) -> str:
+    size, stride, first = call.group
+    if call.is_message:
+        return f"from {first} to {first + stride}"
+    return f"{size} ranks, {stride} apart, from {first}, queue {number}"

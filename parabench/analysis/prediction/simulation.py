@@ -11,7 +11,7 @@ multiprocessors of a GPU. So tasks have rates, and time goes from one begin or e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +50,40 @@ def simulate(tasks: Sequence[Task], compute_slowed: float = 1.0) -> list[Span]:
     """When each task runs, where computing takes `compute_slowed` times as long while its rank communicates. Raises
     ValueError for tasks that wait for one another, or for none that is there."""
     return _Simulation(tasks, compute_slowed).run()
+
+
+class Parts(NamedTuple):
+    """A step of `step_s` as the rank that computes longest has it: `compute_s`, `exposed_s` communication by tier that
+    it waits for, and `bubble_s` in which it waits for other ranks. They add up to the step."""
+
+    step_s: float
+    compute_s: float
+    exposed_s: dict[str, float]
+    bubble_s: float
+
+
+def parts_of(tasks: Sequence[Task], spans: Sequence[Span], tiers: Mapping[int, str], ranks: int = 1) -> Parts:
+    """The parts of the step; `tiers` tells of each task that communicates what it goes over. Where all `ranks` do the
+    same, none waits for another."""
+    end = max(span.end for span in spans)
+    found: list[Parts] = []
+    for rank in range(ranks):
+        lane = Lane(rank)
+        exposed = dict.fromkeys(tiers.values(), 0.0)
+        compute = bubble = before = 0.0
+        for task, span in zip(tasks, spans, strict=True):
+            if lane not in task.lanes:
+                continue
+            compute += span.end - span.begin
+            if span.begin > before:
+                last = max(task.after, key=lambda at: spans[at].end)
+                # What it waits for may not have begun, because another rank was not there yet.
+                travels = span.begin - (before if ranks == 1 else max(before, spans[last].begin))
+                exposed[tiers[last]] += travels
+                bubble += span.begin - before - travels
+            before = span.end
+        found.append(Parts(end, compute, exposed, bubble + end - before))
+    return max(found, key=lambda parts: parts.compute_s)
 
 
 class _Simulation:

@@ -11,8 +11,8 @@ from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.text import format
 
 HEAD = (
-    "case", "step, ms", "90 % interval", "compute", "slowest", "in a node", "between nodes", "memory", "same rate",
-    "line in log2",
+    "case", "step, ms", "90 % interval", "compute", "slowest", "in a node", "between nodes", "bubble", "memory",
+    "same rate", "line in log2",
 )  # fmt: skip
 
 # Names of lists that are longer are cut.
@@ -23,7 +23,10 @@ def lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     """The table of what was predicted, then why the rest was refused, and what was taken for granted."""
     told = [each for each in predictions if each.refused is None]
     if told:
-        yield from format.aligned([HEAD, *map(_row, told)])
+        # What only pipelines have is shown beside them.
+        left_out = () if any(each.bubble_s for each in told) else (HEAD.index("bubble"),)
+        rows = [HEAD, *map(_row, told)]
+        yield from format.aligned([[cell for at, cell in enumerate(row) if at not in left_out] for row in rows])
         yield "All times in ms; same rate and line in log2: naive forecasts, for comparison."
         yield from _naive(told)
     for note, labels in _by(told).items():
@@ -35,7 +38,7 @@ def lines(predictions: Sequence[Prediction]) -> Iterator[str]:
 
 def _row(each: Prediction) -> tuple[str, ...]:
     exposed = each.exposed_s or {}
-    times = (each.compute_s, each.slowest_s, exposed.get(WITHIN, 0.0), exposed.get(BETWEEN, 0.0))
+    times = (each.compute_s, each.slowest_s, exposed.get(WITHIN, 0.0), exposed.get(BETWEEN, 0.0), each.bubble_s)
     return (
         each.case.label,
         format.digits(each.step_s * 1e3),
@@ -142,7 +145,8 @@ def to_dict(each: Prediction) -> dict[str, Any]:
     """A prediction as JSON: seconds and bytes; None is unknown."""
     if each.refused is not None:
         return {"case": each.case.to_dict(), "label": each.case.label, "refused": each.refused}
-    names = ("step_s", "low_s", "high_s", "compute_s", "slowest_s", "peak_bytes", "constant_s", "line_s", "measured_s")
+    names = ("step_s", "low_s", "high_s", "compute_s", "slowest_s", "bubble_s", "peak_bytes", "constant_s")
+    names += ("line_s", "measured_s")
     return {
         "case": each.case.to_dict(),
         "label": each.case.label,

@@ -82,6 +82,7 @@ def _table(of: Outlook, rows: Sequence[Prediction], *, closed: bool) -> Table:
             Column("Slowest rank", "slowest_s", "ms"),
             Column("In a node", lambda each: (each.exposed_s or {}).get(WITHIN, 0.0), "ms"),
             Column("Between nodes", lambda each: (each.exposed_s or {}).get(BETWEEN, 0.0), "ms"),
+            *([Column("Bubble", "bubble_s", "ms")] if any(each.bubble_s for each in rows) else []),
             Column("Memory, MiB", "peak_bytes", "mib"),
             Column("Same rate", "constant_s", "ms"),
             Column("Line in log2", "line_s", "ms"),

@@ -18,7 +18,7 @@ def call(op: str, size: int, ranks: list[int] = ALL) -> list[Any]:
 
 
 def step_s(program: Program, seconds: float) -> float:
-    return simulate(tasks(program, lambda _: Times(seconds, seconds)))[-1].end
+    return simulate(tasks([program], lambda _: Times(seconds, seconds)).tasks)[-1].end
 
 
 def test_a_blocking_call_stops_the_rank() -> None:
