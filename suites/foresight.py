@@ -12,13 +12,14 @@ CASES = [
     sweep(strategy="single", batch_per_rank=4),
     sweep(strategy="ddp", bucket_mib=(None, 1), world_size=2, batch_per_rank=4),
     sweep(strategy=("zero1", "fsdp"), world_size=2, batch_per_rank=4),
-    sweep(strategy="tp", world_size=2, global_batch=8),
+    sweep(strategy=("tp", "pp"), world_size=2, global_batch=8),
 ]
 PROTOCOL = {"cpu": Protocol(budget_s=90)}
 
 COMPUTE = [
     sweep(strategy=STRATEGIES, world_size=(2, 16), batch_per_rank=4),
     sweep(strategy="tp", world_size=(2, 4), global_batch=8),
+    sweep(strategy="pp", world_size=2, global_batch=8),
 ]
 COMPUTE_PROTOCOL = ComputeProtocol(launches=2, warmup=3, steps=12, instrumented=4)
 

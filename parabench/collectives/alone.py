@@ -25,6 +25,9 @@ from parabench.machine import accelerator
 
 BACKEND = "alone"
 
+# The standard deviation of what nobody sent: as small as parameters are, which it may become.
+NOISE = 0.02
+
 
 class Log(Protocol):
     """Notes what a rank calls, and when it waits."""
@@ -133,7 +136,7 @@ class AloneGroup(AlgorithmGroup):
         """The same for every message of a kind: making it would count as computing."""
         key = like.shape, like.dtype
         if key not in self._noises:
-            self._noises[key] = torch.randn(like.shape, device=like.device).to(like.dtype)
+            self._noises[key] = NOISE * torch.randn(like.shape, device=like.device).to(like.dtype)
         return self._noises[key]
 
 

@@ -24,7 +24,7 @@ from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
-from parabench.strategies import Layout, entry_of
+from parabench.strategies import entry_of
 
 QUESTION = "Which algorithm moves data fastest here, at which size?"
 
@@ -256,8 +256,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
     Unless the suite says how many nodes there are, a case of more ranks than this machine has devices, or cores, is one
-    of several nodes like it, of which the ranks of one are measured. Of a pipeline all are, because each does something
-    else.
+    of several nodes like it, of which the ranks of one are measured. Of a strategy whose ranks differ all are.
     """
     overrides = parse_axes(request.axes)
     asked, strategies = overrides.pop("world_size", None), overrides.pop("strategy", None)
@@ -282,10 +281,10 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
 
 def _by_nodes(strategies: Sequence[str], ranks: int, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """On how many nodes so many ranks of which of the strategies compute."""
-    pipelines = tuple(each for each in strategies if entry_of(each).layout is Layout.PIPELINE)
-    others = tuple(each for each in strategies if each not in pipelines)
-    if pipelines:
-        yield 1, {"strategy": pipelines}
+    whole = tuple(each for each in strategies if entry_of(each).ranks_differ)
+    others = tuple(each for each in strategies if each not in whole)
+    if whole:
+        yield 1, {"strategy": whole}
     if others:
         yield fewest_nodes(ranks, most), {"strategy": others}
 

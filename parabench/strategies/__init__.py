@@ -47,7 +47,8 @@ class StrategyEntry(Entry):
     `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
     over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
     process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
-    `local_forward`: a rank's forward communicates nothing. `ranked`: whether it may be an answer. `package`: what must
+    `local_forward`: a rank's forward communicates nothing. `ranks_differ`: each rank does something else, and tells
+    others by messages; they can be measured alone all the same. `ranked`: whether it may be an answer. `package`: what must
     be installed, as pip calls it. `memory`: what its ranks hold of the training state; None where that is not known.
     `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
     `color`: what it is drawn in on every page. `code`: the lines that do the same in a script of one's own, with
@@ -64,6 +65,7 @@ class StrategyEntry(Entry):
     one_process: bool = False
     own_steps: bool = False
     local_forward: bool = False
+    ranks_differ: bool = False
     ranked: bool = True
     package: str | None = None
     memory: Formula | None = None
@@ -235,6 +237,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "pp": StrategyEntry(
         own_steps=True,
+        ranks_differ=True,
         target="parabench.strategies.pipeline:pp",
         summary="pipeline of stages over micro-batches: GPipe, 1F1B or interleaved",
         axes=frozenset({"schedule", "microbatches"}),
@@ -248,6 +251,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "layer_split": StrategyEntry(
         own_steps=True,
+        ranks_differ=True,
         target="parabench.strategies.pipeline:layer_split",
         summary="the naive vertical split: one stage after the other, the whole batch at once",
         layout=Layout.PIPELINE,
@@ -260,6 +264,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
     ),
     "parameter_server": StrategyEntry(
         own_steps=True,
+        ranks_differ=True,
         target="parabench.strategies.parameter_server:parameter_server",
         summary="synchronous: gradients to rank 0, which updates and sends the parameters back",
         axes=_ALONE,

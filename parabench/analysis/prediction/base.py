@@ -23,7 +23,7 @@ from parabench.plan.case import DEFAULTS, Case
 from parabench.store.columns import Columns
 from parabench.store.record import CALL
 from parabench.store.results import Results
-from parabench.strategies import Layout, entry_of
+from parabench.strategies import entry_of
 
 # What of a case changes neither what a rank computes nor what it calls, but how that travels.
 _TRAVELS = ("algorithm", "nodes", "world_size")
@@ -111,7 +111,7 @@ def work_of(case: Case) -> tuple[Any, ...]:
     # How many ranks share a shard; two_level groups ranks as nodes do.
     shared = case.ranks_per_node or case.world_size // case.nodes if "ranks_per_node" in entry.axes else None
     plain["ranks_per_node"] = None
-    split = case.world_size if case.data_ranks == 1 else 1
+    split = case.world_size if case.data_ranks == 1 or entry.ranks_differ else 1
     # No case of its own: one rank could not share layers with others.
     return (split, shared, *(case.cells() | plain).values())
 
@@ -178,7 +178,7 @@ def _computed(results: Results, session: Session) -> list[Computed]:
         last = next((each for each in reversed(told) if each.get("program")), None)
         if last is None:
             continue
-        apart = entry_of(case.strategy).layout is Layout.PIPELINE
+        apart = entry_of(case.strategy).ranks_differ
         told = last["program"] if apart else last["program"][:1]
         if apart and len(told) < case.world_size:
             continue

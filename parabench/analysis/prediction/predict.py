@@ -212,7 +212,8 @@ class Predictor:
         every = dict.fromkeys(call for program in programs for call in program.calls)
         known = {call: self._times(call, case, contention, travel) for call in every}
         scaled = [program.scaled(work * late) for program in programs]
-        found = tasks(scaled, known.__getitem__, lambda call: several if _sent(call) else 1)
+        here = case.world_size // case.nodes
+        found = tasks(scaled, known.__getitem__, lambda call: several if _sent(call) else 1, here)
         spans = simulate(found.tasks, contention.compute)
         tiers = {at: Place.of(call, case).tier for at, call in found.calls.items()}
         parts = parts_of(found.tasks, spans, tiers, ranks=len(programs))

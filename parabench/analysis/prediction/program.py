@@ -158,18 +158,21 @@ class Step(NamedTuple):
 
 
 def tasks(
-    programs: Sequence[Program], times: Callable[[Call], Times], at_once: Callable[[Call], int] = lambda _: 1
+    programs: Sequence[Program],
+    times: Callable[[Call], Times],
+    at_once: Callable[[Call], int] = lambda _: 1,
+    ranks_per_node: int = 1,
 ) -> Step:
     """The step as tasks, with what its collectives take: of one program that every rank has, or of each rank's own. The
     name of a task is the part of the step that it is in, of a collective its operation. Of some collectives a group has
-    several `at_once`."""
+    several `at_once`. Messages share the ends of ranks within a node of `ranks_per_node`, and nodes' links between."""
     drafts: list[_Draft] = []
     # A call that several ranks make is one task.
     together: dict[Hashable, int] = {}
     for rank, program in enumerate(programs):
         _drafted(rank, program, times, at_once, drafts, together if len(programs) > 1 else None)
     return Step(
-        [Task(each.name, tuple(each.lanes), each.seconds, tuple(each.after), each.slowed) for each in drafts],
+        [each.task(ranks_per_node) for each in drafts],
         {at: each.call for at, each in enumerate(drafts) if each.call is not None},
     )
 
@@ -184,6 +187,18 @@ class _Draft:
     after: list[int]
     slowed: float = 1.0
     call: Call | None = None
+
+    def task(self, ranks_per_node: int) -> Task:
+        """The task, now that all who take part are known."""
+        links: tuple[Hashable, ...] = ()
+        if self.call is not None and self.call.is_message:
+            _, stride, source = self.call.group
+            target = source + stride
+            if source // ranks_per_node != target // ranks_per_node:
+                links = ("out of node", source // ranks_per_node), ("into node", target // ranks_per_node)
+            else:
+                links = ("out of", source), ("into", target)
+        return Task(self.name, tuple(self.lanes), self.seconds, tuple(self.after), self.slowed, links)
 
 
 def _drafted(

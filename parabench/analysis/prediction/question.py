@@ -14,7 +14,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.suite import with_global_batch
 from parabench.plan.validate import check_names
-from parabench.strategies import OPTIONAL, STRATEGIES, Layout, entry_of
+from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
 # What is asked by an option of its own, or follows from others.
 NOT_ASKED = ("world_size", "nodes", "ranks_per_node", "device", "backend")
@@ -41,7 +41,7 @@ def cases(
         if strategy not in known:
             have = ", ".join(known)
             entry = STRATEGIES.get(strategy)
-            can = entry is not None and ("algorithm" in entry.axes or entry.layout is Layout.PIPELINE)
+            can = entry is not None and ("algorithm" in entry.axes or entry.ranks_differ)
             measure = f"measure it: parabench run foresight --set strategy={strategy}"
             raise UsageError(
                 f"what ranks of {strategy!r} compute was not measured; use {have}"

@@ -11,7 +11,7 @@ multiprocessors of a GPU. So tasks have rates, and time goes from one begin or e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,13 +30,15 @@ class Lane(NamedTuple):
 class Task:
     """Occupies all its `lanes` for so many `seconds`, where nothing disturbs it, and begins when the tasks at the
     places `after` have ended. `name` is the part of the step that it belongs to. A collective takes `slowed` times as
-    long while one of its ranks computes."""
+    long while one of its ranks computes. Tasks that run at the same time share equally what they go over: each of its
+    `links` is as fast as one of them needs it."""
 
     name: str
     lanes: tuple[Lane, ...]
     seconds: float
     after: tuple[int, ...] = ()
     slowed: float = 1.0
+    links: tuple[Hashable, ...] = ()
 
 
 class Span(NamedTuple):
@@ -109,6 +111,8 @@ class _Simulation:
         # By rank, how many tasks compute and how many communicate.
         self._computing: dict[int, int] = {}
         self._communicating: dict[int, int] = {}
+        # By link, how many tasks go over it.
+        self._sharing: dict[Hashable, int] = {}
         self._begins = [0.0] * len(tasks)
         self._ends = [0.0] * len(tasks)
         self._ended = 0
@@ -137,7 +141,9 @@ class _Simulation:
         """How many of its seconds a task does in a second."""
         beside = self._communicating if self._computes[at] else self._computing
         slower = self._compute_slowed if self._computes[at] else self._tasks[at].slowed
-        return 1 / slower if any(beside.get(lane.rank) for lane in self._tasks[at].lanes) else 1.0
+        rate = 1 / slower if any(beside.get(lane.rank) for lane in self._tasks[at].lanes) else 1.0
+        links = self._tasks[at].links
+        return rate / max(self._sharing[link] for link in links) if links else rate
 
     def _start(self, ready: list[int], now: float) -> None:
         for at in ready:
@@ -162,3 +168,5 @@ class _Simulation:
         counts = self._computing if self._computes[at] else self._communicating
         for lane in self._tasks[at].lanes:
             counts[lane.rank] = counts.get(lane.rank, 0) + more
+        for link in self._tasks[at].links:
+            self._sharing[link] = self._sharing.get(link, 0) + more

@@ -54,7 +54,7 @@ def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
         (["--world-size", "8", "--link", "node=0GB/s,1us"], "is not a bandwidth and a latency"),
         (["--world-size", "8", *(["--link", "node=1GB/s,1us"] * 2)], "--link node is given twice"),
         (["--world-size", "8", "--best", "--buckets"], "different questions"),
-        (["--world-size", "8", "--best", "--set", "strategy=pp"], "it cannot be measured alone"),
+        (["--world-size", "8", "--best", "--set", "strategy=parameter_server_async"], "it cannot be measured alone"),
         (["--world-size", "8", "--check", "x.db"], "leave --world-size, --ranks-per-node and --set out"),
         (["--buckets", "--set", "strategy=fsdp"], "what ranks of 'fsdp' compute was not measured"),
     ],

@@ -44,6 +44,23 @@ def test_where_ranks_of_a_group_are(group: Group, ranks: int, nodes: int, place:
     assert Place.of(Call("all_reduce", 8, group), of_ranks(ranks, nodes=nodes)) == place
 
 
+@pytest.mark.parametrize(
+    ("group", "nodes", "place"),
+    [
+        (Group(2, 1, 2), 2, Place(1, 2)),
+        (Group(2, 1, 3), 2, Place(2, 1)),
+        (Group(2, -1, 4), 2, Place(2, 1)),
+        (Group(2, -7, 7), 1, Place(1, 2)),
+    ],
+)
+def test_where_both_ends_of_a_message_are(group: Group, nodes: int, place: Place) -> None:
+    assert Place.of(Call("send", 8, group), of_ranks(8, nodes=nodes)) == place
+
+
+def test_ranks_of_one_node_are_on_it_however_far_apart() -> None:
+    assert Place.of(Call("all_reduce", 8, Group(2, 3)), of_ranks(4)) == Place(1, 2)
+
+
 def test_nodes_are_as_few_as_share_ranks_evenly() -> None:
     assert [fewest_nodes(*each) for each in ((16, 2), (6, 4), (7, 4), (1, 8), (1_000_000_007, 2))] == [
         8, 2, 7, 1, 1_000_000_007,

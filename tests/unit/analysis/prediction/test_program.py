@@ -8,7 +8,7 @@ import pytest
 
 from parabench.analysis.prediction.buckets import Gradient
 from parabench.analysis.prediction.program import Call, Group, Program, Times, program_of, tasks
-from parabench.analysis.prediction.simulation import simulate
+from parabench.analysis.prediction.simulation import parts_of, simulate
 
 ALL = [0, 1]
 
@@ -91,3 +91,55 @@ def test_a_scaled_program_takes_as_many_times_as_long(by: float) -> None:
     events = [["part", "backward"], ["work", 2.0], call("all_reduce", 8), ["work", 1.0]]
     program = program_of(events, 2, [["a", 8, 2.0]]).scaled(by)
     assert (program.work_s, program.gradients[0].ready_s) == (3.0 * by, 2.0 * by)
+
+
+def message(op: str, source: int, target: int) -> list[Any]:
+    return call(op, 8, [source, target])
+
+
+# GPipe of two stages and two micro-batches: forward takes 1 s, backward 2 s, a message 0.5 s, the optimizer 1 s.
+FIRST = [
+    ["part", "forward"], ["work", 1.0], message("send", 0, 1), ["work", 1.0], message("send", 0, 1), ["wait", 0],
+    ["wait", 1], message("recv", 1, 0), ["wait", 2], ["work", 2.0], message("recv", 1, 0), ["wait", 3], ["work", 2.0],
+    ["part", "optimizer"], ["work", 1.0],
+]  # fmt: skip
+LAST = [
+    ["part", "forward"], message("recv", 0, 1), ["wait", 0], ["work", 1.0], message("recv", 0, 1), ["wait", 1],
+    ["work", 1.0], ["work", 2.0], message("send", 1, 0), ["work", 2.0], message("send", 1, 0), ["wait", 2], ["wait", 3],
+    ["part", "optimizer"], ["work", 1.0],
+]  # fmt: skip
+
+
+def test_a_pipeline_waits_for_messages_and_for_other_stages() -> None:
+    found = tasks([program_of(FIRST, 2), program_of(LAST, 2)], lambda _: Times(0.5, 0.5))
+    spans = simulate(found.tasks)
+    # The first activations are there at 1.5, the second at 3, because the last stage asks for them at 2.5; its backward
+    # passes are from 4 to 6 and 8. The first stage's are from 6.5 to 8.5, then it asks for the rest, and from 9 to 11.
+    messages = [spans[at].end for at in found.calls]
+    assert sorted(messages) == [1.5, 3.0, 6.5, 9.0]
+    parts = parts_of(found.tasks, spans, dict.fromkeys(found.calls, "near"), ranks=2)
+    assert parts.step_s == 12.0
+    assert (parts.compute_s, parts.exposed_s, parts.bubble_s) == (7.0, {"near": 1.0}, 4.0)
+
+
+def test_what_stages_call_together_begins_when_the_last_of_them_calls() -> None:
+    """The gradients of weights that the first and the last of three stages share."""
+    tied = call("all_reduce", 8, [0, 2])
+    programs = [program_of([["part", "backward"], ["work", work], *calls, ["part", "optimizer"], ["work", 1.0]], 3)
+                for work, calls in ((4.0, [tied, ["wait", 0]]), (9.0, []), (1.0, [tied, ["wait", 0]]))]  # fmt: skip
+    found = tasks(programs, lambda _: Times(2.0, 2.0))
+    spans = simulate(found.tasks)
+    assert [(spans[at].begin, spans[at].end) for at in found.calls] == [(4.0, 6.0)]
+    parts = parts_of(found.tasks, spans, dict.fromkeys(found.calls, "near"), ranks=3)
+    # The stage that computes longest waits for nobody.
+    assert (parts.step_s, parts.compute_s, parts.bubble_s) == (10.0, 10.0, 0.0)
+
+
+def test_messages_that_come_at_once_share_the_link() -> None:
+    """Three workers, each on a node of its own, send their gradients to the server at the same time."""
+    server = program_of([["part", "optimizer"], *(message("recv", rank, 0) for rank in (1, 2, 3)),
+                         *(["wait", at] for at in range(3)), ["work", 1.0]], 4)  # fmt: skip
+    workers = [program_of([["part", "backward"], ["work", 1.0], message("send", rank, 0)], 4) for rank in (1, 2, 3)]
+    found = tasks([server, *workers], lambda _: Times(2.0, 2.0))
+    assert max(span.end for span in simulate(found.tasks)) == pytest.approx(1 + 3 * 2.0 + 1)
+    assert {span.end for at, span in enumerate(simulate(found.tasks)) if at in found.calls} == {7.0}
