@@ -47,9 +47,9 @@ class StrategyEntry(Entry):
     `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
     over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
     process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
-    `local_forward`: a rank's forward communicates nothing. `ranks_differ`: each rank does something else, and tells
-    others by messages; they can be measured alone all the same. `ranked`: whether it may be an answer. `package`: what must
-    be installed, as pip calls it. `memory`: what its ranks hold of the training state; None where that is not known.
+    `local_forward`: a rank's forward communicates nothing. `ranks_differ`: each rank does something else, in an order
+    that does not depend on time. `ranked`: whether it may be an answer. `package`: what must be installed, as pip calls
+    it. `memory`: what its ranks hold of the training state; None where that is not known.
     `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
     `color`: what it is drawn in on every page. `code`: the lines that do the same in a script of one's own, with
     pieces that `snippet.py` fills in; where there are none it names the module to read.

@@ -63,16 +63,13 @@ def pipelined(
     tied = TiedGradients(parameters, where)
     held = {name: parameter for name, parameter in parameters.items() if rank in where[name]}
     # Ranks tell each other what they send, in the first step; a rank that is alone must know.
-    told = shapes(model, stages, context, microbatches) if is_alone() else {}
+    told = shapes(model, stages, context, microbatches) if is_alone() else [(None, None)] * len(stages)
     drop_all_but(local_stages.values(), model.module)
 
     # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.
     busy = BusyShare(device)
     loss = busy.counted(part_of_loss(model.loss, context, microbatches))
-    run = [
-        timed(PipelineStage(stage, i, len(stages), device, **told.get(i, {})), busy)
-        for i, stage in local_stages.items()
-    ]
+    run = [timed(PipelineStage(stage, i, len(stages), device, *told[i]), busy) for i, stage in local_stages.items()]
     order = ordered(schedule, run, microbatches, loss)
 
     once = [parameter for name, parameter in held.items() if where[name][0] == rank]

@@ -55,8 +55,8 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
 
 def shapes(
     model: Model, stages: Sequence[Stage], context: StrategyContext, microbatches: int
-) -> dict[int, dict[str, Tensor]]:
-    """What each stage takes and gives for a micro-batch, as PipelineStage wants to be told: tensors of these shapes.
+) -> list[tuple[Tensor, Tensor]]:
+    """What each stage takes and gives for a micro-batch, PipelineStage's `input_args` and `output_args`.
 
     Raises UsageError for a model that makes no batches itself.
     """
@@ -67,17 +67,14 @@ def shapes(
         )
     size = context.case.global_batch // microbatches
     flow, _ = model.batch(size, torch.Generator().manual_seed(0))
-    flow = flow.to(context.device)
-    found: dict[int, dict[str, Tensor]] = {}
+    flows = [flow.to(context.device)]
     with torch.no_grad():
-        for number, stage in enumerate(stages):
-            given, flow = flow, stage(flow)
-            found[number] = {"input_args": given, "output_args": flow}
+        for stage in stages:
+            flows.append(stage(flows[-1]))
     # Between stages travels what gradients are wanted of.
-    return {
-        number: {name: each.requires_grad_(each.is_floating_point() and (number > 0 or name == "output_args")) for name, each in told.items()}
-        for number, told in found.items()
-    }
+    for each in flows[1:]:
+        each.requires_grad_(each.is_floating_point())
+    return list(pairwise(flows))
 
 
 def deal(parts: Sequence[T], count: int) -> list[list[T]]:

@@ -18,7 +18,6 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
 
-
 # Of two ranks one message and nothing else.
 AS_A_MESSAGE = "broadcast"
 

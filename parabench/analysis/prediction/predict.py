@@ -217,7 +217,9 @@ class Predictor:
         spans = simulate(found.tasks, contention.compute)
         tiers = {at: Place.of(call, case).tier for at, call in found.calls.items()}
         parts = parts_of(found.tasks, spans, tiers, ranks=len(programs))
-        return _Step(parts.step_s, parts.compute_s / late, parts.compute_s * (1 - 1 / late), parts.exposed_s, parts.bubble_s)
+        return _Step(
+            parts.step_s, parts.compute_s / late, parts.compute_s * (1 - 1 / late), parts.exposed_s, parts.bubble_s
+        )
 
     def _slowest(self, computed: Computed, ranks: int) -> float:
         """`slowest`, looked up once."""
@@ -351,7 +353,11 @@ class Predictor:
             here = ranks_in_words(case.world_size // case.nodes, 1)
             notes.append(f"{here} on a node, and what they compute was measured with {computed.per_node}")
         ranks = computed.case.world_size
-        if not computed.others and computed.program.gradients == () and max(ranks, case.world_size) > 2 * min(ranks, case.world_size):
+        if (
+            not computed.others
+            and computed.program.gradients == ()
+            and max(ranks, case.world_size) > 2 * min(ranks, case.world_size)
+        ):
             notes.append(f"what a rank computes and holds was measured as one of {ranks}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")

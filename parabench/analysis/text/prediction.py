@@ -145,8 +145,10 @@ def to_dict(each: Prediction) -> dict[str, Any]:
     """A prediction as JSON: seconds and bytes; None is unknown."""
     if each.refused is not None:
         return {"case": each.case.to_dict(), "label": each.case.label, "refused": each.refused}
-    names = ("step_s", "low_s", "high_s", "compute_s", "slowest_s", "bubble_s", "peak_bytes", "constant_s")
-    names += ("line_s", "measured_s")
+    names = (
+        "step_s", "low_s", "high_s", "compute_s", "slowest_s", "bubble_s", "peak_bytes", "constant_s", "line_s",
+        "measured_s",
+    )  # fmt: skip
     return {
         "case": each.case.to_dict(),
         "label": each.case.label,
