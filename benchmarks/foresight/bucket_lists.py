@@ -54,11 +54,13 @@ Cap = float | tuple[float, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A case with its cap or list of them: seconds of a step as predicted, and in each launch that all cases shared."""
+    """A case with its cap or list of them: a step's seconds as predicted, and in each launch that all cases shared; and
+    whether it `counts`, because no launch lacked cores."""
 
     cap: Cap
     predicted_s: float
     launches_s: tuple[float, ...]
+    counts: bool = True
 
     @property
     def measured_s(self) -> float:
@@ -97,6 +99,8 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """What became of the prediction."""
+        if not (self.listed.counts and self.best_single.counts):
+            return "does not count: cores were the limit"
         return verdict(self.ratio[0], self.bound)
 
 
@@ -178,12 +182,11 @@ def compared(out: Path, model: str) -> Comparison | None:
     listed = found.buckets.caps_mib
     turns = in_turns(model, [None, *judged_by(sizes, singles), listed])
     folder = out / KIND / turns.name
-    if not finished(KIND, turns, folder):
-        return None
+    counts = {each.case.id: each.counts for each in finished(KIND, turns, folder)}
     rows = []
-    for planned, launches in shared(folder):
+    for planned, launches in shared(folder) if counts else ():
         step_s = predictor.predict(replace(case, bucket_mib=planned.bucket_mib)).step_s
-        rows.append(Measurement(planned.bucket_mib, step_s, launches))
+        rows.append(Measurement(planned.bucket_mib, step_s, launches, counts[planned.id]))
     of_list = next((each for each in rows if isinstance(each.cap, tuple)), None)
     of_default = next((each for each in rows if each.cap is None), None)
     own = tuple(each for each in rows if isinstance(each.cap, float))
@@ -206,8 +209,9 @@ HEAD = ("model", "caps, MiB", "predicted, ms", "measured, ms", "")
 def rows_of(of: Comparison) -> Iterator[tuple[str, ...]]:
     """The table's rows of a model: the list, single caps from the smallest, the default."""
     for each in (of.listed, *sorted(of.singles, key=lambda each: each.predicted_s), of.default):
-        what = "the list" if each is of.listed else "best single cap" if each is of.best_single else ""
-        yield of.model, each.name, f"{each.predicted_s * 1e3:.1f}", f"{each.measured_s * 1e3:.1f}", what
+        what = ["the list"] * (each is of.listed) + ["best single cap"] * (each is of.best_single)
+        what += ["lacked cores"] * (not each.counts)
+        yield of.model, each.name, f"{each.predicted_s * 1e3:.1f}", f"{each.measured_s * 1e3:.1f}", ", ".join(what)
 
 
 def said(of: Comparison) -> str:

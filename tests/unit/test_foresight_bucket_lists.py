@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,12 @@ def test_a_list_is_held_against_the_single_cap_that_was_the_fastest(comparison: 
     assert low == pytest.approx(ratio)
     assert high == pytest.approx(ratio)
     assert comparison.verdict == "at least 5% faster"
+
+
+def test_where_cores_were_the_limit_nothing_is_said(comparison: Comparison) -> None:
+    busy = replace(comparison, listed=replace(comparison.listed, counts=False))
+    assert busy.verdict == "does not count: cores were the limit"
+    assert "| the list, lacked cores |" in markdown([busy])
 
 
 def test_the_table_has_the_list_all_single_caps_and_the_default(comparison: Comparison) -> None:
