@@ -24,7 +24,7 @@ help:
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
-	@echo "make foresight  measure emulated machines for 45 minutes, and how right predictions of them are (root, ip, tc)"
+	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make wheel   build the wheel, install it beside the source, and run it"
@@ -99,6 +99,7 @@ pictures: $(STAMP)
 foresight: $(STAMP)
 	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
 	$(BIN)/python -m benchmarks.foresight.held_out parabench-results/foresight --table docs/measured/foresight.md --figure docs/measured/foresight.svg
+	$(BIN)/python -m benchmarks.foresight.bucket_lists parabench-results/foresight --table docs/measured/bucket_lists.md
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure

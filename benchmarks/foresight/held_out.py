@@ -59,6 +59,11 @@ class Held:
         return self.prediction.step_s / self.step_s - 1
 
     @property
+    def sample_s(self) -> float:
+        """Measured seconds for a sample, by which cases of different batches are compared."""
+        return self.step_s / self.case.global_batch
+
+    @property
     def inside(self) -> bool:
         """Whether the interval holds it."""
         return self.prediction.low_s <= self.step_s <= self.prediction.high_s
@@ -137,12 +142,12 @@ def _worse(each: Held) -> bool:
 
 
 def _choices(told: Sequence[Held]) -> Iterator[str]:
-    """Of each machine how much slower what is predicted to be the fastest is than what was."""
+    """Of each machine how much slower, a sample, what is predicted to be the fastest is than what was."""
     regrets = []
     for machine in dict.fromkeys(each.machine for each in told):
         own = [each for each in told if each.machine == machine]
-        chosen = min(own, key=lambda each: each.prediction.step_s)
-        regrets.append((chosen.step_s / min(each.step_s for each in own) - 1, machine, chosen))
+        chosen = min(own, key=lambda each: each.prediction.sample_s)
+        regrets.append((chosen.sample_s / min(each.sample_s for each in own) - 1, machine, chosen))
     worst, machine, chosen = max(regrets, key=lambda each: each[0])
     right = sum(regret <= 0.03 for regret, *_ in regrets)
     yield (

@@ -101,17 +101,20 @@ def trainings(
     machine: Machine,
     sweeps: Sequence[Mapping[str, Any]],
     compute: Sequence[Mapping[str, Any]] = (),
+    *,
+    model: str = MODEL,
+    rounds: int = 0,
     **protocol: Any,
 ) -> Session:
-    """A session of the timed model: cases of one sample a rank, each with launches of its own; before it one of what
-    ranks `compute` alone."""
+    """A session of a timed model: cases with launches of their own, or with shared ones of so many `rounds`; before it
+    one of what ranks `compute` alone."""
     cases = [{"world_size": machine.ranks} | dict(axes) for axes in sweeps]
     lines = [
         f'"""How long does a step take on {machine}?"""',
         "from parabench import ComputeProtocol, Protocol, sweep",
-        f"COMMON = dict(model={MODEL!r}, data='synthetic', batch_per_rank=1)",
+        f"COMMON = dict(model={model!r}, data='synthetic')",
         f"CASES = [sweep(**COMMON, **axes) for axes in {cases!r}]",
-        f"PROTOCOL = Protocol(rounds=0, **{protocol!r})",
+        f"PROTOCOL = Protocol(rounds={rounds}, **{protocol!r})",
     ]
     if compute:
         lines += [

@@ -3,8 +3,10 @@
     parabench run strategies --model benchmarks.foresight.timed_model:factory --data synthetic
 
 Each block sleeps in its forward and in its backward, in proportion to the samples that it is given and to the share of
-the layers that this rank holds, as a device would compute. Beside that it is a small net that computes what it says,
-so that its training is verified like any other; its gradients are as large as its parameters, about 8 MiB together.
+the layers that this rank holds, as a device would compute. A sample is a short sequence, so that what tensor parallel
+and pipelines send between layers takes a link some time, while its arithmetic stays small. Beside that it is a small
+net that computes what it says, so that its training is verified like any other; its gradients are as large as its
+parameters, about 8 MiB together.
 """
 
 from __future__ import annotations
@@ -20,25 +22,33 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench import Model
 
-BLOCKS, WIDTH, HIDDEN, CLASSES = 8, 256, 512, 8
+BLOCKS, TOKENS, WIDTH, HIDDEN, CLASSES = 8, 8, 256, 512, 8
 
 # Of a block, a sample and a rank that holds the whole block.
 FORWARD_S, BACKWARD_S = 0.003, 0.006
 
 
 class Timer(torch.autograd.Function):
-    """The identity, which takes its time both ways. Behind a block it delays the gradients of all that is before it."""
+    """The identity, which takes so many seconds forward and backward. Behind a part of a model it delays the gradients
+    of all that is before it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, samples_here: float) -> Tensor:
-        ctx.samples_here = samples_here
-        time.sleep(FORWARD_S * samples_here)
+    def forward(ctx: Any, x: Tensor, forward_s: float, backward_s: float) -> Tensor:
+        ctx.backward_s = backward_s
+        time.sleep(forward_s)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        time.sleep(BACKWARD_S * ctx.samples_here)
-        return gradients[0], None
+        time.sleep(ctx.backward_s)
+        return gradients[0], None, None
+
+
+def timed(x: Tensor, forward_s: float, backward_s: float, held: float = 1.0) -> Tensor:
+    """`x` behind a timer of so many seconds for each sample of it, by the share of the layer that is held here."""
+    samples = len(x) * held
+    out: Tensor = Timer.apply(x, forward_s * samples, backward_s * samples)  # type: ignore[no-untyped-call]
+    return out
 
 
 class TimedBlock(nn.Module):
@@ -50,20 +60,32 @@ class TimedBlock(nn.Module):
         self.down = nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, WIDTH) to the same shape."""
+        """(batch, TOKENS, WIDTH) to the same shape."""
         x = x + self.down(F.gelu(self.up(x)))
-        out: Tensor = Timer.apply(x, len(x) * held(self.up.weight))  # type: ignore[no-untyped-call]
-        return out
+        return timed(x, FORWARD_S, BACKWARD_S, held(self.up.weight))
+
+
+class MeanHead(nn.Module):
+    """Logits of the mean over a sample's tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, tokens, WIDTH) to (batch, CLASSES)."""
+        logits: Tensor = self.linear(x.mean(1))
+        return logits
 
 
 class TimedNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.Sequential(*(TimedBlock() for _ in range(BLOCKS)))
-        self.head = nn.Linear(WIDTH, CLASSES)
+        self.head = MeanHead()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features (batch, WIDTH) to logits (batch, CLASSES)."""
+        """Features (batch, TOKENS, WIDTH) to logits (batch, CLASSES)."""
         logits: Tensor = self.head(self.blocks(x))
         return logits
 
@@ -74,9 +96,9 @@ def held(weight: Tensor) -> float:
 
 
 def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noise, and which of its first CLASSES features is the largest."""
-    inputs = torch.randn(n, WIDTH, generator=generator)
-    return inputs, inputs[:, :CLASSES].argmax(1)
+    """Noise, and which of the first CLASSES features is the largest in the mean over the tokens."""
+    inputs = torch.randn(n, TOKENS, WIDTH, generator=generator)
+    return inputs, inputs.mean(1)[:, :CLASSES].argmax(1)
 
 
 def factory() -> Model:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.foresight import timed_model
-from benchmarks.foresight.machines import Machine
+from benchmarks.foresight.machines import Machine, Session
 from benchmarks.foresight.measured import idle_share
 from benchmarks.foresight.sessions import base, held
 
@@ -63,9 +64,38 @@ def test_a_blocks_gradients_come_after_its_sleep(monkeypatch: pytest.MonkeyPatch
     loss = model.loss(model.module(inputs), targets)
     seen.clear()
     loss.backward()
-    blocks = [each for each in seen if each != "head"]
+    blocks = [each for each in seen if each != "head.linear"]
     assert len(blocks) == 5 * timed_model.BLOCKS
     # Of each block its sleep, then the weight and bias of both layers.
     for block, at in zip(reversed(range(timed_model.BLOCKS)), range(0, len(blocks), 5), strict=True):
         assert blocks[at] == "sleep"
         assert set(blocks[at + 1 : at + 5]) == {f"blocks.{block}.up", f"blocks.{block}.down"}
+
+
+def test_the_model_is_the_chain_of_its_parts() -> None:
+    model = timed_model.factory()
+    assert model.batch is not None
+    assert model.head is not None
+    inputs, _ = model.batch(2, torch.Generator().manual_seed(0))
+    x = inputs
+    for block in model.blocks:
+        x = block(x)
+    torch.testing.assert_close(model.head(x), model.module(inputs))
+
+
+def test_a_strategys_held_out_cases_have_the_samples_of_its_base() -> None:
+    def samples(sessions: list[Session]) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        for each in sessions:
+            content: dict[str, Any] = {}
+            exec(each.suite or "CASES = []", content)
+            for sweep in (*content["CASES"], *content.get("COMPUTE", ())):
+                axes = sweep.axes
+                for strategy in axes["strategy"]:
+                    found.setdefault(strategy, set()).update(axes.get("batch_per_rank") or axes["global_batch"])
+        return found
+
+    of_base = samples(base())
+    of_base.pop("single")
+    assert samples(held()) == of_base
+    assert set(of_base) == {"ddp", "fsdp", "zero1", "tp", "pp"}

@@ -1,0 +1,258 @@
+"""Lists of DDP's bucket caps, as predicted to be the best, against single caps: measured in turns over 1 Gbit/s.
+
+    python -m benchmarks.foresight.bucket_lists OUT [--table FILE]
+
+For each of `unlike_models` OUT/lists has what a prediction is made of: what a rank computes alone, two trainings of two
+nodes of a rank each, and all-reduces of both. From that the best list is computed, and the best single cap of a fine
+grid. Then the list, single caps around the best and PyTorch's default take turns in shared launches. Prints what was
+predicted and measured of each, and of the list against the best single cap that was measured the ratio of step times
+with its 90 % interval. --table writes it as Markdown. A session that is complete is not run again. Needs what
+`benchmarks.foresight.truth` needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.foresight.machines import STORE, Machine, Session, trainings
+from benchmarks.foresight.truth import finished
+from benchmarks.hosts import NoNodes
+from parabench.analysis.prediction.base import base_of
+from parabench.analysis.prediction.buckets import assigned
+from parabench.analysis.prediction.choose import bucket_list
+from parabench.analysis.prediction.predict import Predictor
+from parabench.analysis.session import session_data
+from parabench.analysis.stats.quantiles import t_quantile
+from parabench.plan.case import Case
+from parabench.store.record import MIB
+from parabench.store.results import load
+
+KIND = "lists"
+# The models, and how many turns each case of them has in a launch: steps of a GPT are twice as long.
+MODELS = {"heavy_back": 8, "embedding_front": 8, "gpt": 3}
+MODULE = "benchmarks.foresight.unlike_models"
+ALONE, PAIR = Machine(1, 1), Machine(2, 1, "1gbit")
+
+# Single caps of which the fastest is predicted, in MiB: steps of a twelfth of a doubling.
+GRID = tuple(float(round(2 ** (step / 12 - 5), 4)) for step in range(9 * 12))
+# How many of those that are predicted to be the fastest are measured, and which multiples of the fastest one besides.
+NEAREST, FURTHER = 4, (0.5, 2.0)
+
+# What a list is to gain over the best single cap to be called faster, and the most that it may lose.
+GAIN, LOSS = 0.05, 0.01
+
+Cap = float | tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A case with its cap or list of them: a step's seconds as predicted, and in each launch that all cases shared; and
+    whether it `counts`, because no launch lacked cores."""
+
+    cap: Cap
+    predicted_s: float
+    launches_s: tuple[float, ...]
+    counts: bool = True
+
+    @property
+    def measured_s(self) -> float:
+        """The mean over launches, on the log scale."""
+        return math.exp(float(np.mean(np.log(self.launches_s))))
+
+    @property
+    def name(self) -> str:
+        """How `bucket_mib` says it, in MiB."""
+        if self.cap is None:
+            return "default"
+        return "+".join(f"{cap:.3g}" for cap in self.cap) if isinstance(self.cap, tuple) else f"{self.cap:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A model's list of caps beside single caps and the default. `bound` is how many times as long as by the list a
+    step is predicted to take by the best single cap of GRID."""
+
+    model: str
+    listed: Measurement
+    singles: tuple[Measurement, ...]
+    default: Measurement
+    bound: float
+
+    @property
+    def best_single(self) -> Measurement:
+        """The fastest as it was measured."""
+        return min(self.singles, key=lambda each: each.measured_s)
+
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """The list's step by that of the best single cap, and its 90 % interval: of launches that both shared."""
+        return ratio_of(self.listed.launches_s, self.best_single.launches_s)
+
+    @property
+    def verdict(self) -> str:
+        """What became of the prediction."""
+        if not (self.listed.counts and self.best_single.counts):
+            return "does not count: cores were the limit"
+        return verdict(self.ratio[0], self.bound)
+
+
+def ratio_of(some_s: Sequence[float], others_s: Sequence[float]) -> tuple[float, float, float]:
+    """How many times as long the first take as the second, in pairs, with the ends of a 90 % interval; of a single pair
+    there is none."""
+    logs = np.log(some_s) - np.log(others_s)
+    mean, n = float(logs.mean()), len(logs)
+    half = t_quantile(0.95, n - 1) * float(logs.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half) if half < math.inf else math.inf
+
+
+def verdict(ratio: float, bound: float) -> str:
+    """Of a list that takes `ratio` times as long as the best single cap, which was predicted to take `bound` times as
+    long as the list."""
+    if ratio > 1 + LOSS:
+        return f"wrong: more than {LOSS:.0%} slower"
+    if 1 / ratio >= 1 + GAIN:
+        return f"at least {GAIN:.0%} faster"
+    if bound < 1 + LOSS:
+        return f"no list gains {LOSS:.0%}"
+    return f"less than {GAIN:.0%} faster"
+
+
+def judged_by(sizes: Sequence[int], predicted: Mapping[float, float]) -> list[float]:
+    """The single caps to measure, in MiB, ascending: those predicted to be the fastest, of caps that make the same
+    buckets of gradients of these sizes, in bytes by readiness, one; and FURTHER ones."""
+    seen: dict[tuple[int, ...], float] = {}
+    for cap in sorted(predicted, key=lambda each: predicted[each]):
+        seen.setdefault(_starts(sizes, cap), cap)
+    nearest = list(seen.values())[:NEAREST]
+    for times in FURTHER:
+        cap = times * nearest[0]
+        if _starts(sizes, cap) not in {_starts(sizes, each) for each in nearest}:
+            nearest.append(cap)
+    return sorted(nearest)
+
+
+def _starts(sizes: Sequence[int], cap: float) -> tuple[int, ...]:
+    return tuple(group[0] for group in assigned(sizes, [round(cap * MIB)]))
+
+
+def collectives() -> Session:
+    """All-reduces of two nodes, of small messages too: a list is a trade of many against large ones."""
+    words = ["collectives", "--world-size", "2", "--algorithm", "native", "--op", "all_reduce", "--min", "4KiB"]
+    words += ["--max", "16MiB", "--launches", "2", "--batches", "5", "--iterations", "4", "--warmup", "2"]
+    return Session(f"collectives-{PAIR}", PAIR, tuple(words))
+
+
+def base(model: str) -> list[Session]:
+    """What a prediction of the model on two nodes is made of, besides collectives."""
+    common = {"model": f"{MODULE}:{model}", "warmup": 2, "launches": 2}
+    ddp = {"strategy": "ddp", "batch_per_rank": 1}
+    single = {"strategy": "single", "batch_per_rank": 1}
+    return [
+        trainings(f"{model}-1x1", ALONE, [single], [ddp | {"world_size": 2}], steps=12, instrumented=4, **common),
+        trainings(f"{model}-{PAIR}", PAIR, [ddp | {"bucket_mib": (None, 1)}], steps=12, instrumented=0, **common),
+    ]
+
+
+def in_turns(model: str, caps: Sequence[Cap]) -> Session:
+    """These caps and lists, which take turns."""
+    cases = [{"strategy": "ddp", "batch_per_rank": 1, "bucket_mib": tuple(caps)}]
+    protocol = {"warmup": 3, "steps": 5, "launches": 5, "instrumented": 0, "rounds": MODELS[model]}
+    return trainings(f"{model}-turns", PAIR, cases, model=f"{MODULE}:{model}", **protocol)
+
+
+def compared(out: Path, model: str) -> Comparison | None:
+    """Measure what is missing of a model, and compare; None where a session failed."""
+    # What ranks compute comes first: it says of which backend collectives count.
+    sessions = [*base(model), collectives()]
+    if not all(finished(KIND, each, out / KIND / each.name) for each in sessions):
+        return None
+    predictor = Predictor(base_of([load(out / KIND / each.name / STORE) for each in sessions]), {})
+    case = next(each.case for each in predictor.base.measured if each.case.nodes == PAIR.nodes)
+    found = bucket_list(predictor, case)
+    singles = {cap: predictor.predict(replace(case, bucket_mib=cap)).step_s for cap in GRID}
+    sizes = [each.bytes for each in predictor.computed(case).program.gradients]
+    listed = found.buckets.caps_mib
+    turns = in_turns(model, [None, *judged_by(sizes, singles), listed])
+    folder = out / KIND / turns.name
+    counts = {each.case.id: each.counts for each in finished(KIND, turns, folder)}
+    rows = []
+    for planned, launches in shared(folder) if counts else ():
+        step_s = predictor.predict(replace(case, bucket_mib=planned.bucket_mib)).step_s
+        rows.append(Measurement(planned.bucket_mib, step_s, launches, counts[planned.id]))
+    of_list = next((each for each in rows if isinstance(each.cap, tuple)), None)
+    of_default = next((each for each in rows if each.cap is None), None)
+    own = tuple(each for each in rows if isinstance(each.cap, float))
+    if of_list is None or of_default is None or not own:
+        return None
+    return Comparison(model, of_list, own, of_default, min(singles.values()) / of_list.predicted_s)
+
+
+def shared(folder: Path) -> Iterator[tuple[Case, tuple[float, ...]]]:
+    """Each case of the newest session in a folder, with its step in each launch that all cases shared to their end."""
+    seen = session_data(load(folder / STORE))
+    table = seen.timed[seen.timed["in_turns"]].pivot(index="shared_launch", columns="case_id", values="launch_step_s")
+    for name in table.columns:
+        yield seen.planned[str(name)], tuple(table.dropna()[name].tolist())
+
+
+HEAD = ("model", "caps, MiB", "predicted, ms", "measured, ms", "")
+
+
+def rows_of(of: Comparison) -> Iterator[tuple[str, ...]]:
+    """The table's rows of a model: the list, single caps from the smallest, the default."""
+    for each in (of.listed, *sorted(of.singles, key=lambda each: each.predicted_s), of.default):
+        what = ["the list"] * (each is of.listed) + ["best single cap"] * (each is of.best_single)
+        what += ["lacked cores"] * (not each.counts)
+        yield of.model, each.name, f"{each.predicted_s * 1e3:.1f}", f"{each.measured_s * 1e3:.1f}", ", ".join(what)
+
+
+def said(of: Comparison) -> str:
+    """The comparison in a line."""
+    ratio, low, high = of.ratio
+    return (
+        f"{of.model}: the list takes {ratio:.3f} times as long as the best single cap (90 % interval {low:.3f} to "
+        f"{high:.3f}, {len(of.listed.launches_s)} launches), predicted {1 / of.bound:.3f}; {of.verdict}"
+    )
+
+
+def markdown(comparisons: Sequence[Comparison]) -> str:
+    """All of it, as the docs have it."""
+    rows = [HEAD, tuple("---" for _ in HEAD), *(row for each in comparisons for row in rows_of(each))]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return table + "\n" + "".join(f"- {said(each)}\n" for each in comparisons)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.bucket_lists")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--model", choices=MODELS, help="the only one to measure")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    models = [asked.model] if asked.model else MODELS
+    try:
+        found = [each for model in models if (each := compared(asked.out, model)) is not None]
+    except NoNodes as why:
+        print(why, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    for each in found:
+        for row in rows_of(each):
+            print("  ".join(row))
+        print(said(each))
+    if asked.table:
+        asked.table.write_text(markdown(found))
+    sys.exit(0 if len(found) == len(models) else 1)
+
+
+if __name__ == "__main__":
+    main()
