@@ -52,14 +52,17 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         told = map(text.to_dict, answers)
         lines = [text.sentence(each) for each in answers] or [nothing]
     else:
-        from parabench.analysis.ranking.objectives import OBJECTIVES
+        from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
         from parabench.analysis.ranking.ranking import ranked
         from parabench.analysis.text import best as best_lines
+        from parabench.analysis.text import outlook
         from parabench.analysis.text.ranking import to_dict
 
         seen = SessionData(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
-        told, lines = map(to_dict, spots), best_lines.lines(seen, spots)
+        of_times = OBJECTIVES[objective] is STEP
+        told = (to_dict(each) | (outlook.to_dict(each, seen) if of_times else {}) for each in spots)
+        lines = best_lines.lines(seen, spots)
     give(files, {"--json": lambda: json_text(list(told))}, lines, "answer")
 
 

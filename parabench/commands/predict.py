@@ -49,16 +49,19 @@ def predict(
     """
     from parabench.analysis.prediction import choose, question
     from parabench.analysis.prediction.base import base_of, trainings
-    from parabench.analysis.prediction.predict import Predictor, ranked
+    from parabench.analysis.prediction.predict import Prediction, Predictor, ranked
     from parabench.analysis.text import prediction as text
     from parabench.plan.suite import parse_axes
     from parabench.store.results import load
 
     files = files_in(options)
+    sizes = _world_sizes(world_size) if world_size is not None else []
     if sum((best, buckets, check is not None)) > 1:
         raise UsageError("--best, --buckets and --check are different questions; give one of them")
-    if check is not None and (world_size or axes or ranks_per_node):
+    if check is not None and (sizes or axes or ranks_per_node):
         raise UsageError("--check predicts the cases of that store; leave --world-size, --ranks-per-node and --set out")
+    if not (sizes or buckets or check is not None):
+        raise UsageError("of how many ranks? give --world-size 8, or 8,16")
     given = _links(links)
     loaded = [load(_store(store)) for store in stores]
     base = base_of(loaded)
@@ -68,24 +71,26 @@ def predict(
         told, lines = [text.to_dict(each) for each in checked.predictions], list(text.check_lines(checked))
         refused = not checked.told
     elif best:
-        choices = [choose.choice(predictor, n, ranks_per_node, parse_axes(axes)) for n in _world_sizes(world_size)]
+        choices = [choose.choice(predictor, n, ranks_per_node, parse_axes(axes)) for n in sizes]
         lines = [line for each in choices for line in text.choice_lines(each)]
         told, refused = [text.to_dict(one) for each in choices for one in (each.best, *each.rest)], False
+    elif buckets:
+        of_ddp = {"strategy": ("ddp",)} | parse_axes(axes)
+        cases = question.cases(base, sizes or [2], of_ddp, ranks_per_node)
+        lists = [choose.bucket_list(predictor, case) for case in cases]
+        lines = [line for each in lists for line in text.bucket_lines(each)]
+        told, refused = [text.to_dict(one) for each in lists for one in (each.listed, each.single)], False
     else:
-        sizes = _world_sizes(world_size) if world_size or not buckets else [2]
-        asked = parse_axes(axes)
-        if buckets:
-            asked = {"strategy": ("ddp",)} | asked
-        cases = question.cases(base, sizes, asked, ranks_per_node)
-        if buckets:
-            lists = [choose.bucket_list(predictor, case) for case in cases]
-            lines = [line for each in lists for line in text.bucket_lines(each)]
-            told, refused = [text.to_dict(one) for each in lists for one in (each.listed, each.single)], False
-        else:
-            predictions = ranked([predictor.predict(case) for case in cases])
-            lines = list(text.lines(predictions))
-            told = [text.to_dict(each) for each in predictions]
-            refused = all(each.refused is not None for each in predictions)
+        each_case = question.asked(base, sizes, parse_axes(axes), ranks_per_node)
+        predictions = ranked(
+            [
+                predictor.predict(case) if why is None else Prediction(case=case, refused=why)
+                for case, why in each_case.items()
+            ]
+        )
+        lines = list(text.lines(predictions))
+        told = [text.to_dict(each) for each in predictions]
+        refused = all(each.refused is not None for each in predictions)
     give(files, {"--json": lambda: json_text(told)}, lines, "prediction")
     raise SystemExit(2 if refused else 0)
 
@@ -100,9 +105,8 @@ def _store(name: str) -> Path:
     return path
 
 
-def _world_sizes(text: str | None) -> list[int]:
-    if text is None:
-        raise UsageError("of how many ranks? give --world-size 8, or 8,16")
+def _world_sizes(text: str) -> list[int]:
+    """The numbers in --world-size. Raises UsageError."""
     sizes = []
     for each in text.split(","):
         if not each.strip().isascii() or not each.strip().isdigit() or int(each) < 1:

@@ -53,9 +53,9 @@ def measure(kind: type[Request], **options: Any) -> None:
     flags, only_said = flags_of(options), options.pop("dry_run")
     request = kind.of(argv=command(), cluster=flags, **options)
     if only_said:
-        from parabench.session.dry_run import dry_run
+        from parabench.session.dry_run import dry_runs
 
-        raise SystemExit(max(dry_run(part, console()) for part in request.parts()))
+        raise SystemExit(dry_runs(request, console()))
     from parabench.session.session import run_sessions
 
     raise SystemExit(run_sessions(request, console()))

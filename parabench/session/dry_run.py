@@ -33,7 +33,7 @@ from parabench.plan.validate import entry_of_model
 from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
-from parabench.session.resume import SessionState, check_resumable, resume
+from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, TrainingRunner, training_operations
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
@@ -57,6 +57,19 @@ Known = Mapping[tuple[str, bool], float]
 # More cases than this fill a screen; what is piped on has them all.
 SCREENFUL = 20
 ALL = "into a pipe or a file all are written"
+
+
+def dry_runs(request: Request, console: Console) -> int:
+    """`dry_run` of each session that the request takes, under a heading where there are several. Raises UsageError."""
+    parts = left_of(request)
+    code = 0
+    for at, part in enumerate(parts, 1):
+        if len(parts) > 1:
+            log = logger(console, part.prefix)
+            for line in ([""] if at > 1 else []) + [f"session {at} of {len(parts)}: {part.kind}"]:
+                log(line)
+        code = max(code, dry_run(part, console))
+    return code
 
 
 def dry_run(request: Request, console: Console) -> int:

@@ -8,7 +8,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Generic
@@ -17,7 +17,9 @@ from parabench.errors import UsageError
 from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
-from parabench.session.request import Planned, Request
+from parabench.plan.suite import load_suite
+from parabench.session.base_runner import launches_left
+from parabench.session.request import Planned, Request, TrainingRequest
 from parabench.store.record import SHARED_PROCESSES, TRACES, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
@@ -57,6 +59,27 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
             yield store
     finally:
         os.close(handle)
+
+
+def left_of(request: Request) -> Sequence[Request]:
+    """The sessions that are still to be run: where they are resumed, from the one that is the store's last. Where all
+    are finished nothing is planned anew, so no options are needed: the stored plan is followed. Raises UsageError."""
+    parts = request.parts()
+    if len(parts) == 1 or not request.resume:
+        return parts
+    with Store.open_to_read(check_resumable(request.out)) as store:
+        last = store.last_session()
+        done = store.launches_done(last.id) if last is not None else set()
+    kinds = [part.kind for part in parts]
+    there = last.plan.get("kind", "training") if last is not None else ""
+    if last is None or there not in kinds:
+        return parts
+    first, *others = parts[kinds.index(there) :]
+    if isinstance(first, TrainingRequest) and not others and not first.given() and not last.interleaved:
+        same = first.suite is not None and load_suite(first.suite).name == last.suite
+        if same and not launches_left(Plan.from_dict(last.plan), done):
+            return (replace(first, suite=None),)
+    return (first, *(replace(part, resume=False) for part in others))
 
 
 def check_resumable(folder: Path, what: str = "session") -> Path:

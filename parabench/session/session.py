@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,9 @@ from parabench.session.resume import (
     SessionState,
     begin_session,
     check_nodes_of,
-    check_resumable,
     check_traces,
     check_writable,
+    left_of,
     resume,
     resume_command,
     store_in,
@@ -64,21 +64,6 @@ def run_sessions(request: Request, console: Console) -> int:
         if code == STOPPED:
             break
     return code
-
-
-def left_of(request: Request) -> Sequence[Request]:
-    """The sessions that are still to be run: where they are resumed, from the one that is the store's last."""
-    parts = request.parts()
-    if len(parts) == 1 or not request.resume:
-        return parts
-    with Store.open_to_read(check_resumable(request.out)) as store:
-        last = store.last_session()
-    kinds = [part.kind for part in parts]
-    there = (last.plan.get("kind") or "training") if last is not None else ""
-    if there not in kinds:
-        return parts
-    first, *others = parts[kinds.index(there) :]
-    return (first, *(replace(part, resume=False) for part in others))
 
 
 def run_session(request: Request, console: Console, launch: Executor | None = None) -> int:

@@ -39,6 +39,7 @@ class PlannedSession:
     argv: list[str]
     interleaved: dict[str, str]
     label: str | None
+    suite: str
 
 
 class Store:
@@ -158,9 +159,9 @@ class Store:
 
     def _sessions(self) -> Iterator[PlannedSession]:
         """All sessions, the newest first."""
-        rows = self._db.execute("SELECT id, plan, argv, interleaved, label FROM session ORDER BY id DESC")
-        for number, plan, argv, tied, label in rows:
-            yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label)
+        rows = self._db.execute("SELECT id, plan, argv, interleaved, label, suite FROM session ORDER BY id DESC")
+        for number, plan, argv, tied, label, suite in rows:
+            yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label, suite)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""

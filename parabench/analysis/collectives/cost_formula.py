@@ -23,7 +23,8 @@ FORMULAS = {
     ("ring", "reduce_scatter"): "(n-1) a + (n-1)/n S b + (n-1)/n S c",
     ("ring", "all_gather"): "(n-1) a + (n-1)/n S b",
     ("ring", "broadcast"): "(n-2+k) (a + S/k b), k pieces along the ring",
-    ("tree", "all_reduce"): "2 log2(n) a + 2 S b + S c: up and down two trees of half the data each, in pieces",
+    ("tree", "all_reduce"): "2 log2(n) a + 2 S b + S c: up and down two trees of half the data each, in "
+    "pieces; of 2 ranks S b + S/2 c, of 3 3/2 S b",
     ("tree", "reduce_scatter"): "(n/2 (log2(n)-1) + 1) (a + S/n b) + (n-1)/n S c: n parts up n trees that wait for "
     "one another",
     ("tree", "all_gather"): "(n (log2(n)-1) + 1) (a + S/n b): n parts down n trees that wait for one another",
@@ -122,8 +123,10 @@ def _flat(op: str, algorithm: str, n: int, size: float, piece_bytes: int) -> Ter
         down = depth - 1 + pieces if n < 4 else 2 * pieces + 2 * depth - 3
         # All n trees at once: how long their messages wait for one another was counted, on links that carry several.
         up, down_all = n * (depth - 1) / 2 + 1, n * (depth - 1) + 1
+        # An inner rank of a tree has two children; of fewer than 4 ranks none has two children and a parent.
+        halves = {2: 2, 3: 3}.get(n, 4)
         return {
-            "all_reduce": Terms(2 * depth, 2 * size, size),
+            "all_reduce": Terms(2 * depth, halves * size / 2, size / 2 if n == 2 else size),
             "reduce_scatter": Terms(up, up * size / n, share),
             "all_gather": Terms(down_all, down_all * size / n),
             "broadcast": Terms(down, down * size / pieces),

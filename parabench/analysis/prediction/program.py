@@ -99,7 +99,9 @@ class Program:
         return replace(self, world_size=world_size, events=tuple(events))
 
     def with_caps(self, caps: Sequence[int]) -> Program:
-        """The same where DDP's buckets have these caps in bytes. Its gradients must be known."""
+        """The same where DDP's buckets have these caps in bytes. Its gradients must be known. Calls of backward that
+        reduce none follow the buckets, as that of find_unused_parameters does (torch's reducer.cpp,
+        all_reduce_local_used_map)."""
         groups = assigned([each.bytes for each in self.gradients], caps)
         first = next(at for at, event in enumerate(self.events) if event.part == BACKWARD)
         last = next(at for at, event in enumerate(self.events) if event.part == OPTIMIZER)
@@ -111,9 +113,16 @@ class Program:
             events.append(Event(WORK, seconds=ready - before))
             events.append(Event(CALL, call=Call("all_reduce", size, Group(self.world_size))))
             before = ready
-        events.append(Event(WORK, seconds=backward_s - before))
+        calls = [event.call for event in self.events[first:last] if event.call is not None]
+        others, left = [], sum(each.bytes for each in self.gradients)
+        for call in calls:
+            if call.op == "all_reduce" and left > 0:
+                left -= call.bytes
+            else:
+                others.append(Event(CALL, call=call))
+        events += [*others, Event(WORK, seconds=backward_s - before)]
         # Calls are numbered from the first of the step, and those of the optimizer come after the buckets.
-        more = len(groups) - sum(event.kind == CALL for event in self.events[first:last])
+        more = len(groups) + len(others) - len(calls)
         after = (replace(each, waits=each.waits + more * (each.kind == WAIT_FOR)) for each in self.events[last:])
         return replace(self, events=(*self.events[:first], *events, *after))
 

@@ -63,6 +63,22 @@ def cases(
     return list(found)
 
 
+def asked(
+    base: Base, world_sizes: Sequence[int], axes: Mapping[str, tuple[Any, ...]], ranks_per_node: int | None = None
+) -> dict[Case, str | None]:
+    """`cases`, each with why it is refused where so many ranks do not fill nodes (as a case of one node), else None."""
+    per_node = ranks_per_node or most_together(base)
+    found: dict[Case, str | None] = {}
+    for world_size in world_sizes:
+        here, refused = per_node, None
+        try:
+            nodes_filled(world_size, per_node)
+        except UsageError as why:
+            here, refused = world_size, str(why)
+        found |= dict.fromkeys(cases(base, [world_size], axes, here), refused)
+    return found
+
+
 def _pattern(of: Sequence[Case], chosen: Mapping[str, Any], world_size: int) -> Case:
     """What of a strategy was measured with the values that are asked for, and is the pattern of the rest. A suite's
     sweeps can have a strategy with several batches: the one that most cases have is meant. Tensor parallel, whose ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parabench.analysis.session import SessionData, holds
 from parabench.analysis.text import format
@@ -14,6 +14,7 @@ from parabench.plan.case import ranks_in_words
 if TYPE_CHECKING:
     from parabench.analysis.prediction.outlook import Outlook
     from parabench.analysis.prediction.predict import Prediction
+    from parabench.analysis.ranking.answer import Answer
 
 
 def outlooks_of(seen: SessionData) -> list[Outlook]:
@@ -29,6 +30,27 @@ def outlooks_of(seen: SessionData) -> list[Outlook]:
 def lines(seen: SessionData) -> list[str]:
     """What is expected to be the fastest at more ranks, and what to give for those that nothing is told of."""
     return [line for each in outlooks_of(seen) for line in outlook_lines(each, seen)]
+
+
+def to_dict(answer: Answer, seen: SessionData) -> dict[str, Any]:
+    """The same as JSON, of the model that an answer is of, under the one key that the answer has it by; empty where
+    nothing is known (docs/reference/best.schema.json). A prediction is of any number of samples a step."""
+    own = {each.case_id for each in (answer.best, *answer.tied, *answer.slower) if each is not None}
+    of = next((each for each in outlooks_of(seen) if own & {one.case.id for one in each.trained}), None)
+    if of is None:
+        return {}
+    told = [
+        {
+            "case": best.case.to_dict(),
+            "label": best.case.label,
+            "step_time_s": best.step_s,
+            "low_s": best.low_s,
+            "high_s": best.high_s,
+        }
+        for size in of.next_sizes
+        if (best := of.fastest(size)) is not None
+    ]
+    return {"more_ranks": {"measured_ranks": of.most, "fastest": told, "command": command_for_more(of, seen) or None}}
 
 
 def outlook_lines(of: Outlook, seen: SessionData) -> Iterator[str]:

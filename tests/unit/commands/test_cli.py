@@ -76,7 +76,7 @@ def test_best_imports_no_pandas(tmp_path):
     fake.family(tmp_path / "r.db")
     code = (
         "import sys\nfrom parabench.cli import main\n"
-        f"main(['best', {str(tmp_path / 'r.db')!r}], standalone_mode=False)\n"
+        f"main(['best', {str(tmp_path / 'r.db')!r}, '--json', '-'], standalone_mode=False)\n"
         "assert not {'torch', 'pandas', 'scipy', 'jinja2', 'rich'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -36,6 +36,18 @@ from parabench.signals import STOPPED
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
 from parabench.store.store import Store
 
+OF_SEVERAL = '''\
+"""What would more ranks give?"""
+
+from parabench import ComputeProtocol, Protocol, sweep
+
+CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
+PROTOCOL = Protocol(launches=2, warmup=2, steps=2, instrumented=0)
+COMPUTE = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=(2, 8))]
+COMPUTE_PROTOCOL = ComputeProtocol(launches=1, warmup=2, steps=2, instrumented=2)
+COLLECTIVES = {"op": "all_reduce", "algorithm": "native", "min_size": "64KiB", "max_size": "64KiB"}
+'''
+
 SUITE = '''\
 """Which bucket size
 is fastest?"""
@@ -403,3 +415,15 @@ def test_what_is_measured_twice_counts_among_what_memory_must_hold(suite, tmp_pa
     told = facts(said(suite, tmp_path / "out", rounds=10, self_check=True))
     assert "; measured twice: single, 1 rank; " in told["turns"]
     assert told["turns"].endswith("; 3 cases of DDP train one module in turn: memory has no room for one each")
+
+
+def test_each_session_of_a_suite_has_a_heading(tmp_path):
+    path = tmp_path / "several.py"
+    path.write_text(OF_SEVERAL)
+    told = parabench("run", path, "--dry-run", "--out", tmp_path / "out")
+    assert told.exit_code == 0
+    headings = [line for line in told.stdout.splitlines() if "session " in line]
+    assert headings == ["session 1 of 3: compute", "# session 2 of 3: collectives", "session 3 of 3: training"]
+    # One session needs none.
+    path.write_text(SUITE)
+    assert "session 1 of" not in parabench("run", path, "--dry-run", "--out", tmp_path / "out").stdout

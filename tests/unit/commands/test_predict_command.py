@@ -75,6 +75,18 @@ def test_where_all_is_refused_the_exit_code_says_so() -> None:
     assert predict("--world-size", "16", "--link", "node=1GB/s,10us", nodes=1)[0] == 0
 
 
+def test_a_number_of_ranks_that_fills_no_nodes_is_refused_by_itself(tmp_path: Path) -> None:
+    code, output = predict("--world-size", "3,8", "--json", str(tmp_path / "told.json"))
+    assert code == 0
+    assert "ddp native, 8 ranks on 4 nodes" in output
+    assert "refused ddp native, 3 ranks: world size 3 does not fill nodes of 2 ranks; give a multiple" in output
+    told = json.loads((tmp_path / "told.json").read_text())
+    jsonschema.validate(told, SCHEMA)
+    assert {each["case"]["world_size"]: "refused" in each for each in told} == {8: False, 3: True}
+    # Another number of ranks on a node is another question.
+    assert "refused" not in predict("--world-size", "3,6", "--ranks-per-node", "3", "--link", "local=9GB/s,9us")[1]
+
+
 def test_json_is_as_its_schema_says(tmp_path: Path) -> None:
     for arguments in (
         ["--world-size", "2,16", "--set", "algorithm=native,tree"],

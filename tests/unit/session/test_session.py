@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.session.request import TrainingRequest
+from parabench.session.resume import left_of
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
 from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
@@ -86,6 +88,51 @@ def test_resume_needs_no_suite_and_of_a_finished_session_runs_nothing(suite, tmp
     assert (code, again.calls) == (0, [])
     with pytest.raises(UsageError, match="--steps cannot change a session"):
         run(bare(tmp_path, steps=9), again)
+
+
+OF_SEVERAL = '''"""What would more ranks give?"""
+from parabench import sweep
+CASES = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
+COMPUTE = [sweep(strategy="ddp", model="toy", batch_per_rank=2, world_size=2)]
+'''
+
+
+def test_a_finished_suite_of_several_sessions_needs_no_options_to_be_resumed(tmp_path):
+    path = tmp_path / "several.py"
+    path.write_text(OF_SEVERAL)
+
+    def asked(**more):
+        return request(str(path), tmp_path, **more)
+
+    parts = asked(axes=("batch_per_rank=4",)).parts()
+    assert [each.kind for each in parts] == ["compute", "training"]
+    fake = FakeLauncher()
+    fake.interrupt_at = 2
+    assert run(parts[-1], fake)[0] == 130
+
+    def without_options(**more):
+        known = {"out": tmp_path / "out", "argv": ["parabench"], "resume": True}
+        return left_of(TrainingRequest.of(suite=str(path), **{**known, **more}))
+
+    # While some are left, what was asked for decides what they are.
+    (left,) = without_options()
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(left, FakeLauncher())
+    (left,) = left_of(replace(asked(axes=("batch_per_rank=4",)), resume=True))
+    assert run(left, FakeLauncher())[0] == 0
+    again = FakeLauncher()
+    (left,) = without_options()
+    code, told = run(left, again)
+    assert (code, again.calls) == (0, [])
+    assert "2 of 2 launches are done" in told
+    # Other options are another plan, and another suite is another one.
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(without_options(axes=("batch_per_rank=8",))[0], again)
+    other = tmp_path / "other.py"
+    other.write_text(OF_SEVERAL)
+    (left,) = left_of(TrainingRequest.of(suite=str(other), out=tmp_path / "out", argv=["parabench"], resume=True))
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        run(left, again)
 
 
 def test_a_resume_changes_no_label(suite, tmp_path):

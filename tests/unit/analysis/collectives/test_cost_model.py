@@ -139,6 +139,26 @@ def test_pieces_are_counted_as_they_are_sent(algorithm, pieces, n, monkeypatch):
     assert counted("broadcast", algorithm, n, pieces, monkeypatch) == (found.messages, pytest.approx(found.sent / MIB))
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_the_double_tree_comes_near_its_formula_with_many_pieces(n, monkeypatch):
+    _, sent = counted("all_reduce", "tree", n, 240, monkeypatch)
+    assert sent == pytest.approx(terms("all_reduce", "tree", n, MIB, None, MIB)[NODE].sent / MIB, rel=0.02)
+
+
+@pytest.mark.parametrize("pieces", [1, 8])
+def test_two_ranks_send_a_buffer_once_in_a_double_tree(pieces, monkeypatch):
+    found = terms("all_reduce", "tree", 2, MIB, None, MIB // pieces)[NODE]
+    assert (found.sent, found.added) == (MIB, MIB / 2)
+    assert counted("all_reduce", "tree", 2, pieces, monkeypatch)[1] == 1.0
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "parameter_server"])
+@pytest.mark.parametrize("op", OPS)
+def test_formulas_that_hold_for_any_number_of_ranks_count_three(algorithm, op, monkeypatch):
+    found = terms(op, algorithm, 3, MIB, None, MIB)[NODE]
+    assert counted(op, algorithm, 3, 1, monkeypatch) == (found.messages, pytest.approx(found.sent / MIB))
+
+
 # -- the fit -----------------------------------------------------------------------------------------------------
 
 

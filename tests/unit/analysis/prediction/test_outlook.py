@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +16,9 @@ from parabench.analysis.prediction.predict import Prediction
 from parabench.analysis.session import holds, session_data
 from parabench.analysis.text import outlook as text
 from parabench.cli import main
+from paths import DOCS
+
+SCHEMA = json.loads((DOCS / "reference/best.schema.json").read_text())
 
 THREE_STRATEGIES = [helpers.case(name) for name in ("ddp", "zero1", "tp")]
 
@@ -198,14 +202,48 @@ def test_what_to_give(inside):
     assert text.lines(session_data(inside)) == [said]
 
 
-def test_best_says_it_and_keeps_its_json(inside, tmp_path):
-    told = CliRunner().invoke(main, ["best", str(inside.path), "--json", str(tmp_path / "best.json")])
+def best(path, *words):
+    """The lines of `parabench best`, and its answers as JSON, checked against their schema."""
+    json_file = path.with_name("best.json")
+    told = CliRunner().invoke(main, ["best", str(path), "--json", str(json_file), *words])
     assert told.exit_code == 0, told.output
-    assert "\nFor more ranks: parabench predict " in told.output
-    [answer] = json.loads((tmp_path / "best.json").read_text())
+    answers = json.loads(json_file.read_text())
+    jsonschema.validate(answers, SCHEMA, jsonschema.Draft202012Validator)
+    return told.stdout, answers
+
+
+def test_best_says_it_and_its_json_has_it_beside_the_answer(inside, between):
+    said, [answer] = best(inside.path)
+    assert "\nFor more ranks: parabench predict " in said
     assert "predict" not in answer["sentence"]
-    by_memory = CliRunner().invoke(main, ["best", str(inside.path), "--objective", "memory"])
-    assert "parabench predict" not in by_memory.output
+    more = answer["more_ranks"]
+    assert (more["measured_ranks"], more["fastest"]) == (2, [])
+    assert f"\nFor more ranks: {more['command']}\n" in said
+    said, [answer] = best(between.path)
+    more = answer["more_ranks"]
+    assert [each["case"]["world_size"] for each in more["fastest"]] == [4, 8, 16]
+    assert more["command"] is None
+    first, expected = more["fastest"][0], only(between).fastest(4)
+    assert (first["label"], first["step_time_s"]) == (expected.case.label, expected.step_s)
+    assert first["low_s"] < first["step_time_s"] < first["high_s"]
+    said, [answer] = best(between.path, "--objective", "memory")
+    assert "predict" not in said
+    assert "more_ranks" not in answer
+
+
+def test_each_model_has_its_own_in_the_json(tmp_path):
+    both = [helpers.case(), helpers.case(model="gpt-small")]
+    trained = [(case, 0.03) for case in both]
+    results = helpers.write(tmp_path / "r.db", computed=both[:1], trained=trained, link_nodes=(1, 2))
+    _, answers = best(results.path)
+    assert {answer["work"]["model"]: "more_ranks" in answer for answer in answers} == {
+        both[0].model: True, "gpt-small": False,
+    }  # fmt: skip
+
+
+def test_a_store_of_trainings_alone_has_none_in_its_json(tmp_path):
+    results = helpers.write(tmp_path / "r.db", computed=())
+    assert all("more_ranks" not in answer for answer in best(results.path)[1])
 
 
 def test_what_it_says_to_give_is_enough(inside):

@@ -86,6 +86,21 @@ def test_buckets_of_other_caps_are_made_of_the_gradients() -> None:
     assert [each.bytes for each in program.with_caps([10, 30]).calls] == [10, 30, 8]
 
 
+def test_what_reduces_no_gradients_stays_behind_the_buckets() -> None:
+    """With find_unused_parameters DDP also reduces which parameters were used, once the last bucket is on its way."""
+    events = [
+        ["part", "forward"], ["work", 1.0], ["part", "backward"], ["work", 2.0], call("all_reduce", 20), ["work", 2.0],
+        call("all_reduce", 20), call("all_reduce", 4), ["part", "optimizer"], ["work", 1.0], call("broadcast", 8),
+        ["wait", 3], ["work", 1.0],
+    ]  # fmt: skip
+    gradients = [["d", 10, 1.0], ["c", 10, 2.0], ["b", 10, 3.0], ["a", 10, 4.0]]
+    one = program_of(events, 2, gradients).with_caps([40])
+    assert [each.bytes for each in one.calls] == [40, 4, 8]
+    assert [each.waits for each in one.events if each.kind == "wait"] == [2]
+    # Forward 1, backward 4, two calls, the optimizer 1, its broadcast 1, and 1 more.
+    assert step_s(one, 1.0) == 10.0
+
+
 @pytest.mark.parametrize("by", [0.5, 3.0])
 def test_a_scaled_program_takes_as_many_times_as_long(by: float) -> None:
     events = [["part", "backward"], ["work", 2.0], call("all_reduce", 8), ["work", 1.0]]
