@@ -85,6 +85,16 @@ class Program:
         events = (replace(each, call=grown(each.call)) if each.call else each for each in self.events)
         return replace(self, world_size=world_size, events=tuple(events))
 
+    def calling(self, seconds: Callable[[Call], float]) -> Program:
+        """The same where each call costs its rank so many `seconds`, before it goes on its queue."""
+        events: list[Event] = []
+        for event in self.events:
+            if event.call is not None and (cost := seconds(event.call)):
+                before = events.pop() if events and events[-1].kind == WORK else Event(WORK)
+                events.append(replace(before, seconds=before.seconds + cost))
+            events.append(event)
+        return replace(self, events=tuple(events))
+
     def with_caps(self, caps: Sequence[int]) -> Program:
         """The same where DDP's buckets have these caps in bytes. Its gradients must be known."""
         groups = assigned([each.bytes for each in self.gradients], caps)
