@@ -90,8 +90,8 @@ class Program:
         events: list[Event] = []
         for event in self.events:
             if event.call is not None and (cost := seconds(event.call)):
-                before = events.pop() if events and events[-1].kind == WORK else Event(WORK)
-                events.append(replace(before, seconds=before.seconds + cost))
+                before = events.pop().seconds if events and events[-1].kind == WORK else 0.0
+                events.append(Event(WORK, seconds=before + cost))
             events.append(event)
         return replace(self, events=tuple(events))
 
