@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parabench.analysis.prediction.base import base_of
+from parabench.analysis.prediction.correction import ALONE
 from parabench.analysis.prediction.network import given_link
-from parabench.analysis.prediction.predict import ALONE, Predictor
+from parabench.analysis.prediction.predict import Predictor
 from parabench.analysis.prediction.question import cases
 from parabench.analysis.prediction.schedule import BETWEEN
 from parabench.store.results import load

@@ -13,14 +13,10 @@ from parabench.analysis.prediction.collective_times import BEYOND, Collective, M
 from parabench.analysis.prediction.network import Extrapolated, Link, measured_link
 from parabench.analysis.prediction.program import Call
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
-from parabench.collectives import levels_of
+from parabench.collectives import is_backends, levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
-
-# Of two ranks one message and nothing else.
-AS_A_MESSAGE = "broadcast"
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -80,8 +76,7 @@ class CollectiveSeconds:
         place = Place.of(call, case)
         if place.ranks == 1:
             return 0.0
-        if call.is_message:
-            call = call._replace(op=AS_A_MESSAGE)
+        call = call._replace(op=_timed_as(call))
         exact = self.measured.get(Collective(call.op, case.algorithm, place.ranks, place.nodes))
         size = np.array([float(call.bytes)])
         if exact is None or place.beside > 1 or self.is_given(place):
@@ -98,6 +93,34 @@ class CollectiveSeconds:
         links = {WITHIN: sends, BETWEEN: sends}
         inside = Extrapolated(call.op, exact.schedule, place.ranks, place.per_node, links, exact.piece_bytes)
         return max(took, slowed * float(inside(size)[0]))
+
+    def handling(self, call: Call, case: Case) -> float:
+        """How long a rank is busy with a call's messages, whatever its bytes and links: what it takes of the fewest
+        bytes that were measured, with every message within a node. The backend's own threads send the messages of the
+        backend's algorithms: of these it is what 2 ranks take. 0 where that was not measured."""
+        place, op = Place.of(call, case), _timed_as(call)
+        key = op, case.algorithm, place
+        if key not in self._handled:
+            self._handled[key] = self._handling(op, case.algorithm, place)
+        return self._handled[key]
+
+    @cached_property
+    def _handled(self) -> dict[tuple[str, str, Place], float]:
+        return {}
+
+    def _handling(self, op: str, algorithm: str, place: Place) -> float:
+        if place.ranks == 1:
+            return 0.0
+        pair = self.measured.get(Collective(op, algorithm, 2))
+        if is_backends(algorithm):
+            return 0.0 if pair is None else float(pair.seconds[0])
+        inner, outer = levels_of(algorithm) or (algorithm, algorithm)
+        within, between = self._sends(op, inner), self._sends(op, outer)
+        if within is None or between is None:
+            return 0.0
+        links = {WITHIN: within, BETWEEN: between}
+        found = Extrapolated(op, self._schedule(op, algorithm), place.ranks, place.per_node, links, 1 << 60)
+        return float(found(np.array([1.0]))[0])
 
     def is_given(self, place: Place) -> bool:
         """Whether what ranks there send goes over links that were given."""
@@ -160,6 +183,11 @@ class CollectiveSeconds:
         """What a message takes between two ranks of a node; None where that was not measured."""
         times = self.measured.get(Collective(op, algorithm, 2, 1))
         return None if times is None else measured_link(times, WITHIN, times.piece_bytes)
+
+
+def _timed_as(call: Call) -> str:
+    """The operation by whose times it goes: a broadcast among two ranks is one message and nothing else."""
+    return "broadcast" if call.is_message else call.op
 
 
 def _shared(link: Link, by: int) -> Link:

@@ -12,18 +12,29 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 
 from parabench.analysis.prediction import naive
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, Measured, slowest, work_of
 from parabench.analysis.prediction.collective_seconds import CollectiveSeconds, Place
+from parabench.analysis.prediction.correction import (
+    ALONE,
+    FREE,
+    NONE,
+    Contention,
+    Correction,
+    Costs,
+    calls_spread,
+    expected_costs,
+    kind_of,
+    likeliest,
+    likeliest_contention,
+    squares,
+)
 from parabench.analysis.prediction.network import Link
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Times, tasks
 from parabench.analysis.prediction.simulation import parts_of, simulate
-from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import is_backends
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case, ranks_in_words
@@ -42,50 +53,12 @@ MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.04, 0.01
 LONGEST_S = 1e10
 
 
-class Expected(NamedTuple):
-    """Standard deviations of logarithms: of a step time that was measured; of how many times as long a rank works in a
-    training as alone (a machine's speed changes between sessions), and collectives take as by themselves; and of how
-    many times as long each takes beside the other."""
-
-    step: float
-    work: float
-    travel: float
-    slowed: float
-
-
-EXPECTED = Expected(0.02, 0.1, 0.2, 0.3)
-
 # More say nothing new, and each is simulated some hundred times.
 MOST_JUDGES = 4
-
-# By how many times computing and communicating are looked whether they slow each other down.
-_COMPUTE, _COLLECTIVE = np.linspace(1.0, 2.0, 11), np.linspace(1.0, 4.0, 13)
-
 
 # gloo has two threads for the collectives of a group (c10d's ProcessGroupGloo), and broadcasts of several roots, as
 # ZeRO's, take other links each.
 BROADCASTS = 2
-
-
-class Contention(NamedTuple):
-    """How many times as long computing takes while its rank communicates, and sending and receiving while it computes:
-    both share cores, memory, or the multiprocessors of a GPU."""
-
-    compute: float = 1.0
-    collective: float = 1.0
-
-
-ALONE = Contention()
-
-
-class Correction(NamedTuple):
-    """How many times as long a rank works in a training as alone, and collectives take as by themselves."""
-
-    work: float = 1.0
-    travel: float = 1.0
-
-
-NONE = Correction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,18 +156,23 @@ class Predictor:
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
-    def _step(self, case: Case, computed: Computed, work: float = 1.0, travel: float = 1.0) -> _Step:
-        """The step, corrected by what was measured; `work` and `travel` are how many times as long both take."""
+    def _step(
+        self, case: Case, computed: Computed, work: float = 1.0, travel: float = 1.0, costlier: float = 0.0
+    ) -> _Step:
+        """The step, corrected by what was measured; `work` and `travel` are how many times as long both take, and calls
+        cost so much more (`Costs`)."""
         by = self.correction.get(case.strategy, NONE)
-        return self._alone(case, computed, self.contention, work * by.work, travel * by.travel)
+        costs = Costs(*(each + costlier for each in self.costs))
+        return self._alone(case, computed, self.contention, costs, work * by.work, travel * by.travel)
 
     def work(self, case: Case, computed: Computed) -> float:
         """How many times as long a rank of the case computes as one that was alone."""
         return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case.world_size)
 
     def travels(self, call: Call, case: Case) -> float:
-        """How long a collective of the case takes while its rank computes."""
-        return self._times(call, case, self.contention, self.correction.get(case.strategy, NONE).travel).beside_s
+        """How long a collective of the case takes while its rank computes, and what the call costs the rank."""
+        cost = self.costs.of(case.algorithm) * self.collectives.handling(call, case)
+        return self._times(call, case, self.contention, self.correction.get(case.strategy, NONE).travel).beside_s + cost
 
     def _times(self, call: Call, case: Case, contention: Contention, travel: float) -> Times:
         """What a collective takes; over a link that was given no longer than that says."""
@@ -204,22 +182,32 @@ class Predictor:
         return Times(by * seconds(call, case), by * seconds(call, case, contention.collective))
 
     def _alone(
-        self, case: Case, computed: Computed, contention: Contention, work: float = 1.0, travel: float = 1.0
+        self,
+        case: Case,
+        computed: Computed,
+        contention: Contention = ALONE,
+        costs: Costs = FREE,
+        work: float = 1.0,
+        travel: float = 1.0,
     ) -> _Step:
         programs = self._programs(case, computed)
         late = self._slowest(computed, case.world_size)
         several = BROADCASTS if _has_two_threads(case) else 1
         every = dict.fromkeys(call for program in programs for call in program.calls)
         known = {call: self._times(call, case, contention, travel) for call in every}
-        scaled = [program.scaled(work * late) for program in programs]
-        here = case.world_size // case.nodes
-        found = tasks(scaled, known.__getitem__, lambda call: several if _sent(call) else 1, here)
+        cost, here = costs.of(case.algorithm), case.world_size // case.nodes
+        called = [self._calling(program.scaled(work * late), case, cost) for program in programs]
+        found = tasks(called, known.__getitem__, lambda call: several if _sent(call) else 1, here)
         spans = simulate(found.tasks, contention.compute)
         tiers = {at: Place.of(call, case).tier for at, call in found.calls.items()}
         parts = parts_of(found.tasks, spans, tiers, ranks=len(programs))
         return _Step(
             parts.step_s, parts.compute_s / late, parts.compute_s * (1 - 1 / late), parts.exposed_s, parts.bubble_s
         )
+
+    def _calling(self, program: Program, case: Case, cost: float) -> Program:
+        """The program with what its calls cost."""
+        return program.calling(lambda call: cost * self.collectives.handling(call, case)) if cost else program
 
     def _slowest(self, computed: Computed, ranks: int) -> float:
         """`slowest`, looked up once."""
@@ -262,9 +250,9 @@ class Predictor:
         """The measured trainings that can be predicted from measurements alone, of a strategy and a number of nodes no
         more than MOST_JUDGES: the last that were measured."""
         found = []
-        seen = Counter[tuple[str, int]]()
+        seen = Counter[tuple[str, bool, int]]()
         for each in reversed(self.base.measured):
-            kind = each.case.strategy, each.case.nodes
+            kind = kind_of(each.case)
             if each.case.world_size > 1 and seen[kind] < MOST_JUDGES:
                 try:
                     computed = self._plain.computed(each.case)
@@ -276,61 +264,70 @@ class Predictor:
         return found[::-1]
 
     @cached_property
-    def contention(self) -> Contention:
-        """By how much computing and communicating slow each other down: the likeliest for the judges on one node, as
-        `correction` is. Between nodes links hide it."""
+    def _shared(self) -> tuple[Contention, Costs]:
+        """What all strategies share, by the judges on one node: between nodes links hide it."""
         judges = [(each, computed) for each, computed in self.judges if each.case.nodes == 1]
+        prior = expected_costs(self.base.computed[0].case.device) if self.base.computed else FREE
         if not judges:
-            return ALONE
+            return ALONE, prior
+        return likeliest_contention(lambda contention, costs: self._off(judges, contention, costs), prior)
 
-        def unlikely(contention: Contention) -> float:
-            prior = sum((math.log(each) / EXPECTED.slowed) ** 2 for each in contention)
-            return prior + self._off(judges, contention)
+    @cached_property
+    def _trained(self) -> dict[Case, int]:
+        """The trainings that tell what calls cost, and how many each makes."""
+        return {
+            each.case: len(self._program(each.case, computed).calls)
+            for each, computed in self.judges
+            if each.case.nodes == 1
+        }
 
-        return min((Contention(float(c), float(k)) for c in _COMPUTE for k in _COLLECTIVE), key=unlikely)
+    @property
+    def contention(self) -> Contention:
+        """By how much computing and communicating slow each other down."""
+        return self._shared[0]
+
+    @property
+    def costs(self) -> Costs:
+        """What calls cost."""
+        return self._shared[1]
 
     @cached_property
     def correction(self) -> dict[str, Correction]:
-        """By strategy what its judges' steps come out best with: the likeliest, where logarithms of step times, of work
-        and of travel are off by EXPECTED."""
+        """By strategy what its judges' steps come out best with."""
         found: dict[str, list[tuple[Measured, Computed]]] = {}
         for each, computed in self.judges:
             found.setdefault(each.case.strategy, []).append((each, computed))
-        return {strategy: self._likeliest(judges) for strategy, judges in found.items()}
 
-    def _likeliest(self, judges: Sequence[tuple[Measured, Computed]]) -> Correction:
-        def unlikely(logs: Numbers) -> float:
-            work, travel = map(float, logs)
-            prior = (work / EXPECTED.work) ** 2 + (travel / EXPECTED.travel) ** 2
-            return prior + self._off(judges, self.contention, math.exp(work), math.exp(travel))
+        def corrected(judges: Sequence[tuple[Measured, Computed]]) -> Correction:
+            return likeliest(lambda by: self._off(judges, self.contention, self.costs, by))
 
-        best = minimize(unlikely, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-2})
-        return Correction(*np.exp(best.x).tolist())
+        return {strategy: corrected(judges) for strategy, judges in found.items()}
 
     def _off(
         self,
         judges: Sequence[tuple[Measured, Computed]],
         contention: Contention,
-        work: float = 1.0,
-        travel: float = 1.0,
+        costs: Costs,
+        by: Correction = NONE,
     ) -> float:
-        """How far off the judges' steps are: squares of logarithms in units of what is expected, added up."""
-        plain = self._plain
-        steps = [plain._alone(each.case, one, contention, work, travel).step_s / each.step_s for each, one in judges]
-        return math.fsum((math.log(each) / EXPECTED.step) ** 2 for each in steps)
+        """How far off the judges' steps are."""
+        alone = self._plain._alone
+        return squares([alone(each.case, one, contention, costs, *by).step_s / each.step_s for each, one in judges])
 
     def _spread(self, case: Case, computed: Computed, step: _Step) -> float:
-        """The standard deviation of the prediction's logarithm: that of launches of the base, each source by itself as
-        far as the step goes with it, and what predictions are off by besides."""
+        """The standard deviation of the prediction's logarithm: that of launches of the base and that of what calls
+        cost, each source by itself as far as the step goes with it, and what predictions are off by besides."""
         launches = self.base.launch_spread / math.sqrt(len(computed.step_s))
-        calls = [call for program in self._programs(case, computed) for call in program.calls]
+        programs = self._programs(case, computed)
+        calls = [call for program in programs for call in program.calls]
         takes = np.array([self.collectives.seconds(call, case) for call in calls])
         spreads = [self.base.spread(call.bytes, Place.of(call, case).nodes) for call in calls]
         of_tables = float(np.average(spreads, weights=takes)) if takes.any() else 0.0
         told = 0.0
-        for work, travel in ((launches, 0.0), (0.0, of_tables)):
-            if work or travel:
-                more = self._step(case, computed, math.exp(work), math.exp(travel))
+        cost = calls_spread(case, max(len(each.calls) for each in programs), self._trained, self.costs)
+        for work, travel, costlier in ((launches, 0.0, 0.0), (0.0, of_tables, 0.0), (0.0, 0.0, cost)):
+            if work or travel or costlier:
+                more = self._step(case, computed, math.exp(work), math.exp(travel), costlier)
                 told += math.log(more.step_s / step.step_s) ** 2
         doublings = math.log2(max(1.0, case.world_size / max(2, self._most_measured(case))))
         model = math.hypot(MODEL_SPREAD, SPREAD_OF_DOUBLING * doublings)
@@ -361,9 +358,14 @@ class Predictor:
             notes.append(f"what a rank computes and holds was measured as one of {ranks}")
         if case.strategy not in self.correction:
             notes.append(f"no training of {case.strategy} was measured that this could be held against")
-        elif case.device == "cpu" and all(each.case.algorithm != case.algorithm for each, _ in self.judges):
+        own = {each.algorithm for each in self._trained if not is_backends(each.algorithm)}
+        if not (is_backends(case.algorithm) or case.algorithm in own):
+            by = " and ".join(sorted(own))
             notes.append(
-                f"no training by {case.algorithm} was measured, which computes on the cores that ranks compute on"
+                f"what calls by {case.algorithm} cost was measured by {by}"
+                if own
+                else f"no training by {case.algorithm} or another of parabench's own algorithms was measured, whose "
+                "calls cost the rank time that it would compute in"
             )
         return notes
 

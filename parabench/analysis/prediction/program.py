@@ -98,6 +98,16 @@ class Program:
         events = (replace(each, call=grown(each.call)) if each.call else each for each in self.events)
         return replace(self, world_size=world_size, events=tuple(events))
 
+    def calling(self, seconds: Callable[[Call], float]) -> Program:
+        """The same where each call costs its rank so many `seconds`, before it goes on its queue."""
+        events: list[Event] = []
+        for event in self.events:
+            if event.call is not None and (cost := seconds(event.call)):
+                before = events.pop().seconds if events and events[-1].kind == WORK else 0.0
+                events.append(Event(WORK, seconds=before + cost))
+            events.append(event)
+        return replace(self, events=tuple(events))
+
     def with_caps(self, caps: Sequence[int]) -> Program:
         """The same where DDP's buckets have these caps in bytes. Its gradients must be known. Calls of backward that
         reduce none follow the buckets, as that of find_unused_parameters does (torch's reducer.cpp,

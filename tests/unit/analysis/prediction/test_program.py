@@ -43,6 +43,20 @@ def test_ddp_reduces_beside_backward_and_waits_at_its_end() -> None:
     assert step_s(program_of(events, 2), 5.0) == 13.0
 
 
+def test_what_a_call_costs_its_rank_comes_before_it_and_is_work() -> None:
+    events = [
+        ["part", "backward"], ["work", 1.0], call("all_reduce", 8), call("all_reduce", 16),
+        ["part", "optimizer"], ["work", 2.0],
+    ]  # fmt: skip
+    program = program_of(events, 2)
+    costlier = program.calling(lambda each: float(each.bytes))
+    assert costlier.calls == program.calls
+    assert costlier.work_s == 3.0 + 8.0 + 16.0
+    # Called at 9 and 25, and what nothing hides.
+    assert step_s(costlier, 0.5) == 25.0 + 0.5 + 2.0
+    assert program.calling(lambda _: 0.0) == program
+
+
 def test_a_call_that_is_waited_for_later_runs_beside_what_comes_between() -> None:
     """FSDP's prefetch: gathered beside the work before it is needed."""
     events = [
