@@ -18,6 +18,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
 
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a group's ranks are: on `nodes` nodes, `per_node` on each. The ranks of a node send for as many groups as
