@@ -49,7 +49,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         answers = bus_answers(results, chosen.id)
         why = "succeeded" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
         nothing = f"No launch {why}, so there is no fastest algorithm."
-        told = map(text.to_dict, answers)
+        told = [text.to_dict(each) for each in answers]
         lines = [text.sentence(each) for each in answers] or [nothing]
     else:
         from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
@@ -61,9 +61,10 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         seen = SessionData(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
         of_times = OBJECTIVES[objective] is STEP
-        told = (to_dict(each) | (outlook.to_dict(each, seen) if of_times else {}) for each in spots)
+        # Predictions take time, so those of the JSON are made only where that is asked for.
+        told = [to_dict(each) | (outlook.to_dict(each, seen) if of_times and files.get("--json") else {}) for each in spots]
         lines = best_lines.lines(seen, spots)
-    give(files, {"--json": lambda: json_text(list(told))}, lines, "answer")
+    give(files, {"--json": lambda: json_text(told)}, lines, "answer")
 
 
 def _axes(by: tuple[str, ...]) -> tuple[str, ...]:
