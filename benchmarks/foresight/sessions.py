@@ -24,6 +24,7 @@ SAMPLES: Mapping[str, Mapping[str, int]] = {
     "fsdp": {"batch_per_rank": 4},
     "tp": {"global_batch": 16},
     "pp": {"global_batch": 8},
+    "parameter_server": {"batch_per_rank": 2},
 }
 # Of one device, for the naive forecasts of each of them.
 SINGLE: Mapping[str, Any] = {"strategy": "single", "global_batch": (2, 4, 8, 16)}
@@ -42,7 +43,11 @@ def pipeline(schedule: str | tuple[str, ...], microbatches: int, **axes: Any) ->
 SCHEDULES = ("gpipe", "1f1b")
 
 # What two ranks are trained with, from which more is foretold.
-PAIR: Sweeps = (of("ddp", bucket_mib=(None, 1)), of("fsdp"), of("zero1"), of("tp"), pipeline(SCHEDULES, 4))
+PAIR: Sweeps = (
+    of("ddp", bucket_mib=(None, 1)),
+    *(of(strategy) for strategy in ("fsdp", "zero1", "tp", "parameter_server")),
+    pipeline(SCHEDULES, 4),
+)
 
 # What a rank of more computes alone. Tensor parallel, ZeRO and pipelines divide it otherwise at each number of ranks.
 COMPUTE: Sweeps = (
@@ -52,6 +57,7 @@ COMPUTE: Sweeps = (
     of("tp", world_size=(2, 4)),
     pipeline(SCHEDULES, 4, world_size=(2, 4, 8)),
     pipeline("1f1b", 8, world_size=(4, 8)),
+    of("parameter_server", world_size=(2, 4)),
 )
 
 TOGETHER = (4, 8)
@@ -61,7 +67,9 @@ def together(ranks: int) -> Sweeps:
     """The same of so many ranks, all of which compute at the same time."""
     own = {"world_size": ranks, "nodes": 1}
     # Nothing of tensor parallel is held out among 8 ranks, which would need all cores for themselves.
-    strategies = ("ddp", "fsdp", "zero1", "tp") if ranks < max(TOGETHER) else ("ddp", "fsdp", "zero1")
+    strategies = (
+        ("ddp", "fsdp", "zero1", "tp", "parameter_server") if ranks < max(TOGETHER) else ("ddp", "fsdp", "zero1")
+    )
     return (*(of(each, **own) for each in strategies), pipeline(SCHEDULES, 4, **own), pipeline("1f1b", 8, **own))
 
 
@@ -72,6 +80,7 @@ TENSOR = of("tp")
 QUICK = of("ddp", algorithm=("native", "ring", "tree"))
 HALVING = of("ddp", algorithm="halving_doubling")
 SERVER = of("ddp", algorithm="parameter_server")
+SERVING = of("parameter_server")
 TWO_LEVEL = of("ddp", algorithm="two_level")
 BUCKETS = of("ddp", bucket_mib=(0.5, 2))
 SHARDED: Sweeps = (of("fsdp", algorithm=("native", "ring")), ZERO)
@@ -114,10 +123,10 @@ def held() -> list[Session]:
         _held(Machine(2, 2, "1gbit"), (QUICK, HALVING, TWO_LEVEL, BUCKETS, *SHARDED, TENSOR, PIPELINES)),
         _held(
             Machine(2, 2, "300mbit"),
-            (QUICK, HALVING, TWO_LEVEL, BUCKETS, *SHARDED, TENSOR, PIPELINES, MORE_PARTS),
+            (QUICK, HALVING, TWO_LEVEL, BUCKETS, *SHARDED, TENSOR, PIPELINES, MORE_PARTS, SERVING),
         ),
         _held(Machine(2, 2, "100mbit"), (QUICK, TWO_LEVEL, FSDP, PIPELINES), steps=4),
-        _held(Machine(4, 1, "1gbit"), (QUICK, HALVING, SERVER, *SHARDED, TENSOR, PIPELINES)),
+        _held(Machine(4, 1, "1gbit"), (QUICK, HALVING, SERVER, SERVING, *SHARDED, TENSOR, PIPELINES)),
         _held(Machine(4, 1, "300mbit"), (QUICK, HALVING, BUCKETS, *SHARDED, TENSOR, PIPELINES, MORE_PARTS)),
         _held(Machine(2, 4, "1gbit"), (QUICK, TWO_LEVEL, FSDP)),
         _held(Machine(2, 4, "300mbit"), (QUICK, TWO_LEVEL, BUCKETS, FSDP, FEW_PARTS, MORE_PARTS), steps=4),
