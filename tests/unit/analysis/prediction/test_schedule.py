@@ -9,8 +9,7 @@ import pytest
 
 from message_logs import BYTES, sent
 from parabench.analysis.collectives.cost_formula import NODE, terms
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, rounds
-from parabench.analysis.prediction.tree_edges import messages_out
+from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, messages_out, rounds
 from parabench.collectives import LEVELS
 from parabench.collectives.simulated import Record
 from parabench.collectives.simulated import rounds as logical_times
