@@ -62,7 +62,9 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         spots = ranked(seen, OBJECTIVES[objective], axes)
         of_times = OBJECTIVES[objective] is STEP
         # Predictions take time, so those of the JSON are made only where that is asked for.
-        told = [to_dict(each) | (outlook.to_dict(each, seen) if of_times and files.get("--json") else {}) for each in spots]
+        told = [
+            to_dict(each) | (outlook.to_dict(each, seen) if of_times and files.get("--json") else {}) for each in spots
+        ]
         lines = best_lines.lines(seen, spots)
     give(files, {"--json": lambda: json_text(told)}, lines, "answer")
 
