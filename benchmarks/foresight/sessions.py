@@ -55,8 +55,8 @@ COMPUTE: Sweeps = (
     of("fsdp", world_size=(2, 4, 8)),
     of("zero1", world_size=(2, 4, 8)),
     of("tp", world_size=(2, 4)),
-    pipeline(SCHEDULES, 4, world_size=(2, 4, 8)),
-    pipeline("1f1b", 8, world_size=(4, 8)),
+    pipeline(SCHEDULES, 4, world_size=(2, 4)),
+    pipeline("1f1b", 8, world_size=4),
     of("parameter_server", world_size=(2, 4)),
 )
 
@@ -66,11 +66,12 @@ TOGETHER = (4, 8)
 def together(ranks: int) -> Sweeps:
     """The same of so many ranks, all of which compute at the same time."""
     own = {"world_size": ranks, "nodes": 1}
-    # Nothing of tensor parallel is held out among 8 ranks, which would need all cores for themselves.
-    strategies = (
-        ("ddp", "fsdp", "zero1", "tp", "parameter_server") if ranks < max(TOGETHER) else ("ddp", "fsdp", "zero1")
-    )
-    return (*(of(each, **own) for each in strategies), pipeline(SCHEDULES, 4, **own), pipeline("1f1b", 8, **own))
+    cases = [*(of(each, **own) for each in ("ddp", "fsdp", "zero1")), pipeline("1f1b", 8, **own)]
+    # Nothing of tensor parallel is held out among 8 ranks, which would need all cores for themselves; and 1F1B keeps
+    # as many micro-batches on their way as there are ranks.
+    if ranks < max(TOGETHER):
+        return (*cases, of("tp", **own), of("parameter_server", **own), pipeline(SCHEDULES, 4, **own))
+    return (*cases, pipeline("gpipe", 4, **own))
 
 
 # What is held out, in parts of which a machine has some.
