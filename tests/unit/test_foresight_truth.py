@@ -98,4 +98,4 @@ def test_a_strategys_held_out_cases_have_the_samples_of_its_base() -> None:
     of_base = samples(base())
     of_base.pop("single")
     assert samples(held()) == of_base
-    assert set(of_base) == {"ddp", "fsdp", "zero1", "tp", "pp"}
+    assert set(of_base) == {"ddp", "fsdp", "zero1", "tp", "pp", "parameter_server"}
