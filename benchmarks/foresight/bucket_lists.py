@@ -2,7 +2,8 @@
 
     python -m benchmarks.foresight.bucket_lists OUT [--table FILE]
 
-For each of `unlike_models` OUT/lists has what a prediction is made of: what a rank computes alone, two trainings of two
+For each of `unlike_models`, and for some by one of our own algorithms, which reduces one bucket at a time, while gloo
+reduces two, OUT/lists has what a prediction is made of: what a rank computes alone, two trainings of two
 nodes of a rank each, and all-reduces of both. From that the best list is computed, and the best single cap of a fine
 grid. Then the list, single caps around the best and PyTorch's default take turns in shared launches. Prints what was
 predicted and measured of each, and of the list against the best single cap that was measured the ratio of step times
@@ -36,8 +37,15 @@ from parabench.store.record import MIB
 from parabench.store.results import load
 
 KIND = "lists"
-# The models, and how many turns each case of them has in a launch: steps of a GPT are twice as long.
-MODELS = {"heavy_back": 8, "embedding_front": 8, "gpt": 3}
+ALGORITHMS = ("native", "ring")
+# By model and algorithm how many turns each case has in a launch: steps of a GPT are twice as long.
+COMPARED = {
+    ("heavy_back", "ring"): 6,
+    ("heavy_back", "native"): 6,
+    ("embedding_front", "ring"): 6,
+    ("embedding_front", "native"): 6,
+    ("gpt", "native"): 3,
+}
 MODULE = "benchmarks.foresight.unlike_models"
 ALONE, PAIR = Machine(1, 1), Machine(2, 1, "1gbit")
 
@@ -77,10 +85,11 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A model's list of caps beside single caps and the default. `bound` is how many times as long as by the list a
-    step is predicted to take by the best single cap of GRID."""
+    """A model's list of caps beside single caps and the default, reduced by `algorithm`. `bound` is how many times as
+    long as by the list a step is predicted to take by the best single cap of GRID."""
 
     model: str
+    algorithm: str
     listed: Measurement
     singles: tuple[Measurement, ...]
     default: Measurement
@@ -145,7 +154,7 @@ def _starts(sizes: Sequence[int], cap: float) -> tuple[int, ...]:
 
 def collectives() -> Session:
     """All-reduces of two nodes, of small messages too: a list is a trade of many against large ones."""
-    words = ["collectives", "--world-size", "2", "--algorithm", "native", "--op", "all_reduce", "--min", "4KiB"]
+    words = ["collectives", "--world-size", "2", "--algorithm", ",".join(ALGORITHMS), "--op", "all_reduce", "--min", "4KiB"]
     words += ["--max", "16MiB", "--launches", "2", "--batches", "5", "--iterations", "4", "--warmup", "2"]
     return Session(f"collectives-{PAIR}", PAIR, tuple(words))
 
@@ -157,30 +166,31 @@ def base(model: str) -> list[Session]:
     single = {"strategy": "single", "batch_per_rank": 1}
     return [
         trainings(f"{model}-1x1", ALONE, [single], [ddp | {"world_size": 2}], steps=12, instrumented=4, **common),
-        trainings(f"{model}-{PAIR}", PAIR, [ddp | {"bucket_mib": (None, 1)}], steps=12, instrumented=0, **common),
+        trainings(f"{model}-{PAIR}", PAIR, [ddp | {"algorithm": ALGORITHMS, "bucket_mib": (None, 1)}], steps=12, instrumented=0, **common),
     ]
 
 
-def in_turns(model: str, caps: Sequence[Cap]) -> Session:
+def in_turns(model: str, algorithm: str, caps: Sequence[Cap]) -> Session:
     """These caps and lists, which take turns."""
-    cases = [{"strategy": "ddp", "batch_per_rank": 1, "bucket_mib": tuple(caps)}]
-    protocol = {"warmup": 3, "steps": 5, "launches": 5, "instrumented": 0, "rounds": MODELS[model]}
-    return trainings(f"{model}-turns", PAIR, cases, model=f"{MODULE}:{model}", **protocol)
+    cases = [{"strategy": "ddp", "algorithm": algorithm, "batch_per_rank": 1, "bucket_mib": tuple(caps)}]
+    protocol = {"warmup": 3, "steps": 5, "launches": 5, "instrumented": 0, "rounds": COMPARED[model, algorithm]}
+    return trainings(f"{model}-{algorithm}-turns", PAIR, cases, model=f"{MODULE}:{model}", **protocol)
 
 
-def compared(out: Path, model: str) -> Comparison | None:
+def compared(out: Path, model: str, algorithm: str) -> Comparison | None:
     """Measure what is missing of a model, and compare; None where a session failed."""
     # What ranks compute comes first: it says of which backend collectives count.
     sessions = [*base(model), collectives()]
     if not all(finished(KIND, each, out / KIND / each.name) for each in sessions):
         return None
     predictor = Predictor(base_of([load(out / KIND / each.name / STORE) for each in sessions]), {})
-    case = next(each.case for each in predictor.base.measured if each.case.nodes == PAIR.nodes)
+    trained = (each.case for each in predictor.base.measured if each.case.nodes == PAIR.nodes)
+    case = next(each for each in trained if each.algorithm == algorithm)
     found = bucket_list(predictor, case)
     singles = {cap: predictor.predict(replace(case, bucket_mib=cap)).step_s for cap in GRID}
     sizes = [each.bytes for each in predictor.computed(case).program.gradients]
     listed = found.buckets.caps_mib
-    turns = in_turns(model, [None, *judged_by(sizes, singles), listed])
+    turns = in_turns(model, algorithm, [None, *judged_by(sizes, singles), listed])
     folder = out / KIND / turns.name
     counts = {each.case.id: each.counts for each in finished(KIND, turns, folder)}
     rows = []
@@ -192,7 +202,7 @@ def compared(out: Path, model: str) -> Comparison | None:
     own = tuple(each for each in rows if isinstance(each.cap, float))
     if of_list is None or of_default is None or not own:
         return None
-    return Comparison(model, of_list, own, of_default, min(singles.values()) / of_list.predicted_s)
+    return Comparison(model, algorithm, of_list, own, of_default, min(singles.values()) / of_list.predicted_s)
 
 
 def shared(folder: Path) -> Iterator[tuple[Case, tuple[float, ...]]]:
@@ -203,7 +213,7 @@ def shared(folder: Path) -> Iterator[tuple[Case, tuple[float, ...]]]:
         yield seen.planned[str(name)], tuple(table.dropna()[name].tolist())
 
 
-HEAD = ("model", "caps, MiB", "predicted, ms", "measured, ms", "")
+HEAD = ("model", "algorithm", "caps, MiB", "predicted, ms", "measured, ms", "")
 
 
 def rows_of(of: Comparison) -> Iterator[tuple[str, ...]]:
@@ -211,14 +221,14 @@ def rows_of(of: Comparison) -> Iterator[tuple[str, ...]]:
     for each in (of.listed, *sorted(of.singles, key=lambda each: each.predicted_s), of.default):
         what = ["the list"] * (each is of.listed) + ["best single cap"] * (each is of.best_single)
         what += ["lacked cores"] * (not each.counts)
-        yield of.model, each.name, f"{each.predicted_s * 1e3:.1f}", f"{each.measured_s * 1e3:.1f}", ", ".join(what)
+        yield of.model, of.algorithm, each.name, f"{each.predicted_s * 1e3:.1f}", f"{each.measured_s * 1e3:.1f}", ", ".join(what)
 
 
 def said(of: Comparison) -> str:
     """The comparison in a line."""
     ratio, low, high = of.ratio
     return (
-        f"{of.model}: the list takes {ratio:.3f} times as long as the best single cap (90 % interval {low:.3f} to "
+        f"{of.model} by {of.algorithm}: the list takes {ratio:.3f} times as long as the best single cap (90 % interval {low:.3f} to "
         f"{high:.3f}, {len(of.listed.launches_s)} launches), predicted {1 / of.bound:.3f}; {of.verdict}"
     )
 
@@ -234,12 +244,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.foresight.bucket_lists")
     parser.add_argument("out", type=Path)
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--model", choices=MODELS, help="the only one to measure")
+    parser.add_argument("--model", choices=sorted({model for model, _ in COMPARED}), help="the only one to measure")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    models = [asked.model] if asked.model else MODELS
+    pairs = [each for each in COMPARED if asked.model in (None, each[0])]
     try:
-        found = [each for model in models if (each := compared(asked.out, model)) is not None]
+        found = [each for pair in pairs if (each := compared(asked.out, *pair)) is not None]
     except NoNodes as why:
         print(why, file=sys.stderr)
         sys.exit(2)
@@ -251,7 +261,7 @@ def main() -> None:
         print(said(each))
     if asked.table:
         asked.table.write_text(markdown(found))
-    sys.exit(0 if len(found) == len(models) else 1)
+    sys.exit(0 if len(found) == len(pairs) else 1)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,13 @@ class Layers:
 
 
 # In the order of forward; gradients are ready from the last to the first.
+# 2 MiB are ready while 30 ms pass, then 14 MiB at once.
 HEAVY_BACK = (
-    *(Layers((164,) * 4, 0.0002, 0.0008) for _ in range(9)),
-    *(Layers((164,), 0.0004, 0.0016) for _ in range(8)),
+    *(Layers((256, 256), 0.0001, 0.0002) for _ in range(28)),
+    *(Layers((128,), 0.0004, 0.0018) for _ in range(16)),
 )
 # The same with an embedding whose gradient is ready last of all.
-EMBEDDING_FRONT = (Layers((1024,), 0.0002, 0.0005), *HEAVY_BACK[1:])
+EMBEDDING_FRONT = (Layers((4096,), 0.0002, 0.0005), *HEAVY_BACK[8:])
 # As a GPT of 128 features and 8192 tokens: an embedding, blocks of four matrices, and a head that is not tied to it.
 GPT = (
     Layers((4096,), 0.0005, 0.001),
