@@ -111,7 +111,7 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
 
 def predicted(*arguments: str) -> str:
     """`parabench predict` from a base that is written down."""
-    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37, 3), Measured(of_ranks(8, nodes=4), 0.6, 3)]
+    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37), Measured(of_ranks(8, nodes=4), 0.6)]
     at = "parabench.analysis.prediction.base"
     with (
         patch(f"{at}.base_of", lambda _: base(measured=(trained[0],))),

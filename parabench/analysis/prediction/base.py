@@ -59,11 +59,10 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A training of several ranks that was measured: its step time, in seconds, over so many launches."""
+    """A training of several ranks that was measured: its step time, in seconds."""
 
     case: Case
     step_s: float
-    launches: int
 
 
 @dataclass(frozen=True)
@@ -121,23 +120,21 @@ def base_of(stores: Sequence[Results]) -> Base:
     tells what ranks compute alone."""
     computed: list[Computed] = []
     measured: list[Measured] = []
-    collectives: dict[Collective, MeasuredTimes] = {}
+    tables: list[dict[Collective, MeasuredTimes]] = []
     room: float | None = None
     for results in stores:
         own = sessions_of(results, "compute")
         computed += [one for each in own for one in _computed(results, each)]
-        tables = measured_times(results, sessions_of(results, "collectives"))
-        collectives |= {
-            of: each for of, each in tables.items() if each.backend in {one.case.backend for one in computed}
-        }
+        tables.append(measured_times(results, sessions_of(results, "collectives")))
         measured += trainings(results)
         room = _device_bytes(own) or room
     if not computed:
         there = " and ".join(str(each.path) for each in stores)
         raise UsageError(f"{there} does not tell what a rank computes alone; {NEEDED}")
+    backends = {one.case.backend for one in computed}
     return Base(
         computed=tuple({each.case: each for each in computed}.values()),
-        collectives=collectives,
+        collectives={of: each for table in tables for of, each in table.items() if each.backend in backends},
         measured=tuple({each.case: each for each in measured}.values()),
         device_bytes=room,
     )
@@ -154,10 +151,9 @@ def trainings(results: Results) -> list[Measured]:
     found: dict[str, Measured] = {}
     for session in sessions_of(results, "training"):
         seen = session_data(results, session.id)
-        counts = dict(zip(seen.case_columns["case_id"], seen.case_columns["n_ok"], strict=True))
         for case, step_s in seen.step_times.items():
             if case in seen.planned:
-                found[case] = Measured(seen.planned[case], step_s, int(counts[case]))
+                found[case] = Measured(seen.planned[case], step_s)
     return list(found.values())
 
 

@@ -20,7 +20,7 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/predict.schema.
 def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
     """The exit code and output, from a base whose links were measured on so many nodes."""
     tables = {key: each for key, each in TABLES.items() if key.nodes <= nodes}
-    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37, 3)]
+    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37)]
     with (
         patch(
             "parabench.analysis.prediction.base.base_of", lambda _: base(collectives=tables, measured=tuple(trained))

@@ -33,7 +33,7 @@ def trained(*cases: Case, costs: Costs = COSTS) -> Predictor:
     """A base with trainings of these cases, whose calls cost so much."""
     plain = Predictor(base(), {})
     steps = [plain._alone(each, computed(), ALONE, costs).step_s for each in cases]
-    return Predictor(base(measured=tuple(Measured(*each, 3) for each in zip(cases, steps, strict=True))), {})
+    return Predictor(base(measured=tuple(Measured(*each) for each in zip(cases, steps, strict=True))), {})
 
 
 def test_trainings_with_few_and_with_many_calls_tell_what_a_call_costs() -> None:

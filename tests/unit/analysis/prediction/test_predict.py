@@ -102,7 +102,7 @@ def test_the_slowest_of_many_ranks_is_waited_for() -> None:
 def test_trainings_of_few_ranks_correct_how_long_a_rank_computes() -> None:
     """What was measured takes 10 % more work than ranks alone, of which a little may be what the one call costs."""
     plain = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=25.0)).step_s
-    trained = Measured(of_ranks(2, bucket_mib=25.0), plain + 0.035, 3)
+    trained = Measured(of_ranks(2, bucket_mib=25.0), plain + 0.035)
     predictor = Predictor(base(measured=(trained,)), {})
     assert predictor.correction["ddp"].work == pytest.approx(1.1, abs=0.02)
     again = predictor.predict(of_ranks(2, bucket_mib=25.0))
@@ -144,7 +144,7 @@ def test_cases_that_compute_the_same_differ_in_how_it_travels_alone() -> None:
 
 
 def test_naive_forecasts_go_by_the_rate_of_a_rank() -> None:
-    trained = [Measured(replace(of_ranks(1), strategy="single", world_size=1), 0.3, 3), Measured(of_ranks(2), 0.4, 3)]
+    trained = [Measured(replace(of_ranks(1), strategy="single", world_size=1), 0.3), Measured(of_ranks(2), 0.4)]
     found = forecasts(of_ranks(8), trained)
     assert found.constant_s == pytest.approx(0.4)
     # 4 / 0.3 samples a second of one rank, 4 / 0.4 of each of two; two doublings further 3.33 and so 1.2 s.
@@ -197,6 +197,6 @@ def test_the_best_list_of_buckets_is_never_slower_than_a_single_cap() -> None:
 def test_a_check_counts_errors_and_intervals() -> None:
     predictor = Predictor(base(), {})
     right = predictor.predict(of_ranks(4)).step_s
-    trained = [Measured(of_ranks(4), right, 3), Measured(of_ranks(8), 100.0, 3), Measured(of_ranks(1), 0.1, 3)]
+    trained = [Measured(of_ranks(4), right), Measured(of_ranks(8), 100.0), Measured(of_ranks(1), 0.1)]
     found = choose.check(predictor, trained)
     assert (len(found.told), found.inside) == (2, 1)
