@@ -195,9 +195,10 @@ class Predictor:
         several = BROADCASTS if _has_two_threads(case) else 1
         every = dict.fromkeys(call for program in programs for call in program.calls)
         known = {call: self._times(call, case, contention, travel) for call in every}
-        cost, here = costs.of(case.algorithm), case.world_size // case.nodes
-        called = [self._calling(program.scaled(work * late), case, cost) for program in programs]
-        found = tasks(called, known.__getitem__, lambda call: several if _sent(call) else 1, here)
+        cost, here, slower = costs.of(case.algorithm), case.world_size // case.nodes, work * late
+        # What a call costs is no work that takes longer.
+        called = [self._calling(program, case, cost / slower) for program in programs]
+        found = tasks(called, known.__getitem__, lambda call: several if _sent(call) else 1, here, slower)
         spans = simulate(found.tasks, contention.compute)
         tiers = {at: Place.of(call, case).tier for at, call in found.calls.items()}
         parts = parts_of(found.tasks, spans, tiers, ranks=len(programs))
@@ -222,7 +223,14 @@ class Predictor:
 
     def _programs(self, case: Case, computed: Computed) -> tuple[Program, ...]:
         """What every rank of the case does, or each of them."""
-        return (self._program(case, computed), *computed.others)
+        key = case, id(computed)
+        if key not in self._known:
+            self._known[key] = self._program(case, computed), *computed.others
+        return self._known[key]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Case, int], tuple[Program, ...]]:
+        return {}
 
     def _program(self, case: Case, computed: Computed) -> Program:
         program = computed.program.among(case.world_size)

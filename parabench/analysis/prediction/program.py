@@ -181,15 +181,17 @@ def tasks(
     times: Callable[[Call], Times],
     at_once: Callable[[Call], int] = lambda _: 1,
     ranks_per_node: int = 1,
+    slower: float = 1.0,
 ) -> Step:
-    """The step as tasks, with what its collectives take: of one program that every rank has, or of each rank's own. The
-    name of a task is the part of the step that it is in, of a collective its operation. Of some collectives a group has
-    several `at_once`. Messages share the ends of ranks within a node of `ranks_per_node`, and nodes' links between."""
+    """The step as tasks, with what its collectives take: of one program that every rank has, or of each rank's own,
+    whose work takes `slower` times as long. The name of a task is the part of the step that it is in, of a collective
+    its operation. Of some collectives a group has several `at_once`. Messages share the ends of ranks within a node of
+    `ranks_per_node`, and nodes' links between."""
     drafts: list[_Draft] = []
     # A call that several ranks make is one task.
     together: dict[Hashable, int] = {}
     for rank, program in enumerate(programs):
-        _drafted(rank, program, times, at_once, drafts, together if len(programs) > 1 else None)
+        _drafted(rank, program, times, at_once, slower, drafts, together if len(programs) > 1 else None)
     return Step(
         [each.task(ranks_per_node) for each in drafts],
         {at: each.call for at, each in enumerate(drafts) if each.call is not None},
@@ -225,6 +227,7 @@ def _drafted(
     program: Program,
     times: Callable[[Call], Times],
     at_once: Callable[[Call], int],
+    slower: float,
     drafts: list[_Draft],
     together: dict[Hashable, int] | None,
 ) -> None:
@@ -260,7 +263,7 @@ def _drafted(
                 unseen.append(at)
             place.append(at)
         elif event.seconds or after:
-            drafts.append(_Draft(part, [compute], event.seconds, after))
+            drafts.append(_Draft(part, [compute], slower * event.seconds, after))
             before, after = [len(drafts) - 1], []
     drafts.append(_Draft(part, [compute], 0.0, after + unseen))
 

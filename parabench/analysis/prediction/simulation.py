@@ -92,6 +92,7 @@ class _Simulation:
     def __init__(self, tasks: Sequence[Task], compute_slowed: float) -> None:
         self._tasks, self._compute_slowed = tasks, compute_slowed
         self._computes = [all(lane.what == COMPUTE for lane in task.lanes) for task in tasks]
+        self._ranks = [tuple({lane.rank for lane in task.lanes}) for task in tasks]
         self._waits = [len(task.after) + len(task.lanes) for task in tasks]
         self._then: list[list[int]] = [[] for _ in tasks]
         last: dict[Lane, int] = {}
@@ -141,7 +142,7 @@ class _Simulation:
         """How many of its seconds a task does in a second."""
         beside = self._communicating if self._computes[at] else self._computing
         slower = self._compute_slowed if self._computes[at] else self._tasks[at].slowed
-        rate = 1 / slower if any(beside.get(lane.rank) for lane in self._tasks[at].lanes) else 1.0
+        rate = 1 / slower if any(map(beside.get, self._ranks[at])) else 1.0
         links = self._tasks[at].links
         return rate / max(self._sharing[link] for link in links) if links else rate
 
@@ -166,7 +167,7 @@ class _Simulation:
 
     def _count(self, at: int, more: int) -> None:
         counts = self._computing if self._computes[at] else self._communicating
-        for lane in self._tasks[at].lanes:
-            counts[lane.rank] = counts.get(lane.rank, 0) + more
+        for rank in self._ranks[at]:
+            counts[rank] = counts.get(rank, 0) + more
         for link in self._tasks[at].links:
             self._sharing[link] = self._sharing.get(link, 0) + more
