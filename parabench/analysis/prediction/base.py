@@ -28,6 +28,9 @@ from parabench.strategies import entry_of
 # What of a case changes neither what a rank computes nor what it calls, but how that travels.
 _TRAVELS = ("algorithm", "nodes", "world_size")
 
+# What makes a measurement another one, whatever else is asked: of several one must be named.
+MEASURED_APART = ("device", "model", "seq_len", "precision", "threads", "compile")
+
 # What to do where a store lacks it.
 NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parabench.analysis.prediction.base import Measured
+from parabench.analysis.prediction.base import MEASURED_APART, Measured
 from parabench.plan.case import Case
 from parabench.strategies import Layout, entry_of
 
@@ -56,8 +56,9 @@ def _same(case: Case, other: Case) -> bool:
         samples = other.global_batch == case.global_batch
     else:
         samples = case.global_batch // case.data_ranks == other.global_batch // other.data_ranks
-    same = ("model", "seq_len", "precision", "threads", "device", "activation_checkpointing", "compile")
-    return samples and all(getattr(case, name) == getattr(other, name) for name in same)
+    return samples and all(
+        getattr(case, name) == getattr(other, name) for name in (*MEASURED_APART, "activation_checkpointing")
+    )
 
 
 def _likeness(case: Case, other: Case) -> tuple[bool, bool, bool]:

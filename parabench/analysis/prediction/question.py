@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parabench.analysis.prediction.base import Base
+from parabench.analysis.prediction.base import MEASURED_APART, Base
 from parabench.collectives import canonical, levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -18,9 +18,6 @@ from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 
 # What is asked by an option of its own, or follows from others.
 NOT_ASKED = ("world_size", "nodes", "ranks_per_node", "device", "backend")
-
-# What makes a measurement another one, whatever else is asked: of several one must be named.
-MEASURED_APART = ("device", "model", "seq_len", "precision", "threads", "compile")
 
 
 def cases(
