@@ -55,9 +55,9 @@ COMPUTE: Sweeps = (
     of("fsdp", world_size=(2, 4, 8)),
     of("zero1", world_size=(2, 4, 8)),
     of("tp", world_size=(2, 4)),
-    pipeline(SCHEDULES, 4, world_size=(2, 4)),
-    pipeline("1f1b", 8, world_size=4),
-    of("parameter_server", world_size=(2, 4)),
+    pipeline(SCHEDULES, 4, world_size=(2, 4), nodes=1),
+    pipeline("1f1b", 8, world_size=4, nodes=1),
+    of("parameter_server", world_size=(2, 4), nodes=1),
 )
 
 TOGETHER = (4, 8)

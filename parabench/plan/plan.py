@@ -208,10 +208,16 @@ class Found(NamedTuple):
 
 
 def make_plan(
-    suite: Suite, overrides: Mapping[str, tuple[Any, ...]], protocol: Protocol, machine: Machine, seed: int
+    suite: Suite,
+    overrides: Mapping[str, tuple[Any, ...]],
+    protocol: Protocol,
+    machine: Machine,
+    seed: int,
+    listed: bool | None = None,
 ) -> TrainingPlan:
     """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
-    by `overrides` and this machine lacks, and when nothing is left to run."""
+    by `overrides` and this machine lacks, and when nothing is left to run. `listed`: whether the suite's sizes, which
+    nobody asked for, need not fit the model; None where `overrides` tell that."""
     check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
@@ -223,7 +229,7 @@ def make_plan(
             found[each.case] = each
     for case, (_, automatic, odd) in found.items():
         check_names(case)
-        reason = odd or _why_not(case, automatic, overrides, machine)
+        reason = odd or _why_not(case, automatic, overrides, machine, listed)
         if reason is None:
             cases.append(case)
         else:
@@ -243,7 +249,13 @@ def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
     return f". It asks about several GPUs; on one, `parabench run {FOR_ONE_GPU}` has a question"
 
 
-def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...]], machine: Machine) -> str | None:
+def _why_not(
+    case: Case,
+    automatic: bool,
+    overrides: Mapping[str, tuple[Any, ...]],
+    machine: Machine,
+    listed: bool | None,
+) -> str | None:
     """Why the case is set aside, None when it is not. Raises UsageError where the user asked for just that."""
     reason = missing_requirement(case, machine)
     if reason is not None:
@@ -255,7 +267,8 @@ def _why_not(case: Case, automatic: bool, overrides: Mapping[str, tuple[Any, ...
         return reason
     # Nobody asked for a size that `auto` chose; nor that what a suite lists fits the model or the size that was asked
     # for; nor for what it lists for another backend.
-    listed = bool(overrides) and "strategy" not in overrides
+    if listed is None:
+        listed = bool(overrides) and "strategy" not in overrides
     elsewhere = needs_nccl(case) and not overrides.keys() & {"algorithm", "backend"}
     looks = ((check_caps, True), (check_fit, automatic or listed), (check, automatic or elsewhere))
     for look, pardoned in looks:

@@ -18,13 +18,13 @@ from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
-from parabench.plan.plan import C, P, Plan, make_plan
+from parabench.plan.plan import C, P, Plan, check_axes, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
 from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import Finding, check_label
-from parabench.strategies import entry_of
+from parabench.strategies import OPTIONAL, entry_of
 
 QUESTION = "Which algorithm moves data fastest here, at which size?"
 
@@ -256,7 +256,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
     Unless the suite says how many nodes there are, a case of more ranks than this machine has devices, or cores, is one
-    of several nodes like it, of which the ranks of one are measured. Of a strategy whose ranks differ all are.
+    of several nodes like it, of which the ranks of one are measured. Of a strategy whose ranks differ all are, on this machine.
     """
     overrides = parse_axes(request.axes)
     asked, strategies = overrides.pop("world_size", None), overrides.pop("strategy", None)
@@ -265,28 +265,46 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     for size in asked or ():
         if not is_count(size):
             raise UsageError(f"world_size is {size!r}; it must be a whole number of 1 or more")
+    check_axes(replace(suite, sweeps=suite.compute), {**overrides, **({"strategy": strategies} if strategies else {})})
     sweeps = [
-        Sweep({"nodes": (nodes,), **each.axes, **own, "world_size": (size,)})
+        own
         for each in suite.compute
         for size in asked or each.axes.get("world_size", (1,))
-        for nodes, own in _by_nodes(strategies or each.axes.get("strategy", (DEFAULTS["strategy"],)), size, here)
+        for own in _by_nodes(each, strategies, size, here, asked is not None)
     ]
+    if not sweeps:
+        raise UsageError(
+            f"{', '.join(strategies or ())} needs a core or device for each rank, and here are {here}; give --set "
+            "world_size to measure it all the same"
+        )
     # However many nodes take part, one computes.
     others = replace(machine, nodes=max(max(each.axes["nodes"]) for each in sweeps), ranks_per_node=None)
     of_compute = replace(suite, sweeps=tuple(sweeps), others={})
     protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
-    plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0)
+    plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0, listed=asked is None)
     return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
 
 
-def _by_nodes(strategies: Sequence[str], ranks: int, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """On how many nodes so many ranks of which of the strategies compute."""
-    whole = tuple(each for each in strategies if entry_of(each).ranks_differ)
-    others = tuple(each for each in strategies if each not in whole)
-    if whole:
-        yield 1, {"strategy": whole}
-    if others:
-        yield fewest_nodes(ranks, most), {"strategy": others}
+def _by_nodes(
+    sweep: Sweep, strategies: Sequence[str] | None, ranks: int, most: int, asked: bool
+) -> Iterator[Sweep]:
+    """The sweep for so many ranks: of strategies whose ranks are alike on nodes of `most` ranks at most. Of the others
+    on one node, where each rank has a core or device of its own, or that is `asked` for, by a suite's `nodes` too."""
+    named = strategies or sweep.axes.get("strategy", (DEFAULTS["strategy"],))
+    whole = tuple(each for each in named if entry_of(each).ranks_differ)
+    alike = tuple(each for each in named if each not in whole)
+    for some in filter(None, (whole, alike)):
+        # What none of them has is not theirs.
+        axes = {
+            name: values
+            for name, values in sweep.axes.items()
+            if name not in OPTIONAL or any(name in entry_of(each).axes for each in some)
+        }
+        axes |= {"strategy": some, "world_size": (ranks,)}
+        if some is alike:
+            yield Sweep({"nodes": (fewest_nodes(ranks, most),), **axes})
+        elif asked or "nodes" in sweep.axes or ranks <= max(most, 2):
+            yield Sweep({**axes, "nodes": (1,)})
 
 
 def fewest_nodes(ranks: int, most: int) -> int:

@@ -39,8 +39,8 @@ NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 class Computed:
     """What the ranks of one node of `case`, `per_node` of them, compute alone: a step takes `step_s` in each launch
     that counts. `jitter` are their steps in units of that, each rank by itself. `peak_bytes` is what the rank that
-    holds most held. `program` is the first rank's; `others` are those of all other ranks, where they do something else,
-    as stages of a pipeline do."""
+    holds most held. `program` is the first rank's; `others` are those of all other ranks, where they differ. `cores` is
+    how many cores there were to compute on, None where a device does that."""
 
     case: Case
     program: Program
@@ -48,6 +48,7 @@ class Computed:
     jitter: Numbers
     peak_bytes: float
     others: tuple[Program, ...] = ()
+    cores: int | None = None
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -192,7 +193,8 @@ def _computed(results: Results, session: Session) -> list[Computed]:
         jitter = [_jitter(results, at, None if apart else each) for at, each in zip(ids, step_s, strict=True)]
         first, *others = (program.scaled(scale) for program in programs)
         peak = max((peaks.get(at, math.nan) for at in ids), default=math.nan)
-        found.append(Computed(case, first, step_s, np.concatenate(jitter), peak, tuple(others)))
+        cores = session.environment.get("cores") if case.device == "cpu" else None
+        found.append(Computed(case, first, step_s, np.concatenate(jitter), peak, tuple(others), cores))
     return found
 
 
@@ -202,6 +204,8 @@ def _jitter(results: Results, launch: int, step_s: float | None) -> Numbers:
     seconds, ranks = np.asarray(rows["value"], dtype=float), np.asarray(rows["rank"])
     if step_s is not None:
         return seconds / step_s
+    if not len(seconds):
+        return seconds
     found: Numbers = np.concatenate([(own := seconds[ranks == each]) / np.median(own) for each in np.unique(ranks)])
     return found
 

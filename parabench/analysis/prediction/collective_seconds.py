@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from parabench.collectives import is_backends, levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
+from parabench.strategies import entry_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Place:
             return cls(1, size)
         if call.is_message:
             return cls(2, 1) if first // here != (first + stride) // here else cls(1, 2)
+        if entry_of(case.strategy).ranks_differ:
+            # As of stages that share weights: there is no other group of the kind, which would send beside it.
+            there = Counter((first + at * stride) // here for at in range(size))
+            even = len(set(there.values())) == 1
+            return cls(len(there), size // len(there)) if even else cls(size, 1)
         # Where groups do not fill nodes evenly the one that is cut most is the slowest.
         inside = max(1, math.gcd(size * stride, here) // stride)
         if size % inside:
@@ -96,7 +103,7 @@ class CollectiveSeconds:
         return max(took, slowed * float(inside(size)[0]))
 
     def handling(self, call: Call, case: Case) -> float:
-        """How long a rank is busy with a call's messages, whatever its bytes and links: what it takes of the fewest
+        """How many seconds a rank is busy with a call's messages, whatever its bytes and links: what it takes of the fewest
         bytes that were measured, with every message within a node. The backend's own threads send the messages of the
         backend's algorithms: of these it is what 2 ranks take. 0 where that was not measured."""
         place, op = Place.of(call, case), _timed_as(call)

@@ -12,7 +12,7 @@ from typing import Any
 from parabench.analysis.environment.nodes import node_records
 from parabench.analysis.prediction.base import Base, Measured, base_of, work_of
 from parabench.analysis.prediction.predict import Prediction, Predictor
-from parabench.analysis.prediction.question import candidates, cases
+from parabench.analysis.prediction.question import candidates, cases, most_together
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.session import SessionData
 from parabench.errors import UsageError
@@ -56,7 +56,7 @@ class Outlook:
     def per_node(self) -> int:
         """How many ranks a node had at most."""
         trained = (each.case.world_size // each.case.nodes for each in self.trained)
-        return max(*(each.per_node for each in self.asked.computed), *trained)
+        return max(most_together(self.asked), *trained)
 
     @cached_property
     def tiers(self) -> frozenset[str]:
@@ -84,6 +84,15 @@ class Outlook:
 
     def fastest(self, world_size: int) -> Prediction | None:
         """The ranked case that is predicted to need the least time for a sample; None where none is predicted."""
+        if world_size not in self._fastest:
+            self._fastest[world_size] = self._found_fastest(world_size)
+        return self._fastest[world_size]
+
+    @cached_property
+    def _fastest(self) -> dict[int, Prediction | None]:
+        return {}
+
+    def _found_fastest(self, world_size: int) -> Prediction | None:
         here = self.ranks_per_node(world_size)
         if here is None:
             return None
@@ -200,7 +209,9 @@ def _model(case: Case) -> tuple[Any, ...]:
 
 
 def _key(case: Case) -> tuple[Any, ...]:
-    """What a rank computes, at whatever number of ranks."""
+    """What a rank computes, at whatever number of ranks; pipelines choose micro-batches by that."""
+    if "microbatches" in entry_of(case.strategy).axes:
+        case = replace(case, microbatches=None)
     return work_of(case)[1:]
 
 

@@ -198,8 +198,14 @@ class Predictor:
         cost, here, slower = costs.of(case.algorithm), case.world_size // case.nodes, work * late
         # What a call costs is no work that takes longer.
         called = [self._calling(program, case, cost / slower) for program in programs]
-        found = tasks(called, known.__getitem__, lambda call: several if _sent(call) else 1, here, slower)
-        spans = simulate(found.tasks, contention.compute)
+        try:
+            found = tasks(called, known.__getitem__, lambda call: several if _sent(call) else 1, here, slower)
+            spans = simulate(found.tasks, contention.compute)
+        except ValueError as why:
+            raise UsageError(
+                f"what the ranks of {case.label} were seen to call does not fit together: {why}; measure it again: "
+                f"parabench run foresight --out FOLDER {' '.join(_asked(case))}"
+            ) from None
         tiers = {at: Place.of(call, case).tier for at, call in found.calls.items()}
         parts = parts_of(found.tasks, spans, tiers, ranks=len(programs))
         return _Step(
@@ -284,7 +290,7 @@ class Predictor:
     def _trained(self) -> dict[Case, int]:
         """The trainings that tell what calls cost, and how many each makes."""
         return {
-            each.case: len(self._program(each.case, computed).calls)
+            each.case: max(len(program.calls) for program in self._programs(each.case, computed))
             for each, computed in self.judges
             if each.case.nodes == 1
         }
@@ -358,6 +364,8 @@ class Predictor:
             here = ranks_in_words(case.world_size // case.nodes, 1)
             notes.append(f"{here} on a node, and what they compute was measured with {computed.per_node}")
         ranks = computed.case.world_size
+        if computed.others and computed.cores and ranks * case.threads > computed.cores:
+            notes.append(f"its {ranks} ranks were measured together on {computed.cores} cores, which slows them down")
         if (
             not computed.others
             and computed.program.gradients == ()

@@ -170,7 +170,7 @@ class Times(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step as tasks, and what those of them call that no rank computes."""
+    """A step as tasks, and by its place the call of each that communicates."""
 
     tasks: list[Task]
     calls: dict[int, Call]
@@ -186,12 +186,15 @@ def tasks(
     """The step as tasks, with what its collectives take: of one program that every rank has, or of each rank's own,
     whose work takes `slower` times as long. The name of a task is the part of the step that it is in, of a collective
     its operation. Of some collectives a group has several `at_once`. Messages share the ends of ranks within a node of
-    `ranks_per_node`, and nodes' links between."""
+    `ranks_per_node`, and nodes' links between. Raises ValueError for a message that only one rank calls."""
     drafts: list[_Draft] = []
     # A call that several ranks make is one task.
     together: dict[Hashable, int] = {}
     for rank, program in enumerate(programs):
         _drafted(rank, program, times, at_once, slower, drafts, together if len(programs) > 1 else None)
+    for each in drafts:
+        if len(programs) > 1 and each.call is not None and each.call.is_message and len(each.lanes) != 2:
+            raise ValueError(f"one end of a message {each.lanes[0].what} is missing")
     return Step(
         [each.task(ranks_per_node) for each in drafts],
         {at: each.call for at, each in enumerate(drafts) if each.call is not None},

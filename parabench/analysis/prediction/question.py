@@ -12,6 +12,7 @@ from parabench.analysis.prediction.base import MEASURED_APART, Base
 from parabench.collectives import canonical, levels_of
 from parabench.errors import UsageError
 from parabench.plan.case import Case
+from parabench.plan.pipeline_schedule import automatic
 from parabench.plan.suite import with_global_batch
 from parabench.plan.validate import check_names
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
@@ -92,8 +93,10 @@ def _pattern(of: Sequence[Case], chosen: Mapping[str, Any], world_size: int) -> 
 
 
 def most_together(base: Base) -> int:
-    """How many ranks of a node computed at the same time, at most."""
-    return max(each.per_node for each in base.computed)
+    """How many ranks of a node computed at the same time, at most. Of strategies whose ranks differ all compute on one
+    machine, whatever nodes they are for: these count only where there is nothing else."""
+    alike = [each.per_node for each in base.computed if not entry_of(each.case.strategy).ranks_differ]
+    return max(alike or (each.per_node for each in base.computed))
 
 
 def nodes_filled(world_size: int, ranks_per_node: int) -> int:
@@ -139,6 +142,10 @@ def _case(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) ->
             f"global_batch {case.global_batch} does not divide among the {case.data_ranks} ranks of "
             f"{case.strategy}; give a multiple"
         )
+    if "microbatches" in entry_of(case.strategy).axes and "microbatches" not in values:
+        # What was chosen by the number of ranks is chosen anew.
+        if like.microbatches == automatic(like.schedule, like.world_size, like.global_batch):
+            case = replace(case, microbatches=automatic(case.schedule, case.world_size, case.global_batch))
     algorithm = canonical(case.algorithm)
     groups = world_size // nodes if levels_of(algorithm) or "ranks_per_node" in entry_of(case.strategy).axes else None
     case = replace(case, algorithm=algorithm, ranks_per_node=groups)

@@ -90,7 +90,7 @@ def _table(of: Outlook, rows: Sequence[Prediction], *, closed: bool) -> Table:
         rows,
         closed=closed,
         note="A step is what ranks compute, wait for the slowest of them, and communicate in a node and between nodes "
-        "with nothing to hide it; a bubble is a wait for other stages. Same rate and line in log2 are naive forecasts: "
+        "with nothing to hide it; a bubble is a wait for other ranks. Same rate and line in log2 are naive forecasts: "
         "each rank as fast as at the most ranks measured, or on a line of its rate in the logarithm of the ranks.",
     )
 
