@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from fake_base import of_ranks
+from fake_base import base, computed, of_ranks
 from parabench.analysis.prediction.base import work_of
 from parabench.analysis.prediction.collective_seconds import Place
 from parabench.analysis.prediction.program import Call, Group
+from parabench.analysis.prediction.question import most_together
 from parabench.plan.case import Case
 from parabench.session.request import fewest_nodes
 
@@ -55,6 +56,19 @@ def test_where_ranks_of_a_group_are(group: Group, ranks: int, nodes: int, place:
 )
 def test_where_both_ends_of_a_message_are(group: Group, nodes: int, place: Place) -> None:
     assert Place.of(Call("send", 8, group), of_ranks(8, nodes=nodes)) == place
+
+
+@pytest.mark.parametrize("group", [Group(2, 3), Group(2, 1, 1)])
+def test_stages_that_share_weights_have_the_link_for_themselves(group: Group) -> None:
+    case = replace(of_ranks(4, nodes=2), strategy="pp", schedule="1f1b", microbatches=8, global_batch=8)
+    assert Place.of(Call("all_reduce", 8, group), case) == Place(2, 1)
+
+
+def test_how_many_ranks_a_node_has_is_told_by_those_that_are_alike() -> None:
+    """All ranks of a pipeline are measured on one machine, however many nodes they are for."""
+    pipeline = computed(replace(of_ranks(4), strategy="pp", schedule="1f1b", microbatches=4))
+    assert most_together(base(computed=(computed(), pipeline))) == 2
+    assert most_together(base(computed=(pipeline,))) == 4
 
 
 def test_ranks_of_one_node_are_on_it_however_far_apart() -> None:

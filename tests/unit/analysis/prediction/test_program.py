@@ -164,6 +164,12 @@ def test_what_stages_call_together_begins_when_the_last_of_them_calls() -> None:
     assert (parts.step_s, parts.compute_s, parts.bubble_s) == (10.0, 10.0, 0.0)
 
 
+def test_a_message_has_two_ends() -> None:
+    alone = [program_of([["part", "forward"], message("send", 0, 1)], 2), program_of([["part", "forward"]], 2)]
+    with pytest.raises(ValueError, match="one end of a message from 0 to 1 is missing"):
+        tasks(alone, lambda _: Times(1.0, 1.0))
+
+
 def test_messages_that_come_at_once_share_the_link() -> None:
     """Three workers, each on a node of its own, send their gradients to the server at the same time."""
     server = program_of([["part", "optimizer"], *(message("recv", rank, 0) for rank in (1, 2, 3)),
