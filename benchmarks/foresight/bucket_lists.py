@@ -154,8 +154,21 @@ def _starts(sizes: Sequence[int], cap: float) -> tuple[int, ...]:
 
 def collectives() -> Session:
     """All-reduces of two nodes, of small messages too: a list is a trade of many against large ones."""
-    words = ["collectives", "--world-size", "2", "--algorithm", ",".join(ALGORITHMS), "--op", "all_reduce", "--min", "4KiB"]
-    words += ["--max", "16MiB", "--launches", "2", "--batches", "5", "--iterations", "4", "--warmup", "2"]
+    words = ["collectives", "--world-size", "2", "--algorithm", ",".join(ALGORITHMS), "--op", "all_reduce"]
+    words += [
+        "--min",
+        "4KiB",
+        "--max",
+        "16MiB",
+        "--launches",
+        "2",
+        "--batches",
+        "5",
+        "--iterations",
+        "4",
+        "--warmup",
+        "2",
+    ]
     return Session(f"collectives-{PAIR}", PAIR, tuple(words))
 
 
@@ -164,9 +177,10 @@ def base(model: str) -> list[Session]:
     common = {"model": f"{MODULE}:{model}", "warmup": 2, "launches": 2}
     ddp = {"strategy": "ddp", "batch_per_rank": 1}
     single = {"strategy": "single", "batch_per_rank": 1}
+    pairs = ddp | {"algorithm": ALGORITHMS, "bucket_mib": (None, 1)}
     return [
         trainings(f"{model}-1x1", ALONE, [single], [ddp | {"world_size": 2}], steps=12, instrumented=4, **common),
-        trainings(f"{model}-{PAIR}", PAIR, [ddp | {"algorithm": ALGORITHMS, "bucket_mib": (None, 1)}], steps=12, instrumented=0, **common),
+        trainings(f"{model}-{PAIR}", PAIR, [pairs], steps=12, instrumented=0, **common),
     ]
 
 
@@ -221,15 +235,16 @@ def rows_of(of: Comparison) -> Iterator[tuple[str, ...]]:
     for each in (of.listed, *sorted(of.singles, key=lambda each: each.predicted_s), of.default):
         what = ["the list"] * (each is of.listed) + ["best single cap"] * (each is of.best_single)
         what += ["lacked cores"] * (not each.counts)
-        yield of.model, of.algorithm, each.name, f"{each.predicted_s * 1e3:.1f}", f"{each.measured_s * 1e3:.1f}", ", ".join(what)
+        times = (f"{seconds * 1e3:.1f}" for seconds in (each.predicted_s, each.measured_s))
+        yield of.model, of.algorithm, each.name, *times, ", ".join(what)
 
 
 def said(of: Comparison) -> str:
     """The comparison in a line."""
     ratio, low, high = of.ratio
     return (
-        f"{of.model} by {of.algorithm}: the list takes {ratio:.3f} times as long as the best single cap (90 % interval {low:.3f} to "
-        f"{high:.3f}, {len(of.listed.launches_s)} launches), predicted {1 / of.bound:.3f}; {of.verdict}"
+        f"{of.model} by {of.algorithm}: the list takes {ratio:.3f} times as long as the best single cap (90 % interval "
+        f"{low:.3f} to {high:.3f}, {len(of.listed.launches_s)} launches), predicted {1 / of.bound:.3f}; {of.verdict}"
     )
 
 

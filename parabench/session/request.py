@@ -256,7 +256,8 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
 
     Unless the suite says how many nodes there are, a case of more ranks than this machine has devices, or cores, is one
-    of several nodes like it, of which the ranks of one are measured. Of a strategy whose ranks differ all are, on this machine.
+    of several nodes like it, of which the ranks of one are measured. Of a strategy whose ranks differ all are, on this
+    machine.
     """
     overrides = parse_axes(request.axes)
     asked, strategies = overrides.pop("world_size", None), overrides.pop("strategy", None)
@@ -285,9 +286,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
 
 
-def _by_nodes(
-    sweep: Sweep, strategies: Sequence[str] | None, ranks: int, most: int, asked: bool
-) -> Iterator[Sweep]:
+def _by_nodes(sweep: Sweep, strategies: Sequence[str] | None, ranks: int, most: int, asked: bool) -> Iterator[Sweep]:
     """The sweep for so many ranks: of strategies whose ranks are alike on nodes of `most` ranks at most. Of the others
     on one node, where each rank has a core or device of its own, or that is `asked` for, by a suite's `nodes` too."""
     named = strategies or sweep.axes.get("strategy", (DEFAULTS["strategy"],))

@@ -171,9 +171,7 @@ class Outlook:
 def outlooks(seen: SessionData) -> list[Outlook]:
     """One for each model of a session of trainings of which its store tells what ranks compute alone, in the order of
     its cases; for `SessionData.once`."""
-    trained = [
-        Measured(case, seen.step_times[name]) for name, case in seen.planned.items() if name in seen.step_times
-    ]
+    trained = [Measured(case, seen.step_times[name]) for name, case in seen.planned.items() if name in seen.step_times]
     groups: dict[tuple[Any, ...], list[Measured]] = {}
     for each in trained:
         groups.setdefault(_model(each.case), []).append(each)

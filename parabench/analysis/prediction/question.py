@@ -142,10 +142,10 @@ def _case(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) ->
             f"global_batch {case.global_batch} does not divide among the {case.data_ranks} ranks of "
             f"{case.strategy}; give a multiple"
         )
-    if "microbatches" in entry_of(case.strategy).axes and "microbatches" not in values:
+    has = "microbatches" in entry_of(case.strategy).axes and "microbatches" not in values
+    if has and like.microbatches == automatic(like.schedule, like.world_size, like.global_batch):
         # What was chosen by the number of ranks is chosen anew.
-        if like.microbatches == automatic(like.schedule, like.world_size, like.global_batch):
-            case = replace(case, microbatches=automatic(case.schedule, case.world_size, case.global_batch))
+        case = replace(case, microbatches=automatic(case.schedule, case.world_size, case.global_batch))
     algorithm = canonical(case.algorithm)
     groups = world_size // nodes if levels_of(algorithm) or "ranks_per_node" in entry_of(case.strategy).axes else None
     case = replace(case, algorithm=algorithm, ranks_per_node=groups)
