@@ -30,13 +30,13 @@ class Layers:
 
 
 # In the order of forward; gradients are ready from the last to the first.
-# 2 MiB are ready while 30 ms pass, then 14 MiB at once.
+# 1 MiB is ready while 20 ms pass, then 7 MiB at once.
 HEAVY_BACK = (
-    *(Layers((256, 256), 0.0001, 0.0002) for _ in range(28)),
-    *(Layers((128,), 0.0004, 0.0018) for _ in range(16)),
+    *(Layers((256,), 0.0001, 0.0001) for _ in range(28)),
+    *(Layers((64,), 0.0005, 0.0012) for _ in range(16)),
 )
 # The same with an embedding whose gradient is ready last of all.
-EMBEDDING_FRONT = (Layers((4096,), 0.0002, 0.0005), *HEAVY_BACK[8:])
+EMBEDDING_FRONT = (Layers((2048,), 0.0002, 0.0005), *HEAVY_BACK[8:])
 # As a GPT of 128 features and 8192 tokens: an embedding, blocks of four matrices, and a head that is not tied to it.
 GPT = (
     Layers((4096,), 0.0005, 0.001),

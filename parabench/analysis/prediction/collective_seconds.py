@@ -104,8 +104,8 @@ class CollectiveSeconds:
 
     def handling(self, call: Call, case: Case) -> float:
         """How many seconds a rank is busy with a call's messages, whatever its bytes and links: what it takes of the
-        fewest bytes that were measured, with every message within a node. The backend's own threads send the messages of the
-        backend's algorithms: of these it is what 2 ranks take. 0 where that was not measured."""
+        fewest bytes that were measured, with every message within a node. The backend's own threads send the messages
+        of the backend's algorithms: of these it is what 2 ranks take. 0 where that was not measured."""
         place, op = Place.of(call, case), _timed_as(call)
         key = op, case.algorithm, place
         if key not in self._handled:
