@@ -214,6 +214,13 @@ def shared(folder: Path) -> Iterator[tuple[Case, tuple[float, ...]]]:
         yield seen.planned[str(name)], tuple(table.dropna()[name].tolist())
 
 
+TITLE = """# Lists of bucket caps against single caps
+
+`python -m benchmarks.foresight.bucket_lists OUT --table FILE` (part of `make foresight`) writes this page: DDP on two
+nodes of a rank each, over 1 Gbit/s, by gloo's own all-reduce and by parabench's ring, in turns within shared launches
+on two cores. The models are those of `benchmarks/foresight/unlike_models.py`.
+
+"""
 HEAD = ("model", "algorithm", "caps, MiB", "predicted, ms", "measured, ms", "")
 
 
@@ -262,7 +269,7 @@ def main() -> None:
             print("  ".join(row))
         print(said(each))
     if asked.table:
-        asked.table.write_text(markdown(found))
+        asked.table.write_text(TITLE + markdown(found))
     sys.exit(0 if len(found) == len(pairs) else 1)
 
 
