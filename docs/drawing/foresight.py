@@ -70,7 +70,7 @@ class Point(NamedTuple):
 
 
 SIDE, MARGIN = 520, 64
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def held_out(points: Sequence[Point]) -> str:
