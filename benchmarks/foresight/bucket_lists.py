@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.foresight.machines import STORE, Machine, Session, trainings
+from benchmarks.foresight.markdown import table
 from benchmarks.foresight.truth import finished
 from benchmarks.hosts import NoNodes
 from parabench.analysis.prediction.base import base_of
@@ -180,7 +181,6 @@ def in_turns(model: str, algorithm: str, caps: Sequence[Cap]) -> Session:
 
 def compared(out: Path, model: str, algorithm: str) -> Comparison | None:
     """Measure what is missing of a model, and compare; None where a session failed."""
-    # What ranks compute comes first: it says of which backend collectives count.
     sessions = [*base(model), collectives()]
     if not all(finished(KIND, each, out / KIND / each.name) for each in sessions):
         return None
@@ -209,9 +209,10 @@ def compared(out: Path, model: str, algorithm: str) -> Comparison | None:
 def shared(folder: Path) -> Iterator[tuple[Case, tuple[float, ...]]]:
     """Each case of the newest session in a folder, with its step in each launch that all cases shared to their end."""
     seen = session_data(load(folder / STORE))
-    table = seen.timed[seen.timed["in_turns"]].pivot(index="shared_launch", columns="case_id", values="launch_step_s")
-    for name in table.columns:
-        yield seen.planned[str(name)], tuple(table.dropna()[name].tolist())
+    turns = seen.timed[seen.timed["in_turns"]]
+    whole = turns.pivot(index="shared_launch", columns="case_id", values="launch_step_s").dropna()
+    for name in whole.columns:
+        yield seen.planned[str(name)], tuple(whole[name].tolist())
 
 
 TITLE = """# Lists of bucket caps against single caps
@@ -244,9 +245,8 @@ def said(of: Comparison) -> str:
 
 def markdown(comparisons: Sequence[Comparison]) -> str:
     """All of it, as the docs have it."""
-    rows = [HEAD, tuple("---" for _ in HEAD), *(row for each in comparisons for row in rows_of(each))]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    return table + "\n" + "".join(f"- {said(each)}\n" for each in comparisons)
+    rows = (row for each in comparisons for row in rows_of(each))
+    return table((HEAD, *rows)) + "\n" + "".join(f"- {said(each)}\n" for each in comparisons)
 
 
 def main() -> None:

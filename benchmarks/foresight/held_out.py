@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.foresight.machines import DONE, STORE, Machine
+from benchmarks.foresight.markdown import table
 from benchmarks.foresight.measured import measured
 from benchmarks.foresight.sessions import TOGETHER, held
 from docs.drawing.foresight import Point
@@ -205,8 +206,7 @@ def main() -> None:
         ]
         asked.figure.write_text(held_out_picture(points))
     if asked.table:
-        rows = [HEAD, tuple("---" for _ in HEAD), *map(line, found)]
-        asked.table.write_text("".join(f"| {' | '.join(row)} |\n" for row in rows))
+        asked.table.write_text(table((HEAD, *map(line, found))))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from benchmarks.foresight import markdown
 from benchmarks.foresight.published_facts import RING_LATENCIES, Machine, Table
 from benchmarks.foresight.published_forecasts import HEAD, Forecast, line, summary
 from benchmarks.foresight.published_steps import BESIDE, compute_s, step_s
@@ -51,18 +52,13 @@ def page(found: Sequence[Sequence[Forecast]]) -> str:
         INTRODUCTION,
         "## Summary\n\n" + "".join(f"- {said}\n" for said in summary(everything)),
         SHORT,
-        "## Links\n\n" + _table(_machines(list(machines.values()))) + f"\nLatencies: {RING_LATENCIES}.\n",
+        "## Links\n\n" + markdown.table(_machines(list(machines.values()))) + f"\nLatencies: {RING_LATENCIES}.\n",
         "## Tables\n\nAll of these sources that have the same microbatch at several numbers of GPUs and do not\n"
         f"accumulate gradients, but for: {LEFT_OUT}.\n",
         *(_of(table) for table in found),
         _bert(),
     ]
     return "\n".join(parts)
-
-
-def _table(rows: Iterator[tuple[str, ...]]) -> str:
-    head = next(rows)
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, tuple("---" for _ in head), *rows))
 
 
 def _machines(machines: Sequence[Machine]) -> Iterator[tuple[str, ...]]:
@@ -76,7 +72,7 @@ def _of(found: Sequence[Forecast]) -> str:
     said = [f"Source: {table.source}. {_what(table)}"]
     if table.assumed:
         said.append(f"Assumed: {'; '.join(table.assumed)}.")
-    return f"### {table.name}\n\n{' '.join(said)}\n\n{_table(iter((HEAD, *map(line, found))))}"
+    return f"### {table.name}\n\n{' '.join(said)}\n\n{markdown.table((HEAD, *map(line, found)))}"
 
 
 def _what(table: Table) -> str:
@@ -103,4 +99,4 @@ the same rate is 37.5 % off. What of the source could be read here tells neither
 this is no prediction and counts in no summary: what 16 GPUs would do, with BERT base in float32, 8 V100 a machine, and
 a network of a machine that carries 96 % of so much.
 
-{_table(rates())}"""
+{markdown.table(rates())}"""

@@ -1,0 +1,11 @@
+"""Tables of the pages that are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> str:
+    """Rows of cells, the head first, as a Markdown table."""
+    head, *others = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, tuple("---" for _ in head), *others))
