@@ -31,9 +31,17 @@ INTERFACE, BRIDGE = "pb0", "bridge"
 # How fast TCP sends must not depend on this machine's setting; every kernel has this one.
 CONGESTION = "reno"
 
-# tbf lets through so much at once, more than the largest segment that TCP hands it, and queues what waits so long.
-BURST = "128kb"
+# tbf lets through at once what an idle link would have carried in so long, which no real link does: more would make
+# small messages free, and less would cost rate wherever the kernel's timer is late. What waits, it queues so long.
+BURST_S, LEAST_BURST = 400e-6, 8192
 QUEUE = "100ms"
+
+# A third of what passes at once is the most that TCP hands it in one segment.
+SEGMENTS = 3
+LARGEST_SEGMENT = 65536
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 
 # A link carries packets shortly after it is set up, once the kernel has told both ends.
 UP_S, UP_POLL_S = 10.0, 0.005
@@ -113,13 +121,16 @@ class Host:
             self._wait_until_up()
 
     def limit(self, rate: str | None) -> None:
-        """Let the link carry `rate` (as `tc` takes it, such as "1gbit") each way from now on; None: as fast as it can.
+        """Let the link carry `rate` (in kbit, mbit or gbit: "1gbit") each way from now on; None: as fast as it can.
 
         Headers count: of 1514 bytes on the link TCP has 1448 of payload.
         """
-        shape = ("noqueue",) if rate is None else ("tbf", "rate", rate, "burst", BURST, "latency", QUEUE)
+        burst = 0 if rate is None else _burst(rate)
+        shape = ("noqueue",) if rate is None else ("tbf", "rate", rate, "burst", str(burst), "latency", QUEUE)
+        segment = LARGEST_SEGMENT if rate is None else min(LARGEST_SEGMENT, burst // SEGMENTS)
         for namespace, device in ((self.namespace, self.interface), (self.bridge, self.name)):
             _do("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shape)
+            _do("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(segment))
 
     def _wait_until_up(self) -> None:
         until = time.monotonic() + UP_S
@@ -170,6 +181,12 @@ def hosts(count: int, rates: str | Sequence[str | None] | None = None) -> Iterat
                     process.kill()
         for namespace in (*(host.namespace for host in made), bridge):
             _remove(namespace)
+
+
+def _burst(rate: str) -> int:
+    """How many bytes pass at once; of what is no rate anything, for `tc` says so."""
+    read = _RATE.fullmatch(rate)
+    return max(LEAST_BURST, round(float(read[1]) * _UNITS[read[2]] / 8 * BURST_S)) if read else LEAST_BURST
 
 
 def _join(host: Host) -> None:
