@@ -163,10 +163,12 @@ def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequ
 
 
 class Times(NamedTuple):
-    """How many seconds a collective takes, and while one of its ranks computes."""
+    """How many seconds a collective takes, and while one of its ranks computes. Of a group that begins the next
+    collective while one travels the first `ahead_s` of them pass meanwhile."""
 
     alone_s: float
     beside_s: float
+    ahead_s: float = 0.0
 
 
 class Step(NamedTuple):
@@ -256,8 +258,15 @@ def _drafted(
             if at is None:
                 took = times(call)
                 slowed = took.beside_s / took.alone_s if took.alone_s else 1.0
+                begun = list[int]()
+                if took.ahead_s and together is None:
+                    # What then travels shares the way with nothing else of the group.
+                    begun = [len(drafts)]
+                    drafts.append(_Draft(call.op, [lane], took.ahead_s, [*before, *after], slowed))
                 at = len(drafts)
-                drafts.append(_Draft(call.op, [], took.alone_s, [], slowed, call))
+                drafts.append(_Draft(call.op, [], took.alone_s - took.ahead_s * bool(begun), begun, slowed, call))
+                if begun:
+                    drafts[at].lanes.append(Lane(rank, _queue(call, None)))
                 if together is not None:
                     together[key] = at
             drafts[at].lanes.append(lane)
@@ -271,8 +280,10 @@ def _drafted(
     drafts.append(_Draft(part, [compute], 0.0, after + unseen))
 
 
-def _queue(call: Call, number: int) -> str:
+def _queue(call: Call, number: int | None) -> str:
+    """A queue of the call's group by its number, or the way that all of them share."""
     size, stride, first = call.group
     if call.is_message:
         return f"from {first} to {first + stride}"
-    return f"{size} ranks, {stride} apart, from {first}, queue {number}"
+    what = "way" if number is None else f"queue {number}"
+    return f"{size} ranks, {stride} apart, from {first}, {what}"

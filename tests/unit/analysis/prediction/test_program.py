@@ -43,6 +43,23 @@ def test_ddp_reduces_beside_backward_and_waits_at_its_end() -> None:
     assert step_s(program_of(events, 2), 5.0) == 13.0
 
 
+def test_of_two_at_once_one_begins_while_the_other_travels() -> None:
+    events = [
+        ["part", "backward"], ["work", 1.0], *(call("all_reduce", 8) for _ in range(3)), ["work", 1.0],
+        ["part", "optimizer"], ["work", 2.0],
+    ]  # fmt: skip
+
+    def end_s(ahead_s: float, at_once: int) -> float:
+        found = tasks([program_of(events, 2)], lambda _: Times(3.0, 3.0, ahead_s), lambda _: at_once)
+        assert len(found.calls) == 3
+        return simulate(found.tasks)[-1].end
+
+    # All are called at 1, and two begin: they travel from 2 to 4 and 6. The third begins at 4, and travels from 6 to 8.
+    assert end_s(1.0, 2) == 10.0
+    # One begins where the other has ended: at 1, 4, 7.
+    assert end_s(1.0, 1) == end_s(0.0, 1) == 12.0
+
+
 def test_what_a_call_costs_its_rank_comes_before_it_and_is_work() -> None:
     events = [
         ["part", "backward"], ["work", 1.0], call("all_reduce", 8), call("all_reduce", 16),
