@@ -70,18 +70,16 @@ def reduced(gradients: Sequence[Gradient], caps: Sequence[int], seconds: Seconds
     return Buckets(tuple(sizes), end)
 
 
-def best(
-    gradients: Sequence[Gradient], seconds: SecondsOf, slack: float = 0.0, ahead_s: float = 0.0
-) -> Buckets:
+def best(gradients: Sequence[Gradient], seconds: SecondsOf, slack: float = 0.0, ahead_s: float = 0.0) -> Buckets:
     """The buckets with which the last is reduced first, of all ways to cut `gradients`, by readiness, into buckets; of
     those that need no more than `slack`, a fraction, more than that the ones of the fewest buckets. The first `ahead_s`
     of each pass while the one before is reduced.
 
     Dynamic programming: where the first gradients are reduced at time e, those up to the next cut are at max(e, the
-    last of them is ready + ahead_s) + what their bytes take - ahead_s, which no later e makes earlier. So of the ways to reduce the first
-    gradients in so many buckets only the earliest counts (the idea is that of merged gradients: S. Shi, X. Chu and
-    B. Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms", INFOCOM 2019). Raises
-    ValueError for no gradient.
+    last of them is ready + ahead_s) + what their bytes take - ahead_s, which no later e makes earlier. So of the ways to
+    reduce the first gradients in so many buckets only the earliest counts (the idea is that of merged gradients: S. Shi,
+    X. Chu and B. Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms", INFOCOM 2019).
+    Raises ValueError for no gradient.
     """
     if not gradients:
         raise ValueError("there is no gradient to reduce")

@@ -170,7 +170,7 @@ class Predictor:
 
     def work(self, case: Case, computed: Computed) -> float:
         """How many times as long a rank of the case computes as one that was alone."""
-        return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case.world_size)
+        return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case)
 
     def travels(self, call: Call, case: Case) -> Times:
         """How long a collective of the case takes, with what the call costs the rank."""
@@ -199,7 +199,7 @@ class Predictor:
         travel: float = 1.0,
     ) -> _Step:
         programs = self._programs(case, computed)
-        late = self._slowest(computed, case.world_size)
+        late = self._slowest(computed, case)
         several = AT_ONCE if _has_two_threads(case) else 1
         every = dict.fromkeys(call for program in programs for call in program.calls)
         known = {call: self._times(call, case, contention, travel) for call in every}
@@ -224,11 +224,12 @@ class Predictor:
         """The program with what its calls cost."""
         return program.calling(lambda call: cost * self.collectives.handling(call, case)) if cost else program
 
-    def _slowest(self, computed: Computed, ranks: int) -> float:
+    def _slowest(self, computed: Computed, case: Case) -> float:
         """`slowest`, looked up once."""
-        key = id(computed), ranks
+        key = id(computed), case.world_size
         if key not in self._late:
-            self._late[key] = slowest(computed, ranks)
+            segments = () if computed.others else computed.program.among(case.world_size).segments
+            self._late[key] = slowest(computed, case.world_size, segments)
         return self._late[key]
 
     @cached_property

@@ -29,6 +29,18 @@ DEFAULT_CAPS = (MIB, 25 * MIB)
 SEND, RECV = "send", "recv"
 
 
+# What a rank computes between a collective and waiting for it, as a share of what it computed before, that still leaves
+# it waiting for the slowest of the group.
+BLOCKING = 0.1
+
+
+class Segment(NamedTuple):
+    """What a rank computes, in seconds, between two moments at which so many `ranks` wait for one another."""
+
+    seconds: float
+    ranks: int
+
+
 class Group(NamedTuple):
     """Ranks that call together: how many, how far apart they are numbered, and which is the first. Of a message the
     first sends, and may have the higher number."""
@@ -137,6 +149,27 @@ class Program:
         return replace(self, events=(*self.events[:first], *events, *after))
 
     @property
+    def segments(self) -> list[Segment]:
+        """The step between collectives that a rank waits for at once; none where there is no such. What comes after the
+        last goes on in the next step before its first."""
+        found: list[Segment] = []
+        called: list[tuple[int, float]] = []
+        since = 0.0
+        for event in self.events:
+            since += event.seconds
+            if event.call is not None:
+                called.append((event.call.group.size, since))
+            elif event.kind == WAIT_FOR:
+                ranks, before = called[event.waits]
+                if before > 0 and since - before <= BLOCKING * before:
+                    found.append(Segment(since, ranks))
+                    called = [(of, -1.0) for of, _ in called]
+                    since = 0.0
+        if found:
+            found[0] = found[0]._replace(seconds=found[0].seconds + since)
+        return found
+
+    @property
     def calls(self) -> list[Call]:
         """The collectives of the step, in order."""
         return [event.call for event in self.events if event.call is not None]
@@ -163,8 +196,8 @@ def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequ
 
 
 class Times(NamedTuple):
-    """How many seconds a collective takes, and while one of its ranks computes. Of a group that begins the next
-    collective while one travels the first `ahead_s` of them pass meanwhile."""
+    """How many seconds a collective takes alone, and while one of its ranks computes. Where its group begins the next
+    collective while one travels, the first `ahead_s` pass meanwhile."""
 
     alone_s: float
     beside_s: float
@@ -172,7 +205,8 @@ class Times(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step as tasks, and by its place the call of each that communicates."""
+    """A step as tasks, and by its place the call of each that communicates: of a call that begins while another travels
+    two of them."""
 
     tasks: list[Task]
     calls: dict[int, Call]
@@ -258,15 +292,14 @@ def _drafted(
             if at is None:
                 took = times(call)
                 slowed = took.beside_s / took.alone_s if took.alone_s else 1.0
-                begun = list[int]()
+                travels_s, lanes, begun = took.alone_s, list[Lane](), list[int]()
                 if took.ahead_s and together is None:
-                    # What then travels shares the way with nothing else of the group.
+                    # Another of the group may travel meanwhile; then none does.
                     begun = [len(drafts)]
-                    drafts.append(_Draft(call.op, [lane], took.ahead_s, [*before, *after], slowed))
+                    drafts.append(_Draft(call.op, [lane], took.ahead_s, [*before, *after], slowed, call))
+                    travels_s, lanes = travels_s - took.ahead_s, [Lane(rank, _queue(call, None))]
                 at = len(drafts)
-                drafts.append(_Draft(call.op, [], took.alone_s - took.ahead_s * bool(begun), begun, slowed, call))
-                if begun:
-                    drafts[at].lanes.append(Lane(rank, _queue(call, None)))
+                drafts.append(_Draft(call.op, lanes, travels_s, begun, slowed, call))
                 if together is not None:
                     together[key] = at
             drafts[at].lanes.append(lane)

@@ -12,7 +12,7 @@ from parabench.analysis.text import format
 from parabench.analysis.text.outlook import outlook_lines, outlooks_of
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.prediction import prediction_panel
-from parabench.report.spec import DASH, WORDED, Column, Section, Table, table_of
+from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
 # Of cases that nothing is predicted of, with the reason.
 MOST_REFUSED = 5
