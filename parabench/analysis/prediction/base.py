@@ -38,9 +38,10 @@ NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What the ranks of one node of `case`, `per_node` of them, compute alone: a step takes `step_s` in each launch
-    that counts. `jitter` are their steps in units of that, each rank by itself, and `own_jitter` in units of the
-    median of the rank and launch. `peak_bytes` is what the rank that holds most held. `program` is the first rank's; `others` are those of all other ranks, where they differ. `cores` is
-    how many cores there were to compute on, None where a device does that."""
+    that counts. `jitter` are their steps in units of that, each rank by itself, and `own_jitter` in units of the median
+    of that rank in that launch. `peak_bytes` is what the rank that holds most held. `program` is the first rank's;
+    `others` are those of all other ranks, where they differ. `cores` is how many cores there were to compute on, None
+    where a device does that."""
 
     case: Case
     program: Program
@@ -254,14 +255,12 @@ def slowest(computed: Computed, ranks: int, segments: Sequence[Segment] = ()) ->
     late = of(ranks)
     if segments and len(computed.own_jitter):
         whole_s = sum(each.seconds for each in segments)
-        each_waits = sum(
-            math.sqrt(each.seconds / whole_s) * _slowest_over_mean(computed, each.ranks) for each in segments
-        )
-        late += max(0.0, each_waits - _slowest_over_mean(computed, ranks))
+        each_waits = sum(math.sqrt(each.seconds / whole_s) * _over_mean(computed, each.ranks) for each in segments)
+        late += max(0.0, each_waits - _over_mean(computed, ranks))
     return max(1.0, late / of(computed.per_node))
 
 
-def _slowest_over_mean(computed: Computed, ranks: int) -> float:
+def _over_mean(computed: Computed, ranks: int) -> float:
     """By how much the slowest of so many ranks' steps is expected to exceed the mean, as a fraction of a step."""
     steps = np.sort(computed.own_jitter)
     # The largest of n draws is at most the i-th of m sorted ones with probability (i / m)^n.

@@ -58,36 +58,33 @@ def assigned(sizes: Sequence[int], caps: Sequence[int]) -> list[list[int]]:
     return buckets
 
 
-def reduced(gradients: Sequence[Gradient], caps: Sequence[int], seconds: SecondsOf, ahead_s: float = 0.0) -> Buckets:
-    """The buckets that DDP makes of `gradients`, by readiness, with these caps in bytes, reduced one after another, but
-    for the first `ahead_s` of each, which pass while the one before is reduced."""
+def reduced(gradients: Sequence[Gradient], caps: Sequence[int], seconds: SecondsOf) -> Buckets:
+    """The buckets that DDP makes of `gradients`, by readiness, with these caps in bytes, reduced one after another."""
     groups = assigned([each.bytes for each in gradients], caps)
     sizes = [sum(gradients[at].bytes for at in group) for group in groups]
     end = 0.0
     for group, took in zip(groups, seconds(np.array(sizes, dtype=float)).tolist(), strict=True):
-        begun = min(ahead_s, took)
-        end = max(end, max(gradients[at].ready_s for at in group) + begun) + took - begun
+        end = max(end, max(gradients[at].ready_s for at in group)) + took
     return Buckets(tuple(sizes), end)
 
 
-def best(gradients: Sequence[Gradient], seconds: SecondsOf, slack: float = 0.0, ahead_s: float = 0.0) -> Buckets:
+def best(gradients: Sequence[Gradient], seconds: SecondsOf, slack: float = 0.0) -> Buckets:
     """The buckets with which the last is reduced first, of all ways to cut `gradients`, by readiness, into buckets; of
-    those that need no more than `slack`, a fraction, more than that the ones of the fewest buckets. The first `ahead_s`
-    of each pass while the one before is reduced.
+    those that need no more than `slack`, a fraction, more than that the ones of the fewest buckets.
 
     Dynamic programming: where the first gradients are reduced at time e, those up to the next cut are at max(e, the
-    last of them is ready + ahead_s) + what their bytes take - ahead_s, which no later e makes earlier. So of the ways to
-    reduce the first gradients in so many buckets only the earliest counts (the idea is that of merged gradients: S. Shi,
-    X. Chu and B. Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms", INFOCOM 2019).
-    Raises ValueError for no gradient.
+    last of them is ready) + what their bytes take, which no later e makes earlier. So of the ways to reduce the first
+    gradients in so many buckets only the earliest counts (the idea is that of merged gradients: S. Shi, X. Chu and
+    B. Li, "MG-WFBP: Efficient data communication for distributed synchronous SGD algorithms", INFOCOM 2019). Raises
+    ValueError for no gradient.
     """
     if not gradients:
         raise ValueError("there is no gradient to reduce")
     n = len(gradients)
     before = np.concatenate([[0.0], np.cumsum([float(each.bytes) for each in gradients])])
-    ready = np.maximum.accumulate([each.ready_s for each in gradients]) + ahead_s
+    ready = np.maximum.accumulate([each.ready_s for each in gradients])
     # Row `at` is of buckets that end with gradient `at`: what they take by the gradient before their first.
-    takes = [np.maximum(seconds(before[at] - before[:at]) - ahead_s, 0.0) for at in range(1, n + 1)]
+    takes = [seconds(before[at] - before[:at]) for at in range(1, n + 1)]
     ends, cuts = np.full(n + 1, np.inf), list[list[int]]()
     ends[0] = 0.0
     found: list[Numbers] = []

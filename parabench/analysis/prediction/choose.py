@@ -13,7 +13,7 @@ import numpy as np
 from parabench.analysis.prediction.base import Measured
 from parabench.analysis.prediction.buckets import Buckets, best, reduced
 from parabench.analysis.prediction.predict import Prediction, Predictor
-from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Group, Times
+from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Group
 from parabench.analysis.prediction.question import candidates
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.errors import UsageError
@@ -95,13 +95,9 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
     if not gradients:
         raise UsageError(f"when gradients of {case.label} are ready was not measured; instrument some steps")
 
-    def travels(size: int) -> Times:
-        return predictor.travels(Call("all_reduce", size, Group(case.world_size)), case)
-
     def seconds(sizes: Numbers) -> Numbers:
-        return np.array([travels(int(size)).beside_s for size in sizes])
-
-    ahead_s = travels(gradients[0].bytes).ahead_s
+        group = Group(case.world_size)
+        return np.array([predictor.travels(Call("all_reduce", int(size), group), case) for size in sizes])
 
     singles = [predictor.predict(replace(case, bucket_mib=cap)) for cap in SINGLE_CAPS]
     told = [each for each in singles if each.refused is None]
@@ -110,10 +106,10 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
     single = min(told, key=lambda each: each.step_s)
     # Where buckets slow computing down, what is reduced first is not what makes the shortest step: a cap may do better.
     cap = single.case.bucket_cap
-    by_cap = reduced(gradients, [round(cap * MIB)] if cap is not None else DEFAULT_CAPS, seconds, ahead_s)
+    by_cap = reduced(gradients, [round(cap * MIB)] if cap is not None else DEFAULT_CAPS, seconds)
     lists = [
         (each, predictor.predict(replace(case, bucket_mib=each.caps_mib)))
-        for each in (best(gradients, seconds, SLACK, ahead_s), by_cap)
+        for each in (best(gradients, seconds, SLACK), by_cap)
     ]
     found, listed = min(lists, key=lambda each: each[1].step_s)
     if listed.refused is not None:

@@ -59,9 +59,9 @@ LONGEST_S = 1e10
 # More say nothing new, and each is simulated some hundred times.
 MOST_JUDGES = 4
 
-# gloo has two threads for the collectives of a group (c10d's ProcessGroupGloo). Broadcasts of several roots, as ZeRO's,
-# take other links each; of all-reduces one begins while the other travels.
-AT_ONCE = 2
+# gloo has two threads for the collectives of a group (c10d's ProcessGroupGloo), and broadcasts of several roots, as
+# ZeRO's, take other links each.
+BROADCASTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,22 +172,17 @@ class Predictor:
         """How many times as long a rank of the case computes as one that was alone."""
         return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case)
 
-    def travels(self, call: Call, case: Case) -> Times:
-        """How long a collective of the case takes, with what the call costs the rank."""
+    def travels(self, call: Call, case: Case) -> float:
+        """How long a collective of the case takes while its rank computes, and what the call costs the rank."""
         cost = self.costs.of(case.algorithm) * self.collectives.handling(call, case)
-        found = self._times(call, case, self.contention, self.correction.get(case.strategy, NONE).travel)
-        return found._replace(alone_s=found.alone_s + cost, beside_s=found.beside_s + cost)
+        return self._times(call, case, self.contention, self.correction.get(case.strategy, NONE).travel).beside_s + cost
 
     def _times(self, call: Call, case: Case, contention: Contention, travel: float) -> Times:
         """What a collective takes; over a link that was given no longer than that says."""
         by = 1.0 if self.collectives.is_given(Place.of(call, case)) else travel
         by *= _together(call) if _has_two_threads(case) else 1.0
         seconds = self.collectives.seconds
-        alone_s = by * seconds(call, case)
-        ahead_s = 0.0
-        if call.op == "all_reduce" and _has_two_threads(case):
-            ahead_s = min(alone_s, by * seconds(call._replace(bytes=1), case))
-        return Times(alone_s, by * seconds(call, case, contention.collective), ahead_s)
+        return Times(by * seconds(call, case), by * seconds(call, case, contention.collective))
 
     def _alone(
         self,
@@ -200,14 +195,14 @@ class Predictor:
     ) -> _Step:
         programs = self._programs(case, computed)
         late = self._slowest(computed, case)
-        several = AT_ONCE if _has_two_threads(case) else 1
+        several = BROADCASTS if _has_two_threads(case) else 1
         every = dict.fromkeys(call for program in programs for call in program.calls)
         known = {call: self._times(call, case, contention, travel) for call in every}
         cost, here, slower = costs.of(case.algorithm), case.world_size // case.nodes, work * late
         # What a call costs is no work that takes longer.
         called = [self._calling(program, case, cost / slower) for program in programs]
         try:
-            found = tasks(called, known.__getitem__, lambda call: several if call.op in _AT_ONCE else 1, here, slower)
+            found = tasks(called, known.__getitem__, lambda call: several if _sent(call) else 1, here, slower)
             spans = simulate(found.tasks, contention.compute)
         except ValueError as why:
             raise UsageError(
@@ -422,10 +417,6 @@ def _has_two_threads(case: Case) -> bool:
     return case.backend == "gloo" and is_backends(case.algorithm)
 
 
-# Of what a group has several at once.
-_AT_ONCE = ("broadcast", "all_reduce")
-
-
 def _sent(call: Call) -> bool:
     return call.op == "broadcast"
 
@@ -438,7 +429,7 @@ def _together(call: Call) -> float:
 
 
 def by_reason(refused: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Those that were refused by why. Of reasons that differ in numbers alone, as of ranks, the first stands for all."""
+    """Those that were refused, by why; of reasons that differ in numbers alone the first stands for all."""
     first: dict[str, str] = {}
     found: dict[str, list[Prediction]] = {}
     for each in refused:

@@ -196,17 +196,14 @@ def program_of(events: Sequence[Sequence[Any]], world_size: int, gradients: Sequ
 
 
 class Times(NamedTuple):
-    """How many seconds a collective takes alone, and while one of its ranks computes. Where its group begins the next
-    collective while one travels, the first `ahead_s` pass meanwhile."""
+    """How many seconds a collective takes, and while one of its ranks computes."""
 
     alone_s: float
     beside_s: float
-    ahead_s: float = 0.0
 
 
 class Step(NamedTuple):
-    """A step as tasks, and by its place the call of each that communicates: of a call that begins while another travels
-    two of them."""
+    """A step as tasks, and by its place the call of each that communicates."""
 
     tasks: list[Task]
     calls: dict[int, Call]
@@ -292,14 +289,8 @@ def _drafted(
             if at is None:
                 took = times(call)
                 slowed = took.beside_s / took.alone_s if took.alone_s else 1.0
-                travels_s, lanes, begun = took.alone_s, list[Lane](), list[int]()
-                if took.ahead_s and together is None:
-                    # Another of the group may travel meanwhile; then none does.
-                    begun = [len(drafts)]
-                    drafts.append(_Draft(call.op, [lane], took.ahead_s, [*before, *after], slowed, call))
-                    travels_s, lanes = travels_s - took.ahead_s, [Lane(rank, _queue(call, None))]
                 at = len(drafts)
-                drafts.append(_Draft(call.op, lanes, travels_s, begun, slowed, call))
+                drafts.append(_Draft(call.op, [], took.alone_s, [], slowed, call))
                 if together is not None:
                     together[key] = at
             drafts[at].lanes.append(lane)
@@ -313,10 +304,8 @@ def _drafted(
     drafts.append(_Draft(part, [compute], 0.0, after + unseen))
 
 
-def _queue(call: Call, number: int | None) -> str:
-    """A queue of the call's group by its number, or the way that all of them share."""
+def _queue(call: Call, number: int) -> str:
     size, stride, first = call.group
     if call.is_message:
         return f"from {first} to {first + stride}"
-    what = "way" if number is None else f"queue {number}"
-    return f"{size} ranks, {stride} apart, from {first}, {what}"
+    return f"{size} ranks, {stride} apart, from {first}, queue {number}"

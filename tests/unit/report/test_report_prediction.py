@@ -108,7 +108,8 @@ def test_what_was_refused_at_several_sizes_has_one_reason(found):
     names = [f"tp native, {n} ranks on {n // 2} nodes" for n in (4, 8, 16, 32)]
     [(cases, reason)] = refused.rows
     assert cases == "; ".join(names) + "; and 1 more"
-    assert "among 4 ranks on 2 nodes" in reason and "was not measured" in reason
+    assert "among 4 ranks on 2 nodes" in reason
+    assert "was not measured" in reason
 
 
 def test_of_many_reasons_the_first_are_listed(tmp_path, monkeypatch):

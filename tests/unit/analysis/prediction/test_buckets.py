@@ -38,38 +38,28 @@ def test_buckets_are_reduced_one_after_another() -> None:
     assert reduced(gradients, [100], linear).reduced_s == 13.0
 
 
-def test_the_next_bucket_begins_while_one_travels() -> None:
-    gradients = [Gradient(10, 1.0), Gradient(10, 2.0), Gradient(20, 3.0)]
-    # One each, a second of latency: the first travels from 2 to 3, the second from 3 to 4, the third from 4 to 6.
-    assert reduced(gradients, [1], linear, ahead_s=1.0).reduced_s == 6.0
-    # Else from 1 to 3, to 5, to 8.
-    assert reduced(gradients, [1], linear).reduced_s == 8.0
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.floats(0, 5)), min_size=1, max_size=9),
     st.floats(0.01, 3),
     st.floats(0.5, 2),
-    st.floats(0, 1),
 )
-def test_no_other_list_is_better(told: list[tuple[int, float]], latency: float, power: float, ahead: float) -> None:
+def test_no_other_list_is_better(told: list[tuple[int, float]], latency: float, power: float) -> None:
     moments = np.maximum.accumulate([ready for _, ready in told])
     gradients = [Gradient(size, float(ready)) for (size, _), ready in zip(told, moments, strict=True)]
 
     def seconds(sizes: Numbers) -> Numbers:
         return latency + (sizes / 20) ** power
 
-    ahead_s = ahead * latency
-    found = best(gradients, seconds, ahead_s=ahead_s)
+    found = best(gradients, seconds)
     # What DDP makes of the list is what was found.
     caps = [int(cap * 2**20) for cap in found.caps_mib]
-    assert reduced(gradients, caps, seconds, ahead_s).bytes == found.bytes
-    assert reduced(gradients, caps, seconds, ahead_s).reduced_s == pytest.approx(found.reduced_s)
+    assert reduced(gradients, caps, seconds).bytes == found.bytes
+    assert reduced(gradients, caps, seconds).reduced_s == pytest.approx(found.reduced_s)
     inner = range(1, len(gradients))
     for cuts in itertools.chain.from_iterable(itertools.combinations(inner, n) for n in range(len(gradients))):
         bounds = [0, *cuts, len(gradients)]
         sizes = [sum(each.bytes for each in gradients[a:b]) for a, b in itertools.pairwise(bounds)]
-        assert reduced(gradients, sizes, seconds, ahead_s).reduced_s >= found.reduced_s - 1e-9
+        assert reduced(gradients, sizes, seconds).reduced_s >= found.reduced_s - 1e-9
 
 
 def test_many_gradients_take_no_time_to_speak_of() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parabench.analysis.prediction.buckets import Gradient
-from parabench.analysis.prediction.program import Call, Group, Program, Times, program_of, tasks
+from parabench.analysis.prediction.program import Call, Group, Program, Segment, Times, program_of, tasks
 from parabench.analysis.prediction.simulation import parts_of, simulate
 
 ALL = [0, 1]
@@ -41,23 +41,6 @@ def test_ddp_reduces_beside_backward_and_waits_at_its_end() -> None:
     # Called at 1 and 4, backward ends at 5; with 2 s each they end at 3 and 6, with 5 s at 6 and 11.
     assert step_s(program_of(events, 2), 2.0) == 8.0
     assert step_s(program_of(events, 2), 5.0) == 13.0
-
-
-def test_of_two_at_once_one_begins_while_the_other_travels() -> None:
-    events = [
-        ["part", "backward"], ["work", 1.0], *(call("all_reduce", 8) for _ in range(3)), ["work", 1.0],
-        ["part", "optimizer"], ["work", 2.0],
-    ]  # fmt: skip
-
-    def end_s(ahead_s: float, at_once: int) -> float:
-        found = tasks([program_of(events, 2)], lambda _: Times(3.0, 3.0, ahead_s), lambda _: at_once)
-        assert len(found.calls) == (6 if ahead_s else 3)
-        return simulate(found.tasks)[-1].end
-
-    # All are called at 1, and two begin: they travel from 2 to 4 and 6. The third begins at 4, and travels from 6 to 8.
-    assert end_s(1.0, 2) == 10.0
-    # One begins where the other has ended: at 1, 4, 7.
-    assert end_s(1.0, 1) == end_s(0.0, 1) == 12.0
 
 
 def test_what_a_call_costs_its_rank_comes_before_it_and_is_work() -> None:
@@ -195,3 +178,18 @@ def test_messages_that_come_at_once_share_the_link() -> None:
     found = tasks([server, *workers], lambda _: Times(2.0, 2.0))
     assert max(span.end for span in simulate(found.tasks)) == pytest.approx(1 + 3 * 2.0 + 1)
     assert {span.end for at, span in enumerate(simulate(found.tasks)) if at in found.calls} == {7.0}
+
+
+def test_segments_end_where_a_rank_waits_at_once() -> None:
+    events = [
+        ["part", "forward"], ["work", 1.0], call("all_reduce", 8), ["work", 0.05], ["wait", 0], ["work", 2.0],
+        call("all_gather", 8), ["work", 1.0], ["wait", 1], call("all_reduce", 8), ["wait", 2], ["work", 0.5],
+    ]  # fmt: skip
+    # The all_gather is waited for later; and what follows the last wait belongs to the first segment of the next step.
+    assert program_of(events, 2).segments == [Segment(pytest.approx(1.55), 2), Segment(pytest.approx(3.0), 2)]
+    assert [each.ranks for each in program_of(events, 2).among(64).segments] == [64, 64]
+
+
+def test_without_a_blocking_wait_there_are_no_segments() -> None:
+    events = [["part", "backward"], ["work", 1.0], call("all_reduce", 8), ["work", 1.0], ["part", "optimizer"]]
+    assert program_of(events, 2).segments == []
