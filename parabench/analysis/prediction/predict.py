@@ -48,7 +48,7 @@ Z90 = 1.645
 
 # What a prediction is off by besides what launches tell, as a standard deviation of its logarithm: of held-out cases on
 # emulated machines (docs/explanation/foresight.md), at the ranks that were measured and for each doubling of them.
-MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.04, 0.01
+MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.05, 0.01
 
 _NUMBER = re.compile(r"\d+")
 
