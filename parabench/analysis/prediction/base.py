@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, device_of
 from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes, measured_times
-from parabench.analysis.prediction.program import Program, program_of
+from parabench.analysis.prediction.program import Program, Segment, program_of
 from parabench.analysis.session import Session, select_session, session_data
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import numbered, valid_launches
@@ -38,9 +38,10 @@ NEEDED = "measure what predictions need: parabench run foresight --out FOLDER"
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What the ranks of one node of `case`, `per_node` of them, compute alone: a step takes `step_s` in each launch
-    that counts. `jitter` are their steps in units of that, each rank by itself. `peak_bytes` is what the rank that
-    holds most held. `program` is the first rank's; `others` are those of all other ranks, where they differ. `cores` is
-    how many cores there were to compute on, None where a device does that."""
+    that counts. `jitter` are their steps in units of that, each rank by itself, and `own_jitter` in units of the median
+    of that rank in that launch. `peak_bytes` is what the rank that holds most held. `program` is the first rank's;
+    `others` are those of all other ranks, where they differ. `cores` is how many cores there were to compute on, None
+    where a device does that."""
 
     case: Case
     program: Program
@@ -49,6 +50,7 @@ class Computed:
     peak_bytes: float
     others: tuple[Program, ...] = ()
     cores: int | None = None
+    own_jitter: Numbers = field(default_factory=lambda: np.empty(0))
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -194,7 +196,10 @@ def _computed(results: Results, session: Session) -> list[Computed]:
         first, *others = (program.scaled(scale) for program in programs)
         peak = max((peaks.get(at, math.nan) for at in ids), default=math.nan)
         cores = session.environment.get("cores") if case.device == "cpu" else None
-        found.append(Computed(case, first, step_s, np.concatenate(jitter), peak, tuple(others), cores))
+        own = [_jitter(results, at, None) for at in ids]
+        found.append(
+            Computed(case, first, step_s, np.concatenate(jitter), peak, tuple(others), cores, np.concatenate(own))
+        )
     return found
 
 
@@ -231,13 +236,33 @@ def _device_bytes(sessions: Sequence[Session]) -> float | None:
     return None
 
 
-def slowest(computed: Computed, ranks: int) -> float:
+def slowest(computed: Computed, ranks: int, segments: Sequence[Segment] = ()) -> float:
     """How many times as long the slowest of `ranks` takes as that of those that were measured, at the quantile that a
     step time is: the steps of independent ranks are all at most x with the probability of one, to the power of their
-    number."""
+    number.
+
+    Ranks that wait for one another several times a step, between `segments` of it, wait for the slowest of each. Where
+    segments vary independently, with variances in proportion to their length, one of a share f of the step varies by
+    sqrt(f) of what steps do, and the sum of the slowest is longer than the slowest of the sums.
+    """
     q = QUANTILE[computed.case.device]
+    if not len(computed.jitter):
+        return 1.0
 
     def of(n: int) -> float:
         return float(np.quantile(computed.jitter, q ** (1 / n)))
 
-    return max(1.0, of(ranks) / of(computed.per_node)) if len(computed.jitter) else 1.0
+    late = of(ranks)
+    if segments and len(computed.own_jitter):
+        whole_s = sum(each.seconds for each in segments)
+        each_waits = sum(math.sqrt(each.seconds / whole_s) * _over_mean(computed, each.ranks) for each in segments)
+        late += max(0.0, each_waits - _over_mean(computed, ranks))
+    return max(1.0, late / of(computed.per_node))
+
+
+def _over_mean(computed: Computed, ranks: int) -> float:
+    """By how much the slowest of so many ranks' steps is expected to exceed the mean, as a fraction of a step."""
+    steps = np.sort(computed.own_jitter)
+    # The largest of n draws is at most the i-th of m sorted ones with probability (i / m)^n.
+    chances = np.diff((np.arange(len(steps) + 1) / len(steps)) ** ranks)
+    return float(chances @ steps - steps.mean())

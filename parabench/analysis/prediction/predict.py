@@ -8,8 +8,9 @@ few ranks that were measured: by how much both slow each other down, and how muc
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,7 +48,9 @@ Z90 = 1.645
 
 # What a prediction is off by besides what launches tell, as a standard deviation of its logarithm: of held-out cases on
 # emulated machines (docs/explanation/foresight.md), at the ranks that were measured and for each doubling of them.
-MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.04, 0.01
+MODEL_SPREAD, SPREAD_OF_DOUBLING = 0.05, 0.01
+
+_NUMBER = re.compile(r"\d+")
 
 # No step is told that takes longer.
 LONGEST_S = 1e10
@@ -167,7 +170,7 @@ class Predictor:
 
     def work(self, case: Case, computed: Computed) -> float:
         """How many times as long a rank of the case computes as one that was alone."""
-        return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case.world_size)
+        return self.correction.get(case.strategy, NONE).work * self._slowest(computed, case)
 
     def travels(self, call: Call, case: Case) -> float:
         """How long a collective of the case takes while its rank computes, and what the call costs the rank."""
@@ -191,7 +194,7 @@ class Predictor:
         travel: float = 1.0,
     ) -> _Step:
         programs = self._programs(case, computed)
-        late = self._slowest(computed, case.world_size)
+        late = self._slowest(computed, case)
         several = BROADCASTS if _has_two_threads(case) else 1
         every = dict.fromkeys(call for program in programs for call in program.calls)
         known = {call: self._times(call, case, contention, travel) for call in every}
@@ -216,11 +219,12 @@ class Predictor:
         """The program with what its calls cost."""
         return program.calling(lambda call: cost * self.collectives.handling(call, case)) if cost else program
 
-    def _slowest(self, computed: Computed, ranks: int) -> float:
+    def _slowest(self, computed: Computed, case: Case) -> float:
         """`slowest`, looked up once."""
-        key = id(computed), ranks
+        key = id(computed), case.world_size
         if key not in self._late:
-            self._late[key] = slowest(computed, ranks)
+            segments = () if computed.others else computed.program.among(case.world_size).segments
+            self._late[key] = slowest(computed, case.world_size, segments)
         return self._late[key]
 
     @cached_property
@@ -422,6 +426,17 @@ def _together(call: Call) -> float:
     trees: the second root sends log2(n) messages of its own and passes on log2(n) - 1 of the first one's."""
     depth = math.ceil(math.log2(max(2, call.group.size)))
     return (2 * depth - 1) / depth if _sent(call) else 1.0
+
+
+def by_reason(refused: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    """Those that were refused, by why; of reasons that differ in numbers alone the first stands for all."""
+    first: dict[str, str] = {}
+    found: dict[str, list[Prediction]] = {}
+    for each in refused:
+        if each.refused:
+            reason = first.setdefault(_NUMBER.sub("", each.refused), each.refused)
+            found.setdefault(reason, []).append(each)
+    return found
 
 
 def ranked(predictions: Sequence[Prediction]) -> list[Prediction]:

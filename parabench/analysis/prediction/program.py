@@ -29,6 +29,18 @@ DEFAULT_CAPS = (MIB, 25 * MIB)
 SEND, RECV = "send", "recv"
 
 
+# What a rank computes between a collective and waiting for it, as a share of what it computed before, that still leaves
+# it waiting for the slowest of the group.
+BLOCKING = 0.1
+
+
+class Segment(NamedTuple):
+    """What a rank computes, in seconds, between two moments at which so many `ranks` wait for one another."""
+
+    seconds: float
+    ranks: int
+
+
 class Group(NamedTuple):
     """Ranks that call together: how many, how far apart they are numbered, and which is the first. Of a message the
     first sends, and may have the higher number."""
@@ -135,6 +147,27 @@ class Program:
         more = len(groups) + len(others) - len(calls)
         after = (replace(each, waits=each.waits + more * (each.kind == WAIT_FOR)) for each in self.events[last:])
         return replace(self, events=(*self.events[:first], *events, *after))
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The step between collectives that a rank waits for at once; none where there is no such. What comes after the
+        last goes on in the next step before its first."""
+        found: list[Segment] = []
+        called: list[tuple[int, float]] = []
+        since = 0.0
+        for event in self.events:
+            since += event.seconds
+            if event.call is not None:
+                called.append((event.call.group.size, since))
+            elif event.kind == WAIT_FOR:
+                ranks, before = called[event.waits]
+                if before > 0 and since - before <= BLOCKING * before:
+                    found.append(Segment(since, ranks))
+                    called = [(of, -1.0) for of, _ in called]
+                    since = 0.0
+        if found:
+            found[0] = found[0]._replace(seconds=found[0].seconds + since)
+        return found
 
     @property
     def calls(self) -> list[Call]:

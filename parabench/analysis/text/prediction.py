@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parabench.analysis.prediction.choose import BucketList, Check, Choice
-from parabench.analysis.prediction.predict import Prediction
+from parabench.analysis.prediction.predict import Prediction, by_reason
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.text import format
 
@@ -85,7 +85,7 @@ def choice_lines(found: Choice) -> Iterator[str]:
             f"{format.count(len(level), 'other case')} of {1 + len(found.rest)} may be as fast: "
             f"{format.listed((each.case.label for each in level), 4)}."
         )
-    reasons = dict.fromkeys(each.refused for each in found.refused if each.refused)
+    reasons = by_reason(found.refused)
     for reason in list(reasons)[:3]:
         yield f"refused: {reason}"
     if len(reasons) > 3:

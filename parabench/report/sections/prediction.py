@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from parabench.analysis.prediction.outlook import Outlook
-from parabench.analysis.prediction.predict import Prediction
+from parabench.analysis.prediction.predict import Prediction, by_reason
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.analysis.text.outlook import outlook_lines, outlooks_of
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.prediction import prediction_panel
-from parabench.report.spec import DASH, WORDED, Column, Section, Table, table_of
+from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
 # Of cases that nothing is predicted of, with the reason.
 MOST_REFUSED = 5
@@ -97,14 +97,12 @@ def _table(of: Outlook, rows: Sequence[Prediction], *, closed: bool) -> Table:
 
 def _refused(refused: Sequence[Prediction]) -> Table:
     """The cases of each reason together."""
-    reasons: dict[str, list[str]] = {}
-    for each in refused:
-        reasons.setdefault(each.refused or DASH, []).append(each.case.label)
+    reasons = by_reason(refused)
     shown = list(reasons.items())[:MOST_REFUSED]
     return table_of(
         "Not predicted",
         (
-            Column("Cases", lambda row: format.listed(row[1], _MOST_NAMES)),
+            Column("Cases", lambda row: format.listed((each.case.label for each in row[1]), _MOST_NAMES)),
             Column("Because", lambda row: row[0]),
         ),
         shown,

@@ -11,7 +11,8 @@ from parabench.analysis.prediction.outlook import outlooks
 from parabench.analysis.session import session_data
 from parabench.report.build import render
 from parabench.report.registry import training_tabs
-from parabench.report.sections.prediction import MOST_REFUSED, prediction_section
+from parabench.report.sections import prediction
+from parabench.report.sections.prediction import prediction_section
 
 STRATEGIES = ("ddp", "zero1", "tp")
 
@@ -101,22 +102,24 @@ def test_the_table_has_what_a_step_is_made_of(found):
     assert low < float(more["Predicted"]) < high
 
 
-def test_of_what_was_refused_the_first_reasons_are_listed(found):
+def test_what_was_refused_at_several_sizes_has_one_reason(found):
     refused = found.tables[1]
     assert refused.title == "Not predicted"
-    assert [row[0] for row in refused.rows] == [f"tp native, {n} ranks on {n // 2} nodes" for n in (4, 8, 16, 32, 64)][
-        :MOST_REFUSED
-    ]
-    assert "was not measured" in refused.rows[0][1]
+    names = [f"tp native, {n} ranks on {n // 2} nodes" for n in (4, 8, 16, 32)]
+    [(cases, reason)] = refused.rows
+    assert cases == "; ".join(names) + "; and 1 more"
+    assert "among 4 ranks on 2 nodes" in reason
+    assert "was not measured" in reason
 
 
-def test_no_more_than_five_reasons(tmp_path):
-    """Of each number of ranks of tensor parallel and of layers, what a rank computes was not measured."""
+def test_of_many_reasons_the_first_are_listed(tmp_path, monkeypatch):
+    """Of tensor parallel and of layers what a rank computes was not measured."""
+    monkeypatch.setattr(prediction, "MOST_REFUSED", 1)
     computed = [helpers.case("tp"), helpers.case("layer_split")]
     results = helpers.write(tmp_path / "r.db", computed=computed, trained=[(computed[0], 0.03)], link_nodes=(1, 2))
     table = prediction_section(session_data(results)).tables[-1]
-    assert len(table.rows) == MOST_REFUSED
-    assert table.note == "Listed are 5 of 10 reasons."
+    assert len(table.rows) == 1
+    assert table.note == "Listed are 1 of 2 reasons."
 
 
 def test_the_lead_is_the_sentence_of_best(found):

@@ -15,7 +15,7 @@ from parabench.analysis.prediction.collective_seconds import Place
 from parabench.analysis.prediction.naive import forecasts
 from parabench.analysis.prediction.network import given_link
 from parabench.analysis.prediction.predict import Predictor
-from parabench.analysis.prediction.program import Call, Group
+from parabench.analysis.prediction.program import Call, Group, Segment
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -200,3 +200,15 @@ def test_a_check_counts_errors_and_intervals() -> None:
     trained = [Measured(of_ranks(4), right), Measured(of_ranks(8), 100.0), Measured(of_ranks(1), 0.1)]
     found = choose.check(predictor, trained)
     assert (len(found.told), found.inside) == (2, 1)
+
+
+def test_ranks_that_wait_for_one_another_often_wait_for_the_slowest_each_time() -> None:
+    steps = np.random.default_rng(0).normal(1.0, 0.02, 2000)
+    once = replace(computed(jitter=steps), own_jitter=steps)
+    plain = slowest(once, 4)
+    # One segment is the whole step.
+    assert slowest(once, 4, [Segment(0.3, 4)]) == plain
+    # Of 16 equal ones each varies by a quarter of the step's 2 %: the mean of the slowest of 4 normal ones is 1.03 of
+    # their deviation above the mean, and 16 of them come to 4 times as much as one.
+    often = slowest(once, 4, [Segment(0.02, 4)] * 16)
+    assert often - plain == pytest.approx(3 * 1.03 * 0.02, rel=0.1)

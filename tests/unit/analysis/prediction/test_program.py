@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from parabench.analysis.prediction.buckets import Gradient
-from parabench.analysis.prediction.program import Call, Group, Program, Times, program_of, tasks
+from parabench.analysis.prediction.program import Call, Group, Program, Segment, Times, program_of, tasks
 from parabench.analysis.prediction.simulation import parts_of, simulate
 
 ALL = [0, 1]
@@ -178,3 +178,18 @@ def test_messages_that_come_at_once_share_the_link() -> None:
     found = tasks([server, *workers], lambda _: Times(2.0, 2.0))
     assert max(span.end for span in simulate(found.tasks)) == pytest.approx(1 + 3 * 2.0 + 1)
     assert {span.end for at, span in enumerate(simulate(found.tasks)) if at in found.calls} == {7.0}
+
+
+def test_segments_end_where_a_rank_waits_at_once() -> None:
+    events = [
+        ["part", "forward"], ["work", 1.0], call("all_reduce", 8), ["work", 0.05], ["wait", 0], ["work", 2.0],
+        call("all_gather", 8), ["work", 1.0], ["wait", 1], call("all_reduce", 8), ["wait", 2], ["work", 0.5],
+    ]  # fmt: skip
+    # The all_gather is waited for later; and what follows the last wait belongs to the first segment of the next step.
+    assert program_of(events, 2).segments == [Segment(pytest.approx(1.55), 2), Segment(pytest.approx(3.0), 2)]
+    assert [each.ranks for each in program_of(events, 2).among(64).segments] == [64, 64]
+
+
+def test_without_a_blocking_wait_there_are_no_segments() -> None:
+    events = [["part", "backward"], ["work", 1.0], call("all_reduce", 8), ["work", 1.0], ["part", "optimizer"]]
+    assert program_of(events, 2).segments == []
