@@ -28,6 +28,10 @@ SINGLE_CAPS = (None, *(float(round(0.25 * 2 ** (step / 2), 3)) for step in range
 # How much later gradients may be reduced than by the best list, for a list of fewer buckets.
 SLACK = 0.002
 
+# What a list has to gain over the best single cap to be told of at all, and to be advised: by how much predictions of a
+# list's gain have been off (docs/explanation/foresight.md).
+NOTHING, ADVISED = 0.01, 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -83,6 +87,14 @@ class BucketList:
     @property
     def bound(self) -> float:
         return self.single.step_s / self.listed.step_s
+
+    @property
+    def gains(self) -> bool:
+        return self.bound - 1 >= NOTHING
+
+    @property
+    def advised(self) -> bool:
+        return self.bound - 1 >= ADVISED
 
 
 def bucket_list(predictor: Predictor, case: Case) -> BucketList:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from parabench.analysis.prediction.choose import BucketList, Check, Choice
+from parabench.analysis.prediction.choose import ADVISED, BucketList, Check, Choice
 from parabench.analysis.prediction.predict import Prediction, by_reason
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.text import format
@@ -93,22 +93,29 @@ def choice_lines(found: Choice) -> Iterator[str]:
 
 
 def bucket_lines(found: BucketList) -> Iterator[str]:
-    """What buckets to take, as a line of code, and what it is expected to give."""
-    single, gain = found.single, found.bound - 1
+    """What buckets to take, as a line of code, and what it is expected to give: the best single cap, or a list that is
+    faster by more than predictions of lists have been off."""
+    single, gain = found.single, format.percent(max(0.0, found.bound - 1))
     cap = single.case.bucket_cap
-    best_cap = f"the best single cap, {single.case.label}: {interval(single)}"
-    if gain < 0.01:
-        yield (
-            f"{best_cap[0].upper()}{best_cap[1:]}. No list of buckets was found that "
-            f"gives more than {format.percent(max(0.0, gain))} over it."
-        )
+    best_cap = f"best single cap, {single.case.label}: {interval(single)}"
+    buckets = format.count(len(found.buckets.bytes), "bucket")
+    if found.advised:
+        yield f"{buckets} in the order of reduction: {interval(found.listed)};"
+        yield f"the {best_cap}. The list is expected to be {gain} faster; DDP takes one from torch 2.13 on:"
+        exact = ", ".join(repr(round(each, 6)) for each in found.buckets.caps_mib)
+        yield f"  model = DistributedDataParallel(model, bucket_cap_mb_list=[{exact}])"
+    else:
+        nothing = "" if found.gains else f" No list of buckets was found that gives more than {gain} over it."
+        yield f"The {best_cap}.{nothing}"
         given = "" if cap is None else f", bucket_cap_mb={cap:g}"
         yield f"  model = DistributedDataParallel(model{given})"
+    if not found.gains:
         return
-    yield f"{format.count(len(found.buckets.bytes), 'bucket')} in the order of reduction: {interval(found.listed)};"
-    yield f"{best_cap}. The list is expected to be {format.percent(gain)} faster; DDP takes one from torch 2.13 on:"
-    exact = ", ".join(repr(round(each, 6)) for each in found.buckets.caps_mib)
-    yield f"  model = DistributedDataParallel(model, bucket_cap_mb_list=[{exact}])"
+    if not found.advised:
+        yield (
+            f"A list of {buckets} is expected to be {gain} faster: {interval(found.listed)}. That is less than "
+            f"predictions of lists have been off by ({format.percent(ADVISED)}), so measure it before you take it."
+        )
     listed = "+".join(format.digits(each, 4) for each in found.buckets.caps_mib[:MOST_CAPS])
     values = f"{'default' if cap is None else f'{cap:g}'},{listed}"
     yield f"Measure it: parabench run bucket_size --set algorithm={single.case.algorithm} --set bucket_mib={values}"
