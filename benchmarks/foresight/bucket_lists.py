@@ -86,13 +86,15 @@ class Measurement:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A model's list of caps beside single caps and the default, reduced by `algorithm`. `bound` is how many times as
-    long as by the list a step is predicted to take by the best single cap of GRID."""
+    long as by the list a step is predicted to take by the best single cap of GRID, `advised` what `predict --buckets`
+    says to take: the list, or a single cap."""
 
     model: str
     algorithm: str
     listed: Measurement
     singles: tuple[Measurement, ...]
     default: Measurement
+    advised: Measurement
     bound: float
 
     @property
@@ -110,7 +112,11 @@ class Comparison:
         """What became of the prediction."""
         if not (self.listed.counts and self.best_single.counts):
             return "does not count: cores were the limit"
-        return verdict(self.ratio[0], self.bound)
+        if self.advised is self.listed:
+            return f"advised; {verdict(self.ratio[0], self.bound)}"
+        ratio = ratio_of(self.advised.launches_s, self.best_single.launches_s)[0]
+        told = f"wrong: more than {LOSS:.0%} slower" if ratio > 1 + LOSS else f"at most {LOSS:.0%} slower"
+        return f"advised instead: {self.advised.name} MiB, which takes {ratio:.3f} times as long, {told}"
 
 
 def ratio_of(some_s: Sequence[float], others_s: Sequence[float]) -> tuple[float, float, float]:
@@ -146,6 +152,13 @@ def judged_by(sizes: Sequence[int], predicted: Mapping[float, float]) -> list[fl
         if _starts(sizes, cap) not in {_starts(sizes, each) for each in nearest}:
             nearest.append(cap)
     return sorted(nearest)
+
+
+def _same(sizes: Sequence[int], cap: Cap, other: Cap) -> bool:
+    """Whether two single caps make the same buckets."""
+    if isinstance(cap, float) and isinstance(other, float):
+        return _starts(sizes, cap) == _starts(sizes, other)
+    return cap == other
 
 
 def _starts(sizes: Sequence[int], cap: float) -> tuple[int, ...]:
@@ -191,7 +204,11 @@ def compared(out: Path, model: str, algorithm: str) -> Comparison | None:
     singles = {cap: predictor.predict(replace(case, bucket_mib=cap)).step_s for cap in GRID}
     sizes = [each.bytes for each in predictor.computed(case).program.gradients]
     listed = found.buckets.caps_mib
-    turns = in_turns(model, algorithm, [None, *judged_by(sizes, singles), listed])
+    told = found.single.case.bucket_cap
+    caps = [None, *judged_by(sizes, singles)]
+    if not any(_same(sizes, told, cap) for cap in caps):
+        caps.append(told)
+    turns = in_turns(model, algorithm, [*caps, listed])
     folder = out / KIND / turns.name
     counts = {each.case.id: each.counts for each in finished(KIND, turns, folder)}
     rows = []
@@ -203,7 +220,8 @@ def compared(out: Path, model: str, algorithm: str) -> Comparison | None:
     own = tuple(each for each in rows if isinstance(each.cap, float))
     if of_list is None or of_default is None or not own:
         return None
-    return Comparison(model, algorithm, of_list, own, of_default, min(singles.values()) / of_list.predicted_s)
+    advised = of_list if found.advised else next(each for each in (of_default, *own) if _same(sizes, each.cap, told))
+    return Comparison(model, algorithm, of_list, own, of_default, advised, min(singles.values()) / of_list.predicted_s)
 
 
 def shared(folder: Path) -> Iterator[tuple[Case, tuple[float, ...]]]:
@@ -229,7 +247,7 @@ def rows_of(of: Comparison) -> Iterator[tuple[str, ...]]:
     """The table's rows of a model: the list, single caps from the smallest, the default."""
     for each in (of.listed, *sorted(of.singles, key=lambda each: each.predicted_s), of.default):
         what = ["the list"] * (each is of.listed) + ["best single cap"] * (each is of.best_single)
-        what += ["lacked cores"] * (not each.counts)
+        what += ["advised"] * (each is of.advised) + ["lacked cores"] * (not each.counts)
         times = (f"{seconds * 1e3:.1f}" for seconds in (each.predicted_s, each.measured_s))
         yield of.model, of.algorithm, each.name, *times, ", ".join(what)
 

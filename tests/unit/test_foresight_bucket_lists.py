@@ -27,12 +27,14 @@ from parabench.store.record import MIB
 @pytest.fixture
 def comparison() -> Comparison:
     """A list that is predicted to be 10 % faster than the best single cap, and is 8 %."""
+    listed = Measurement((0.5, 2.0), 0.1, (0.1, 0.102))
     return Comparison(
         model="some",
         algorithm="ring",
-        listed=Measurement((0.5, 2.0), 0.1, (0.1, 0.102)),
+        listed=listed,
         singles=(Measurement(0.5, 0.11, (0.12, 0.12)), Measurement(1.0, 0.115, (0.108, 0.11016))),
         default=Measurement(None, 0.15, (0.16, 0.16)),
+        advised=listed,
         bound=1.1,
     )
 
@@ -43,7 +45,15 @@ def test_a_list_is_held_against_the_single_cap_that_was_the_fastest(comparison: 
     assert ratio == pytest.approx(1 / 1.08)
     assert low == pytest.approx(ratio)
     assert high == pytest.approx(ratio)
-    assert comparison.verdict == "at least 5% faster"
+    assert comparison.verdict == "advised; at least 5% faster"
+
+
+def test_a_single_cap_that_is_advised_is_held_against_the_fastest(comparison: Comparison) -> None:
+    slow, fast = comparison.singles
+    said = replace(comparison, advised=slow).verdict
+    assert said == "advised instead: 0.5 MiB, which takes 1.100 times as long, wrong: more than 1% slower"
+    said = replace(comparison, advised=fast).verdict
+    assert said == "advised instead: 1 MiB, which takes 1.000 times as long, at most 1% slower"
 
 
 def test_where_cores_were_the_limit_nothing_is_said(comparison: Comparison) -> None:
@@ -54,7 +64,7 @@ def test_where_cores_were_the_limit_nothing_is_said(comparison: Comparison) -> N
 
 def test_the_table_has_the_list_all_single_caps_and_the_default(comparison: Comparison) -> None:
     lines = markdown([comparison]).splitlines()
-    assert lines[2] == "| some | ring | 0.5+2 | 100.0 | 101.0 | the list |"
+    assert lines[2] == "| some | ring | 0.5+2 | 100.0 | 101.0 | the list, advised |"
     assert lines[3] == "| some | ring | 0.5 | 110.0 | 120.0 |  |"
     assert lines[4] == "| some | ring | 1 | 115.0 | 109.1 | best single cap |"
     assert lines[5] == "| some | ring | default | 150.0 | 160.0 |  |"
