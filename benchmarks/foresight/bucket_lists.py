@@ -29,7 +29,7 @@ from benchmarks.foresight.truth import finished
 from benchmarks.hosts import NoNodes
 from parabench.analysis.prediction.base import base_of
 from parabench.analysis.prediction.buckets import assigned
-from parabench.analysis.prediction.choose import bucket_list
+from parabench.analysis.prediction.choose import SINGLE_CAPS, bucket_list
 from parabench.analysis.prediction.predict import Predictor
 from parabench.analysis.session import session_data
 from parabench.analysis.stats.quantiles import t_quantile
@@ -49,8 +49,6 @@ COMPARED = {
 MODULE = "benchmarks.foresight.unlike_models"
 ALONE, PAIR = Machine(1, 1), Machine(2, 1, "1gbit")
 
-# Single caps of which the fastest is predicted, in MiB: steps of a twelfth of a doubling.
-GRID = tuple(float(round(2 ** (step / 12 - 5), 4)) for step in range(9 * 12))
 # How many of those that are predicted to be the fastest are measured, and which multiples of the fastest one besides.
 NEAREST, FURTHER = 4, (0.5, 2.0)
 
@@ -86,7 +84,7 @@ class Measurement:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A model's list of caps beside single caps and the default, reduced by `algorithm`. `bound` is how many times as
-    long as by the list a step is predicted to take by the best single cap of GRID, `advised` what `predict --buckets`
+    long as by the list a step is predicted to take by the best of `SINGLE_CAPS`, `advised` what `predict --buckets`
     says to take: the list, or a single cap."""
 
     model: str
@@ -201,7 +199,7 @@ def compared(out: Path, model: str, algorithm: str) -> Comparison | None:
     trained = (each.case for each in predictor.base.measured if each.case.nodes == PAIR.nodes)
     case = next(each for each in trained if each.algorithm == algorithm)
     found = bucket_list(predictor, case)
-    singles = {cap: predictor.predict(replace(case, bucket_mib=cap)).step_s for cap in GRID}
+    singles = {cap: predictor.predict(replace(case, bucket_mib=cap)).step_s for cap in SINGLE_CAPS}
     sizes = [each.bytes for each in predictor.computed(case).program.gradients]
     listed = found.buckets.caps_mib
     told = found.single.case.bucket_cap

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parabench.analysis.prediction.base import Measured
-from parabench.analysis.prediction.buckets import Buckets, best, reduced
+from parabench.analysis.prediction.buckets import Buckets, Gradient, SecondsOf, best, reduced
 from parabench.analysis.prediction.predict import Prediction, Predictor
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Group
 from parabench.analysis.prediction.question import candidates
@@ -21,11 +21,11 @@ from parabench.plan.case import Case
 from parabench.store.record import MIB
 from parabench.strategies import entry_of
 
-# The single caps that a list is held against, in MiB: PyTorch's own, and steps of about a third.
-SINGLE_CAPS = (None, *(float(round(0.25 * 2 ** (step / 2), 3)) for step in range(18)))
+# The single caps that are predicted, in MiB: a twelfth of a doubling apart, of two digits, from 1/32 to 64.
+SINGLE_CAPS = tuple(float(f"{2 ** (step / 12):.2g}") for step in range(-5 * 12, 6 * 12 + 1))
 
-
-# How much later gradients may be reduced than by the best list, for a list of fewer buckets.
+# How much longer than the best, a fraction, fewer buckets may take and be preferred: of a list until its last gradient
+# is reduced, of a single cap a step.
 SLACK = 0.002
 
 # What a list has to gain over the best single cap to be told of at all, and to be advised: by how much predictions of a
@@ -78,7 +78,8 @@ def choice(
 @dataclass(frozen=True, slots=True)
 class BucketList:
     """The list of buckets with which DDP's gradients are reduced soonest, what it is predicted to take, and the
-    fastest single cap. `bound` is how many times as long the latter takes as any list can at the least."""
+    best single cap, None for PyTorch's own. `bound` is how many times as long the latter takes as any list can at the
+    least."""
 
     buckets: Buckets
     listed: Prediction
@@ -111,14 +112,8 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
         group = Group(case.world_size)
         return np.array([predictor.travels(Call("all_reduce", int(size), group), case) for size in sizes])
 
-    singles = [predictor.predict(replace(case, bucket_mib=cap)) for cap in SINGLE_CAPS]
-    told = [each for each in singles if each.refused is None]
-    if not told:
-        raise UsageError(singles[0].refused or "nothing can be predicted")
-    single = min(told, key=lambda each: each.step_s)
+    single, by_cap = _single(predictor, case, gradients, seconds)
     # Where buckets slow computing down, what is reduced first is not what makes the shortest step: a cap may do better.
-    cap = single.case.bucket_cap
-    by_cap = reduced(gradients, [round(cap * MIB)] if cap is not None else DEFAULT_CAPS, seconds)
     lists = [
         (each, predictor.predict(replace(case, bucket_mib=each.caps_mib)))
         for each in (best(gradients, seconds, SLACK), by_cap)
@@ -127,6 +122,25 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
     if listed.refused is not None:
         raise UsageError(listed.refused)
     return BucketList(found, listed, single)
+
+
+def _single(
+    predictor: Predictor, case: Case, gradients: Sequence[Gradient], seconds: SecondsOf
+) -> tuple[Prediction, Buckets]:
+    """The best single cap and its buckets: of caps that are predicted to be within SLACK of the fastest the one of the
+    fewest buckets. Raises UsageError where none can be predicted."""
+    # Caps that make the same buckets are one.
+    alike: dict[tuple[int, ...], tuple[float | None, Buckets]] = {}
+    for cap in (None, *SINGLE_CAPS):
+        buckets = reduced(gradients, DEFAULT_CAPS if cap is None else [round(cap * MIB)], seconds)
+        alike.setdefault(buckets.bytes, (cap, buckets))
+    found = [(predictor.predict(replace(case, bucket_mib=cap)), buckets) for cap, buckets in alike.values()]
+    told = [each for each in found if each[0].refused is None]
+    if not told:
+        raise UsageError(found[0][0].refused or "nothing can be predicted")
+    least_s = min(each.step_s for each, _ in told)
+    close = (each for each in told if each[0].step_s <= least_s * (1 + SLACK))
+    return min(close, key=lambda each: (len(each[1].bytes), each[0].step_s))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def bucket_lines(found: BucketList) -> Iterator[str]:
             f"A list of {buckets} is expected to be {gain} faster: {interval(found.listed)}. That is less than "
             f"predictions of lists have been off by ({format.percent(ADVISED)}), so measure it before you take it."
         )
-    listed = "+".join(format.digits(each, 4) for each in found.buckets.caps_mib[:MOST_CAPS])
+    listed = "+".join(f"{each:.4g}" for each in found.buckets.caps_mib[:MOST_CAPS])
     values = f"{'default' if cap is None else f'{cap:g}'},{listed}"
     yield f"Measure it: parabench run bucket_size --set algorithm={single.case.algorithm} --set bucket_mib={values}"
 
