@@ -80,7 +80,12 @@ class Session:
             codes = self._on_hosts(words, folder) if self.machine.nodes > 1 else _alone(words, folder)
         if any(code != 0 for code in codes):
             raise SessionFailed(f"{self.name}: drivers ended with {codes}; see {folder}/node0.log")
-        (folder / DONE).touch()
+        (folder / DONE).write_text(repr(self))
+
+    def is_done(self, folder: Path) -> bool:
+        """Whether it ran into this folder as it is now, with these cases, to its end."""
+        done = folder / DONE
+        return done.exists() and done.read_text() == repr(self)
 
     def _on_hosts(self, words: list[str], folder: Path) -> list[int | None]:
         with hosts(self.machine.nodes, self.machine.rate) as nodes:

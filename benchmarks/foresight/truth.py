@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.foresight.machines import DONE, Session, SessionFailed
+from benchmarks.foresight.machines import Session, SessionFailed
 from benchmarks.foresight.measured import Measured, measured
 from benchmarks.foresight.sessions import KINDS
 from benchmarks.hosts import NoNodes
@@ -32,7 +32,7 @@ COLUMNS = (
 def finished(kind: str, session: Session, folder: Path) -> list[Measured]:
     """Run the session unless it is complete, print its cases, and return them; none where it failed."""
     print(f"{kind} {session.name}:", end=" ", flush=True)
-    if (folder / DONE).exists():
+    if session.is_done(folder):
         print("already measured")
     else:
         began = time.monotonic()

@@ -11,7 +11,6 @@ import torch
 from benchmarks.foresight import unlike_models
 from benchmarks.foresight.bucket_lists import (
     COMPARED,
-    GRID,
     Comparison,
     Measurement,
     base,
@@ -21,6 +20,7 @@ from benchmarks.foresight.bucket_lists import (
     ratio_of,
     verdict,
 )
+from parabench.analysis.prediction.choose import SINGLE_CAPS
 from parabench.store.record import MIB
 
 
@@ -98,7 +98,7 @@ def test_the_verdict_says_what_became_of_the_prediction(ratio: float, bound: flo
 
 def test_single_caps_that_make_the_same_buckets_are_measured_once() -> None:
     sizes = [MIB // 2] * 16
-    predicted = {cap: abs(math.log(cap / 1.4)) for cap in GRID}
+    predicted = {cap: abs(math.log(cap / 1.4)) for cap in SINGLE_CAPS}
     caps = judged_by(sizes, predicted)
     buckets = [max(1, math.ceil(cap / 0.5)) for cap in caps]
     assert len(caps) >= 5

@@ -24,12 +24,12 @@ from parabench.strategies import entry_of
 # The single caps that are predicted, in MiB: a twelfth of a doubling apart, of two digits, from 1/32 to 64.
 SINGLE_CAPS = tuple(float(f"{2 ** (step / 12):.2g}") for step in range(-5 * 12, 6 * 12 + 1))
 
-# How much longer than the best, a fraction, fewer buckets may take and be preferred: of a list until its last gradient
-# is reduced, of a single cap a step.
+# How much longer than by the best list, a fraction, it may take until the last gradient is reduced, for fewer buckets.
 SLACK = 0.002
 
 # What a list has to gain over the best single cap to be told of at all, and to be advised: by how much predictions of a
-# list's gain have been off (docs/explanation/foresight.md).
+# list's gain have been off (docs/explanation/foresight.md). Single caps that differ by less than the former are as good,
+# and that of the fewest buckets is preferred: what a bucket costs its rank is the least certain part of a prediction.
 NOTHING, ADVISED = 0.01, 0.05
 
 
@@ -127,8 +127,8 @@ def bucket_list(predictor: Predictor, case: Case) -> BucketList:
 def _single(
     predictor: Predictor, case: Case, gradients: Sequence[Gradient], seconds: SecondsOf
 ) -> tuple[Prediction, Buckets]:
-    """The best single cap and its buckets: of caps that are predicted to be within SLACK of the fastest the one of the
-    fewest buckets. Raises UsageError where none can be predicted."""
+    """The best single cap and its buckets: of caps that are predicted to be less than NOTHING slower than the fastest
+    the one of the fewest buckets. Raises UsageError where none can be predicted."""
     # Caps that make the same buckets are one.
     alike: dict[tuple[int, ...], tuple[float | None, Buckets]] = {}
     for cap in (None, *SINGLE_CAPS):
@@ -139,7 +139,7 @@ def _single(
     if not told:
         raise UsageError(found[0][0].refused or "nothing can be predicted")
     least_s = min(each.step_s for each, _ in told)
-    close = (each for each in told if each[0].step_s <= least_s * (1 + SLACK))
+    close = (each for each in told if each[0].step_s < least_s * (1 + NOTHING))
     return min(close, key=lambda each: (len(each[1].bytes), each[0].step_s))
 
 
