@@ -28,8 +28,8 @@ SINGLE_CAPS = tuple(float(f"{2 ** (step / 12):.2g}") for step in range(-5 * 12, 
 SLACK = 0.002
 
 # What a list has to gain over the best single cap to be told of at all, and to be advised: by how much predictions of a
-# list's gain have been off (docs/explanation/foresight.md). Single caps that differ by less than the former are as good,
-# and that of the fewest buckets is preferred: what a bucket costs its rank is the least certain part of a prediction.
+# list's gain have been off (docs/explanation/foresight.md). Single caps that differ by less than the former are as
+# good, and that of the fewest buckets is preferred: what a bucket costs its rank is the least certain of a prediction.
 NOTHING, ADVISED = 0.01, 0.05
 
 
