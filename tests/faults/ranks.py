@@ -1,0 +1,72 @@
+"""A rank that dies, stops, leaves or fails: in each phase, in launches of one case and in those that cases share."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.faults.subject import (
+    BUILDING,
+    FACTS,
+    HANDING_OVER,
+    HANGS,
+    JOINING,
+    KINDS,
+    LEAVES,
+    PHASES,
+    RAISES,
+    STEPPING,
+    Fault,
+)
+from tests.faults.trial import LAUNCHES, STEPS, Row, Trial, Verdict
+
+# What a launch in which the fault strikes is recorded as.
+STATUS = {
+    "SIGKILL": "crashed",
+    "SIGSEGV": "crashed",
+    LEAVES: "crashed",
+    RAISES: "failed",
+    "SIGSTOP": "hung",
+    HANGS: "hung",
+}
+
+# A rank that hangs is waited for so long, by case: many times what a launch takes, on a machine that others use too.
+DEADLINE = ("--deadline", "15")
+
+
+def strikes(lot: Random) -> Verdict:
+    """One rank of one launch is struck, and all else goes on."""
+    fault = fault_by(lot, lot.choice(KINDS))
+    with Trial() as trial:
+        driver = trial.start(*DEADLINE, environment=fault.environment(trial.folder))
+        rows = trial.check_complete(driver, trial.ended(driver))
+        trial.check_statuses(rows, [STATUS[fault.kind]], most=1)
+        check_blame(trial, rows, fault)
+    trial.verdict.words[:] = [f"{fault}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+def fault_by(lot: Random, kind: str) -> Fault:
+    """A fault of that kind, somewhere; a rank that hands over its facts has written them before."""
+    phase = lot.choice([each for each in PHASES if not (kind == RAISES and each == HANDING_OVER)])
+    return Fault(kind, phase, rank=lot.randrange(2), launch=lot.randrange(LAUNCHES), step=lot.randrange(STEPS))
+
+
+def check_blame(trial: Trial, rows: list[Row], fault: Fault) -> None:
+    """Of a launch that one case has for itself it is the rank that was struck which is told of, and by what."""
+    launch = fault.launch or 0
+    alone = launch < 2
+    struck = [row for row in rows if row.status != "ok"]
+    if alone and not struck and reached(fault):
+        trial.verdict.fault("wrong_status", "nothing is told of the fault")
+    for row in struck:
+        wanted = fault.kind if fault.kind in ("SIGKILL", "SIGSEGV") else None
+        if (row.rank, row.signal) != (fault.rank, wanted):
+            trial.verdict.fault("wrong_status", f"blamed: rank {row.rank}, {row.signal}, {row.error}")
+
+
+def reached(fault: Fault) -> bool:
+    """Whether every launch comes to where it strikes."""
+    return fault.phase in (JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER)
+
+
+FAMILIES = {"rank struck": strikes}
