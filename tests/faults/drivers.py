@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
 import subprocess
+import termios
 import time
 from functools import cache
 from random import Random
 from threading import Lock
 
-from tests.faults.trial import Trial, Verdict
+from tests.faults.trial import Trial, Verdict, signals_as_usual
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STOPPED = 130
@@ -84,11 +86,17 @@ def _check(trial: Trial, driver: subprocess.Popen[bytes], told: signal.Signals) 
         trial.check_says(driver, f"stopped by {told.name}", "parabench")
 
 
+def _on_terminal() -> None:
+    """Make standard input the terminal that governs this new session, which hears of its end by SIGHUP."""
+    signals_as_usual()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def terminal_closed(lot: Random) -> Verdict:
     """The terminal of the driver is closed."""
     with Trial() as trial:
         ours, theirs = pty.openpty()
-        driver = trial.start(stdin=theirs, stdout=theirs, stderr=theirs)
+        driver = trial.start(stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=_on_terminal)
         os.close(theirs)
         time.sleep(moment_s(lot))
         os.close(ours)

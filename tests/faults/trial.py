@@ -141,8 +141,7 @@ class Trial:
                 cwd=self.folder,
                 env=self.environment(environment),
                 start_new_session=True,
-                preexec_fn=signals_as_usual,
-                **{**given, **how},
+                **{"preexec_fn": signals_as_usual, **given, **how},
             )
         self._drivers.append(driver.pid)
         return driver
