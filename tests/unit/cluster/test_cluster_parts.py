@@ -269,6 +269,20 @@ def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> Non
     assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
 
 
+def test_a_rank_that_left_with_exit_code_0_is_the_cause_of_its_peers_echo() -> None:
+    """torch elastic takes it for done."""
+    status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)], tails=["", "last"]))
+    assert (status, str(failure)) == (Status.CRASHED, "rank 1: ended without a trace")
+    assert failure is not None
+    assert failure.traceback == "last"
+    done = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, TrainingReport(rank=1)])
+    assert judged(done)[0] is Status.FAILED
+    # Which of several left, and which were ended for it, nobody knows.
+    both = part(1, reports=[silent(2), silent(3)])
+    status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)]), both)
+    assert (status, str(failure)) == (Status.CRASHED, "one of ranks 1, 2, 3 ended without a trace")
+
+
 def test_a_node_that_lost_node_0_is_the_cause_and_without_any_nobody_is_blamed() -> None:
     zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
     status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=LOST)))
