@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import rich.progress
 from rich.console import Console
@@ -24,30 +25,57 @@ from parabench.plan.plan import Skipped
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
 
 
+class _PatientStream:
+    """A text stream that may be lost, as its reader or its disk is: from then on what is written goes nowhere."""
+
+    def __init__(self, stream: TextIO, told: bool) -> None:
+        self._stream, self._told, self.encoding = stream, told, stream.encoding
+
+    def write(self, text: str) -> int:
+        with self._lost_in_silence():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lost_in_silence():
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @contextmanager
+    def _lost_in_silence(self) -> Iterator[None]:
+        """What cannot be written is lost; unless nobody wants to read it any more, standard error says so once."""
+        try:
+            yield
+        except OSError as error:
+            # Only this stream ends: that of `ab --json -` is stderr, and the results that follow on stdout have a
+            # reader of their own.
+            discard(self._stream)
+            if self._told and not isinstance(error, BrokenPipeError):
+                why = format.one_line(error)
+                print_error(f"parabench: standard output cannot be written: {why}; what follows is not shown")
+
+
 class PatientConsole(Console):
-    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake.
+    """A console that outlives its reader: `parabench run ... | head` measures to the end, for the store's sake, and so
+    does a run whose terminal is closed, live bar and all.
 
     Text that it is given is a line and stays one, and controls no terminal, whatever a label or an error holds.
     """
 
+    def __init__(self, *, file: TextIO | None = None, stderr: bool = False, **options: Any) -> None:
+        stream = file or (sys.stderr if stderr else sys.stdout)
+        # Without a stream, as where it was closed before Python began, rich writes nowhere.
+        patient: Any = stream and _PatientStream(stream, told=not stderr)
+        super().__init__(file=patient, stderr=stderr, **options)
+
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich's, of lines. Where they cannot be written, as on a full disk, standard error says so once."""
-        try:
-            super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
-        except OSError as error:
-            self._end()
-            if not self.stderr:
-                why = f"standard output cannot be written: {format.one_line(error)}; what follows is not shown"
-                print_error(f"parabench: {why}")
-
-    def on_broken_pipe(self) -> None:
-        """Say nothing more, instead of ending the process. Only the stream that lost its reader ends: that of
-        `ab --json -` is stderr, and the results that follow on stdout have a reader of their own."""
-        self._end()
-
-    def _end(self) -> None:
-        self.quiet = True
-        discard(self.file)
+        """As rich's, of lines."""
+        super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
 
 def logger(console: Console, prefix: str = "") -> Callable[[str], None]:

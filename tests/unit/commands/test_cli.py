@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 import fake_results as fake
 from command_line import parabench
 from parabench.cli import main
-from parabench.session.progress import PatientConsole, logger
+from parabench.session.progress import PatientConsole, logger, make_progress
 
 
 def test_doctor_names_devices_versions_and_doubts():
@@ -69,10 +70,23 @@ def test_where_standard_error_cannot_be_written_the_exit_code_is_as_ever(tmp_pat
         command = [sys.executable, "-m", "parabench", "best", str(tmp_path / "none.db")]
         assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
         code = (
-            "import sys; from parabench.session.progress import PatientConsole, logger;"
+            "import sys; from parabench.session.progress import PatientConsole, logger, make_progress;"
             "logger(PatientConsole(file=sys.stdout))('lost'); sys.exit(7)"
         )
         assert subprocess.run([sys.executable, "-c", code], stdout=full, stderr=full).returncode == 7
+
+
+def test_a_live_bar_outlives_its_terminal():
+    """Writing to it fails at every turn, and raises nothing."""
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        console = PatientConsole(file=terminal, force_terminal=True)
+        with make_progress(console, 2, 1) as progress:
+            os.close(ours)
+            progress.starting("some case", 0)
+            progress.ended("some case", 0, "crashed", ok=False)
+        console.print("the answer")
+        assert os.path.samestat(os.fstat(theirs), os.stat(os.devnull))
 
 
 def test_a_run_whose_standard_output_is_closed_measures(tmp_path):
