@@ -12,6 +12,7 @@ import errno
 import http.client
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -276,7 +277,14 @@ class _Handler(BaseHTTPRequestHandler):
             elif self.raw_requestline and not self.raw_requestline.strip():
                 self.send_error(400)
             elif self.raw_requestline and self.parse_request() and self.server.asked(self.connection):
-                self._give(self.server.reply(self.command, self.path, self.headers))
+                self._give(self._replied())
+
+    def _replied(self) -> Answer:
+        try:
+            return self.server.reply(self.command, self.path, self.headers)
+        except Exception as error:  # whatever it is, the next request is answered
+            print(f"parabench: a request could not be answered: {error!r}", file=sys.stderr)
+            return said(500, "The answer failed; what is wrong is said where parabench serve runs.")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """By its code alone; the message would hold what was asked."""

@@ -24,7 +24,11 @@ OF_PYTEST = ("--parabench-", "--benchmark-")
 SHORT_OF_PYTEST = {"-k", "-m", "-n"}
 
 # Variables whose name says that the value is secret, and how long a value is that is no word of any text.
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD\B|CREDENTIAL|AUTH|COOKIE|SESSION_ID|PRIVATE|DSN", re.IGNORECASE)
+SECRET = re.compile(
+    r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|JWT|(?:KEY|TOKEN)S?$|(?:^|_)(?:KEY|TOKEN|AUTH)_"
+    r"|_(?:AUTH|DSN|PASS|PAT|PWD)$",
+    re.IGNORECASE,
+)
 LEAST_CHARACTERS = 6
 
 # What is the kernel's own, not a user's.

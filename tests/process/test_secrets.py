@@ -30,7 +30,9 @@ PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 '''
 GIT = """\
 git init -q
-git -c user.email=planted-mail-9f2c60@host -c user.name=planted-name-9f2c61 commit -q --allow-empty -m planted-message-9f2c62
+git config user.email planted-mail-9f2c60@host
+git config user.name planted-name-9f2c61
+git commit -q --allow-empty -m planted-message-9f2c62
 git checkout -q -b planted-branch-9f2c63
 git remote add origin https://user:planted-remote-9f2c64@host/repo.git
 """

@@ -43,6 +43,8 @@ class Served:
 
     def reply(self, method: str, target: str, headers: object) -> Answer:
         self.asked.append((method, target))
+        if target == "/failing":
+            raise ValueError(target)
         return Answer(200, LARGE if target == "/large" else b"well\n")
 
     def connect(self) -> socket.socket:
@@ -169,6 +171,15 @@ def test_what_is_sent_with_a_request_is_thrown_away_and_the_answer_comes(served:
 def test_head_is_get_without_its_text(served: Served) -> None:
     status, headers, body = whole(served.says(GET.replace(b"GET", b"HEAD")))
     assert (status, headers["Content-Length"], body) == (200, "5", b"")
+
+
+def test_an_answer_that_fails_is_said_on_both_sides(served: Served, capfd: pytest.CaptureFixture[str]) -> None:
+    status, headers, body = whole(served.says(GET.replace(b"/ ", b"/failing ")))
+    assert status == 500
+    assert headers.items() >= connections.HEADERS.items()
+    assert b"ValueError" not in body
+    served.is_well()
+    assert capfd.readouterr().err == "parabench: a request could not be answered: ValueError('/failing')\n"
 
 
 def test_garbage_of_any_kind_leaves_it_well(served: Served) -> None:

@@ -58,6 +58,18 @@ def test_of_a_text_paths_and_secrets_are_left_out(text, shown):
 
 
 @pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "PGPASSWORD", "MYSQL_PWD", "OPENAI_API_KEY", "SSH_KEY_FILE", "sentry_dsn"]
+)
+def test_by_its_name_a_variable_is_secret(name):
+    assert public_text("see abcdefgh", {name: "abcdefgh"}) == "see ..."
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "XKB_KEYBOARD", "AUTHOR", "NCCL_DEBUG"])
+def test_or_it_is_not(name):
+    assert public_text("see abcdefgh", {name: "abcdefgh"}) == "see abcdefgh"
+
+
+@pytest.mark.parametrize(
     ("words", "kept"),
     [
         ("run quick --set strategy=ddp,fsdp --launches 3", "run quick --set strategy=ddp,fsdp --launches 3"),
@@ -92,9 +104,14 @@ def test_the_store_holds_no_more(tmp_path, monkeypatch):
     )
     with Store.open_or_create(path) as store:
         session = store.begin_session(
-            label=None, suite="s", argv=["parabench", "run", "/home/anneliese/s.py", "--out", "/home/anneliese/o"], seed=0,
-            environment={}, question="?", plan={},
-        )  # fmt: skip
+            label=None,
+            suite="s",
+            argv=["parabench", "run", "/home/anneliese/s.py", "--out", "/home/anneliese/o"],
+            seed=0,
+            environment={},
+            question="?",
+            plan={},
+        )
         store.append(session, fake.launch(fake.case(), status=Status.FAILED, failure=failure))
         (row,) = store._db.execute("SELECT error, traceback FROM launch").fetchall()
         assert row == ("rank 1: cannot read x with ...", 'File "own.py", line 3')
