@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from contextlib import ExitStack
+from html import escape
 from pathlib import Path
 
 import click
@@ -10,6 +13,9 @@ from parabench.commands.options import store_argument
 from parabench.commands.output import say, show
 from parabench.commands.report import template_option
 from parabench.signals import Interrupted, stop_signals
+
+# As many as nobody guesses.
+TOKEN_BYTES = 32
 
 
 @click.command()
@@ -22,8 +28,9 @@ from parabench.signals import Interrupted, stop_signals
     help="Port of 127.0.0.1; 0 for any that is free.",
 )
 @template_option
+@click.option("--token", "guarded", is_flag=True, help="Answer only who knows the random address that is printed.")
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")
-def serve(store: str, port: int, template: Path | None, opened: bool) -> None:
+def serve(store: str, port: int, template: Path | None, guarded: bool, opened: bool) -> None:
     """Show the report of STORE, or STORE@SESSION by id or label, while a run goes on, to browsers of this machine.
 
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
@@ -38,15 +45,26 @@ def serve(store: str, port: int, template: Path | None, opened: bool) -> None:
         check_folder(template)
     standing(*split(store))  # what is there and no store will not become one
     child = Child(template)
-    server = listen(Live(lambda: split(store), Renewal(child), template), port)
-    address = f"http://{LOOPBACK}:{server.port}/"
+    token = secrets.token_urlsafe(TOKEN_BYTES) if guarded else ""
+    server = listen(Live(lambda: split(store), Renewal(child), template), port, token)
+    address = f"http://{LOOPBACK}:{server.port}/{token and f'{token}/'}"
     say([f"{address} shows {store}; Ctrl-C ends it"])
     try:
-        with stop_signals():
+        with stop_signals(), ExitStack() as stack:
             if opened:
-                show(address, address)
+                show(_to_open(address, stack) if guarded else address, address)
             server.serve_forever()
     except Interrupted:
         say(["stopped"])
     finally:
         child.end()
+
+
+def _to_open(address: str, stack: ExitStack) -> str:
+    """What leads a browser to an address that other users must not see: all of them see what a process is started
+    with, and no other the file in our own folder."""
+    from parabench.files import launch_folder
+
+    file = stack.enter_context(launch_folder()) / "open.html"
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(address)}">\n')
+    return file.as_uri()

@@ -18,6 +18,7 @@ from parabench.report.page import render_page
 from parabench.report.page_data import page_data
 from parabench.report.registry import training_tabs
 from parabench.report.views import collectives
+from parabench.store.private import HIDDEN
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 
@@ -50,7 +51,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         answers=answers,
         of_turns=of_turns(seen),
         held=compared(seen.once(state_columns)),
-        next=next_command(seen, answers),
+        next=next_command(seen, answers, HIDDEN),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],
         statistics=sorted(set(cases["statistic"])),

@@ -1,48 +1,35 @@
-"""A web server of two addresses, the page and how far its run is, for this machine alone."""
+"""The two addresses of `parabench serve`, the page and how far its run is, and who is answered: this machine alone."""
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import re
-import socket
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.message import Message
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
-from wsgiref.types import StartResponse, WSGIEnvironment
-
-from werkzeug.sansio.utils import host_is_trusted
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
-from werkzeug.wrappers import Request, Response
 
 from parabench.errors import UsageError
 from parabench.report.page import fill
+from parabench.serve.connections import NOTHING, Answer, BoundedServer, Reply, only, said
 from parabench.serve.progress import Standing, standing
 from parabench.serve.rebuild import Page, Renewal
 
 LOOPBACK = "127.0.0.1"
 # What a browser may call this machine. A page from elsewhere whose name was made to lead here (DNS rebinding) cannot.
 # The port may be another: that of a tunnel.
-NAMES = (LOOPBACK, "localhost")
+NAME = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 
 # The page asks again after so many seconds: soon while it waits for a page that is being made, seldom when nothing goes
 # on, and never so often that looking takes more than one part in LOOKING of the time.
 SOON_S, OFTEN_S, SELDOM_S = 0.3, 2.0, 10.0
 LOOKING = 50
 
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-# Of what is no page.
-NOTHING = "default-src 'none'; frame-ancestors 'none'"
 _POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">')
 
 
@@ -55,6 +42,8 @@ class Live:
     renewal: Renewal
     template: Path | None = None
     clock: Callable[[], float] = time.perf_counter
+    # The newest page, which may be large, as all are answered it.
+    _ready: tuple[Page, Answer] | None = field(default=None, init=False)
 
     def look(self) -> tuple[Standing, str, float]:
         """How the run stands, what is wrong, and how long it took to see; a page is renewed when it is time."""
@@ -83,10 +72,15 @@ class Live:
             "again_s": max(again_s, LOOKING * cost_s),
         }
 
-    def page(self) -> str:
+    def page(self) -> Answer:
         """The newest page there is, or one that waits for the first."""
         self.look()
-        return marked(self.renewal.newest or Page(self._waiting(), "", 0))
+        newest, ready = self.renewal.newest, self._ready
+        if newest is None:
+            return of_page(marked(Page(self._waiting(), "", 0)))
+        if ready is None or ready[0] is not newest:
+            self._ready = ready = newest, of_page(marked(newest))
+        return ready[1]
 
     def _waiting(self) -> str:
         """In the reader's own look if that can be: what is wrong with it is said where progress is."""
@@ -102,35 +96,52 @@ def marked(page: Page) -> str:
     return page.text.replace("<head>", f"<head>\n{mark}", 1)
 
 
-def application(live: Live) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The WSGI application. Nothing of a request comes back in an answer."""
+def of_page(text: str) -> Answer:
+    """A page as an answer: its own policy, and no frame."""
+    found = _POLICY.search(text)
+    policy = f"{unescape(found[1])}; frame-ancestors 'none'" if found else NOTHING
+    return Answer(200, text.encode(), "text/html", policy)
 
-    @Request.application
-    def answer(request: Request) -> Response:
-        if not host_is_trusted(request.environ.get("HTTP_HOST"), NAMES):
-            return _said(403, "This server answers to 127.0.0.1 and localhost only.")
-        if request.path not in ("/", "/progress"):
-            return _said(404, "There is nothing here; the report is at /.")
-        if request.method not in ("GET", "HEAD"):
-            response = _said(405, "Only GET and HEAD are answered.")
-            response.headers["Allow"] = "GET, HEAD"
-            return response
-        if request.path == "/progress":
-            return _answer(json.dumps(live.progress(), allow_nan=False), "application/json")
-        text = live.page()
-        found = _POLICY.search(text)
-        policy = f"{unescape(found[1])}; frame-ancestors 'none'" if found else NOTHING
-        return _answer(text, "text/html", policy)
+
+def reply(live: Live, token: str = "") -> Reply:
+    """Answers requests; with a `token` those alone whose address begins with it. Nothing of a request comes back in an
+    answer."""
+
+    def answer(method: str, target: str, headers: Message) -> Answer:
+        host = only(headers, "Host")
+        if host is None:
+            return said(400, "A request must name one Host.")
+        if not NAME.fullmatch(host):
+            return said(403, "This server answers to 127.0.0.1 and localhost only.")
+        path = target.partition("?")[0]
+        if token:
+            first, slash, rest = path.removeprefix("/").partition("/")
+            if not hmac.compare_digest(first.encode(), token.encode()):
+                return said(403, "This address lacks the token; open the one that parabench serve has printed.")
+            path = slash + rest
+        if _of_another_site(host, path, headers):
+            return said(403, "Pages of other sites are not answered; open the address yourself.")
+        if path not in ("/", "/progress"):
+            return said(404, "There is nothing here; the report is at /.")
+        if method not in ("GET", "HEAD"):
+            return said(405, "Only GET and HEAD are answered.", Allow="GET, HEAD")
+        if path == "/progress":
+            return Answer(200, json.dumps(live.progress(), allow_nan=False).encode(), "application/json")
+        return live.page()
 
     return answer
 
 
-def _answer(text: str, kind: str, policy: str = NOTHING, status: int = 200) -> Response:
-    return Response(text, status, HEADERS | {"Content-Security-Policy": policy}, content_type=f"{kind}; charset=utf-8")
-
-
-def _said(status: int, line: str) -> Response:
-    return _answer(f"{line}\n", "text/plain", status=status)
+def _of_another_site(host: str, path: str, headers: Message) -> bool:
+    """Whether a page that is not ours asks, as far as a browser says so: in every request where it comes from
+    (https://www.w3.org/TR/fetch-metadata/), in some its origin. A reader may follow a link to the page."""
+    origin = headers.get("Origin")
+    if origin is not None and origin.lower() != f"http://{host.lower()}":
+        return True
+    if headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+        return False
+    opened = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest")) == ("navigate", "document")
+    return not (opened and path == "/")
 
 
 def _changed(folder: Path | None) -> str:
@@ -140,38 +151,13 @@ def _changed(folder: Path | None) -> str:
     return f"-{max((file.stat().st_mtime_ns for file in folder.rglob('*') if file.is_file()), default=0):x}"
 
 
-class _Quiet(WSGIRequestHandler):
-    """Says nothing of requests, to nobody."""
-
-    timeout = 20  # of a connection on which nothing comes
-    error_message_format = "The request cannot be read.\n"
-    error_content_type = "text/plain"
-
-    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Nothing."""
-
-    def log_error(self, format: str, *args: Any) -> None:
-        """Nothing: what is wrong with a request is its sender's."""
-
-    def version_string(self) -> str:
-        """Only whose server it is."""
-        return "parabench"
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """By its code alone; the message would hold what was asked."""
-        super().send_error(code)
-
-
-def listen(live: Live, port: int) -> BaseWSGIServer:
+def listen(live: Live, port: int, token: str = "") -> BoundedServer:
     """A server on loopback, on that port, or on any that is free where it is 0; `serve_forever()` makes it answer.
 
     Raises UsageError where the port cannot be had.
     """
     try:
-        with socket.create_server((LOOPBACK, port)) as place:
-            return make_server(
-                LOOPBACK, port, application(live), threaded=True, request_handler=_Quiet, fd=place.fileno()
-            )
+        return BoundedServer((LOOPBACK, port), reply(live, token))
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else error
         raise UsageError(

@@ -180,7 +180,7 @@ def resume(
         )
     check_begun_by(store, last, attached)
     check_label_of(store, last, label)
-    return load_state(store, last, plan, worker_command(last) if attached else _as_begun(store, last))
+    return load_state(store, last, plan, worker_command(store, last) if attached else _as_begun(store, last))
 
 
 def check_begun_by(store: Store, row: PlannedSession, attached: bool) -> None:
@@ -190,7 +190,7 @@ def check_begun_by(store: Store, row: PlannedSession, attached: bool) -> None:
     if shared and not attached:
         raise UsageError(
             f"the launches of the last session in {store.path} share the processes of a group, and fresh ones are not "
-            f"to be pooled with them; resume it in such a group with {worker_command(row)!r}, or start a "
+            f"to be pooled with them; resume it in such a group with {worker_command(store, row)!r}, or start a "
             "new one without --resume"
         )
     if attached and not shared and store.launches_done(row.id):
@@ -215,10 +215,10 @@ def shares_processes(store: Store, session_id: int) -> bool:
     return store.has_finding(session_id, SHARED_PROCESSES)
 
 
-def worker_command(row: PlannedSession) -> str:
+def worker_command(store: Store, row: PlannedSession) -> str:
     """The command with which each process of a group continues the session; who starts them, the store does not
     know."""
-    return shlex.join(["parabench", "worker", *row.argv[2:], "--resume"])
+    return shlex.join(["parabench", "worker", *row.argv[2:], "--resume", "--out", str(store.path.parent)])
 
 
 def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:
@@ -260,7 +260,7 @@ def _as_begun(store: Store, row: PlannedSession) -> str:
     """The command that continues a session; of a suite that takes several, with those that follow."""
     kind = row.plan.get("kind", "training")
     if kind == "compute" or (kind == "collectives" and row.argv[1:2] == ["run"]):
-        return shlex.join([*row.argv, "--resume"])
+        return shlex.join([*row.argv, "--resume", "--out", str(store.path.parent)])
     return resume_command(store.path, kind)
 
 

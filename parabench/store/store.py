@@ -14,6 +14,7 @@ from typing import Any
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.store.digest import digests
+from parabench.store.private import public_argv, public_text
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
 from parabench.store.schema import (
     APPLICATION_ID,
@@ -109,12 +110,13 @@ class Store:
         plan: dict[str, Any],
         interleaved: dict[str, str] | None = None,
     ) -> int:
-        """Record a session before its first launch; returns its id. `interleaved` ties it to the one that took turns
+        """Record a session before its first launch; returns its id. Of `argv` is kept what others may see.
+        `interleaved` ties it to the one that took turns
         with it: {"run": both have the same, "side": "a" or "b"}."""
         row = SessionRow(
             label=label,
             suite=suite,
-            argv=json.dumps(argv),
+            argv=json.dumps(public_argv(argv)),
             seed=seed,
             started_utc=utc_now(),
             finished_utc=None,
@@ -194,12 +196,12 @@ class Store:
             block=launch.block,
             position=launch.position,
             status=launch.status,
-            error=str(failure) if failure else None,
+            error=public_text(str(failure)) if failure else None,
             started_utc=launch.started_utc,
             wall_s=launch.wall_s,
             failed_rank=failure.rank if failure else None,
             failed_signal=failure.signal if failure else None,
-            traceback=failure.traceback if failure else None,
+            traceback=public_text(failure.traceback) if failure and failure.traceback else None,
             facts=json.dumps(launch.facts),
         )
         with self._transaction():

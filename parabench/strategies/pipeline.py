@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
-from parabench.collectives.alone import is_alone
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.models.base import Loss, Model
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
@@ -29,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Schedule = PipelineScheduleSingle | PipelineScheduleMulti
 
-# The first step learns shapes and makes buffers. A third may be one that is timed, and must carry no instrument.
+# The first step makes buffers. A third may be one that is timed, and must carry no instrument.
 WATCHED = 1
 
 
@@ -62,8 +61,7 @@ def pipelined(
     where = holders(parameters, stages, ranks)
     tied = TiedGradients(parameters, where)
     held = {name: parameter for name, parameter in parameters.items() if rank in where[name]}
-    # Ranks tell each other what they send, in the first step; a rank that is alone must know.
-    told = shapes(model, stages, context, microbatches) if is_alone() else [(None, None)] * len(stages)
+    told = shapes(model, stages, context, microbatches)
     drop_all_but(local_stages.values(), model.module)
 
     # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.

@@ -11,7 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.utils.data import default_collate
 
+from parabench.data import source_of
+from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
 from parabench.models.base import Model
 from parabench.strategies.base import StrategyContext
@@ -58,23 +61,31 @@ def shapes(
 ) -> list[tuple[Tensor, Tensor]]:
     """What each stage takes and gives for a micro-batch, PipelineStage's `input_args` and `output_args`.
 
-    Raises UsageError for a model that makes no batches itself.
+    Where they are not given, torch has the ranks tell each other, in pickled objects: whoever reached a rank's port
+    could make it run anything.
     """
-    if model.batch is None:
-        raise UsageError(
-            f"model {context.case.model!r} makes no batches, so what its stages send is not known without training; "
-            "give Model.batch"
-        )
-    size = context.case.global_batch // microbatches
-    flow, _ = model.batch(size, torch.Generator().manual_seed(0))
-    flows = [flow.to(context.device)]
-    with torch.no_grad():
+    flows = [_first_inputs(model, context, context.case.global_batch // microbatches)]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         for stage in stages:
             flows.append(stage(flows[-1]))
     # Between stages travels what gradients are wanted of.
     for each in flows[1:]:
         each.requires_grad_(each.is_floating_point())
     return list(pairwise(flows))
+
+
+def _first_inputs(model: Model, context: StrategyContext, size: int) -> Tensor:
+    """As many inputs as the first stage takes: of those that the model makes, or else the data's first sample again and
+    again."""
+    case = context.case
+    if source_of(case.data)[0] == "synthetic" and model.batch is not None:
+        inputs, _ = model.batch(size, torch.Generator().manual_seed(0))
+    else:
+        inputs, _ = default_collate([dataset_of(case, model)[0]])
+        inputs = inputs.expand(size, *inputs.shape[1:])
+    if case.arithmetic.parameters != "float32" and inputs.is_floating_point():  # as they are loaded
+        inputs = inputs.to(getattr(torch, case.arithmetic.parameters))
+    return inputs.to(context.device)
 
 
 def deal(parts: Sequence[T], count: int) -> list[list[T]]:

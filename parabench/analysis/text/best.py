@@ -52,11 +52,11 @@ def closing_lines(seen: SessionData) -> list[str]:
     return [*said[0], *said[1], *_noise(seen), *_carried_over(seen, small=False), *_settling(seen, answers)]
 
 
-def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str, str]]:
+def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None = None) -> list[tuple[str, str]]:
     """What it is for, and the command that launches what is still open until it is decided; none where it would do
     nothing. Where that would take more than MOST_BLOCKS blocks, it has a budget, and promises less.
 
-    Only the newest session of a store can be resumed.
+    Only the newest session of a store can be resumed. `where` stands for its folder in what others may see.
     """
     results, session, launches = seen.results, seen.session, seen.launch_columns
     newest = session.id == results.session_columns["id"].max()
@@ -70,7 +70,7 @@ def next_command(seen: SessionData, answers: Sequence[Answer]) -> list[tuple[str
         return []
     far = left.more_blocks is not None and blocks_begun(launches) + left.more_blocks > MOST_BLOCKS
     budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
-    command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", str(results.path.parent)]
+    command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
     from parabench.analysis.environment.nodes import cluster_options
 
     command += cluster_options(session.environment)

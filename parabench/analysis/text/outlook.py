@@ -53,7 +53,7 @@ def to_dict(answer: Answer, seen: SessionData) -> dict[str, Any]:
     return {"more_ranks": {"measured_ranks": of.most, "fastest": told, "command": command_for_more(of, seen) or None}}
 
 
-def outlook_lines(of: Outlook, seen: SessionData) -> Iterator[str]:
+def outlook_lines(of: Outlook, seen: SessionData, store: str | None = None) -> Iterator[str]:
     """The same of one outlook: 'Measured up to 2 ranks. At 16 ranks on 8 nodes ddp ring is expected to be the fastest:
     70.5 ms per step (90 %: 46.7 to 107).'"""
     before = f"{of.heading}: " if of.heading else ""
@@ -61,19 +61,20 @@ def outlook_lines(of: Outlook, seen: SessionData) -> Iterator[str]:
     if found:
         measured = f"{before}Measured up to {ranks_in_words(of.most, 1)}."
         yield from format.in_lines([measured, *map(_fastest, found)])
-    if command := command_for_more(of, seen):
+    if command := command_for_more(of, seen, store):
         yield f"{before}For more ranks: {command}"
 
 
-def command_for_more(of: Outlook, seen: SessionData) -> str:
-    """The command that predicts more ranks over links that are given; empty where none are lacking."""
+def command_for_more(of: Outlook, seen: SessionData, store: str | None = None) -> str:
+    """The command that predicts more ranks over links that are given; empty where none are lacking. `store` is what the
+    store is called in what others may see."""
     sizes, tiers = of.lacking()
     if not sizes:
         return ""
     from parabench.analysis.prediction.schedule import WITHIN
 
     # A path may hold bytes that are no text.
-    path = os.fsencode(seen.results.path).decode(errors="replace")
+    path = store or os.fsencode(seen.results.path).decode(errors="replace")
     command = ["parabench", "predict", path, "--world-size", ",".join(map(str, sizes))]
     for tier in tiers:
         command += ["--link", "local=300GB/s,5us" if tier == WITHIN else "node=25GB/s,20us"]

@@ -52,7 +52,7 @@ def prediction_section(seen: SessionData) -> Section | None:
         "Nothing could be predicted from this store.",
         tuple(tables),
         panels=panels,
-        lead=" ".join(line for each, _ in found for line in outlook_lines(each, seen)),
+        lead=" ".join(line for each, _ in found for line in outlook_lines(each, seen, seen.results.path.name)),
         reading=_reading(notes) if tables else "",
     )
 

@@ -74,7 +74,7 @@ const follow = (served) => {
     if (document.hidden) return;  // whoever does not look costs the run nothing
     let wait = 10;
     try {
-      const answer = await fetch("/progress", { cache: "no-store" });
+      const answer = await fetch("progress", { cache: "no-store" });
       if (!answer.ok) throw new Error(answer.statusText);
       const now = await answer.json();
       wait = now.again_s;

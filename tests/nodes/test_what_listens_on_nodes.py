@@ -1,0 +1,76 @@
+"""On several nodes that listens which docs/how-to/several-nodes.md lists, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from cluster_helpers import cluster
+from guard import GUARD_S
+from listening_helpers import Place, seen
+from nodes_helpers import PORT, Nodes
+from paths import ROOT
+
+SUITE = '''\
+"""What listens on two nodes?"""
+
+from parabench import Protocol, sweep
+
+CASES = sweep(
+    strategy="ddp", algorithm=("native", "two_level"), world_size=4, data="synthetic", seq_len=8, model="gpt-nano"
+)
+PROTOCOL = Protocol(warmup=2, steps=4, launches=1, instrumented=1)
+'''
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """{who: (where, when)} of the page's table."""
+    text = (ROOT / "docs/how-to/several-nodes.md").read_text().partition("## Ports and firewalls")[2]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", text.partition("\n## ")[0], re.MULTILINE)
+    return {who: (where, when) for who, where, when in rows[1:] if not who.startswith("-")}
+
+
+def test_the_page_lists_who_listens() -> None:
+    listed = documented()
+    assert list(listed) == ["node 0's rendezvous store", "gloo, in every rank", "NCCL, in every rank"]
+    assert listed["node 0's rendezvous store"][0] == "the endpoint's port, on the endpoint's address"
+    assert "`net.ipv4.ip_local_port_range`" in listed["gloo, in every rank"][0]
+
+
+def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    found: list[set[tuple[str, Place]]] = [set(), set()]
+    with cluster(2) as hosts:
+        drivers = Nodes(hosts, tmp_path, SUITE).all("--launches", "1")
+        until = time.monotonic() + GUARD_S
+        while any(driver.process.poll() is None for driver in drivers):
+            assert time.monotonic() < until, "\n".join(drivers[0].lines)
+            for number, driver in enumerate(drivers):
+                found[number] |= seen(driver.process.pid)
+        assert [driver.ends() for driver in drivers] == [0, 0], "\n".join(drivers[0].lines)
+        for number, host in enumerate(hosts):
+            reached = {(kind, place) for kind, place in found[number] if place.kind != "unix"}
+            store = {("driver", Place("tcp", host.address, PORT))} if number == 0 else set()
+            assert {each for each in reached if each[0] == "driver"} == store
+            ranks = reached - store
+            assert ranks
+            assert {(kind, place.kind, place.address) for kind, place in ranks} == {("rank", "tcp", host.address)}
+            assert all(low <= place.port <= high for _, place in ranks)
+
+
+def test_a_host_is_another_network(tmp_path: Path) -> None:
+    """What a process of a host listens at is read in its namespace, not in this one."""
+    code = "import socket; s = socket.create_server(('0.0.0.0', 4567)); print(1, flush=True); input()"
+    with cluster(1) as (host,):
+        process = host.start(
+            ["python3", "-c", code], environment={}, folder=tmp_path, output=subprocess.PIPE, errors=subprocess.STDOUT
+        )
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert {place for _, place in seen(process.pid)} == {Place("tcp", "0.0.0.0", 4567)}
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,72 @@
+"""What ranks say to one another is numbers and JSON: real launches of everything in which nothing can be unpickled.
+
+An object that is unpickled can run anything, and c10d authenticates nobody who connects to a rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import fake_collectives
+import unpickled_helpers
+from guard import GUARD_S
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import Workload
+from parabench.plan.case import Case
+from parabench.plan.collective_protocol import CollectiveProtocol
+from parabench.plan.protocol import LinkProtocol, Protocol
+from parabench.store.record import MIB, Launch, Status
+from parabench.strategies import STRATEGIES, Layout
+
+PROTOCOL = Protocol(warmup=2, steps=1, instrumented=1)
+COMMON: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8, "model": "gpt-nano"}
+
+OF_FOUR = {"hsdp": {"ranks_per_node": 2}, "tp_ddp": {"tp_size": 2}, "tp_fsdp": {"tp_size": 2}}
+CASES = {
+    **{
+        name: Case(strategy=name, world_size=4 if name in OF_FOUR else 2, **COMMON, **OF_FOUR.get(name, {}))
+        for name, entry in STRATEGIES.items()
+        if entry.missing is None and not entry.one_process and name != "single"
+    },
+    "ddp over two_level": Case(strategy="ddp", algorithm="two_level", world_size=4, ranks_per_node=2, **COMMON),
+    "ddp over ring": Case(strategy="ddp", algorithm="ring", world_size=2, **COMMON),
+    "pp, interleaved": Case(strategy="pp", schedule="interleaved", microbatches=4, world_size=2, **COMMON),
+    "pp of a model that makes no batches": Case(
+        strategy="pp", world_size=2, **COMMON | {"model": "pipeline_helpers:without_batches", "data": "text"}
+    ),
+}
+
+
+def run(case: Any, protocol: Any, workload: Workload) -> Launch:
+    return launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S), workload=workload)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_unpickles_nothing(name: str) -> None:
+    seen = run(CASES[name], PROTOCOL, unpickled_helpers.Training())
+    assert (seen.status, seen.failure) == (Status.OK, None)
+
+
+def test_collectives_and_links_unpickle_nothing() -> None:
+    one = fake_collectives.case("all_reduce", "ring", world_size=2, min_bytes=1024, max_bytes=1024)
+    brief = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
+    assert run(one, brief, unpickled_helpers.Collectives()).failure is None
+    two = Case(world_size=2, device="cpu", backend="gloo")
+    quick = LinkProtocol(warmup=1, round_trips=5, most_bytes=MIB, transfers=2)
+    assert run(two, quick, unpickled_helpers.Links()).failure is None
+
+
+def test_every_pipeline_is_among_them() -> None:
+    pipelines = {name for name, entry in STRATEGIES.items() if entry.layout is Layout.PIPELINE}
+    assert pipelines <= {case.strategy for case in CASES.values()}
+
+
+def test_what_is_unpickled_is_seen() -> None:
+    seen = run(
+        Case(strategy="unpickled_helpers:talkative", world_size=2, **COMMON), PROTOCOL, unpickled_helpers.Training()
+    )
+    assert seen.status is Status.FAILED
+    assert "an object was unpickled" in str(seen.failure)

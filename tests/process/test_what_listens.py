@@ -1,0 +1,120 @@
+"""On one machine nothing listens beyond loopback: every socket of every process of a run, and of a server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guard import GUARD_S
+from listening_helpers import Place, beyond_this_machine, kind_of, places, seen
+from process_helpers import end
+
+SUITE = '''\
+"""What listens?"""
+
+from parabench import Protocol, sweep
+
+CASES = sweep(
+    strategy=("ddp", "fsdp"), algorithm=("native", "ring"), world_size=2, data="synthetic", seq_len=8, model="gpt-nano"
+)
+PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=1)
+'''
+
+
+def start(here: Path, *words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "parabench", *words]
+    return subprocess.Popen(
+        command, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def over_all(process: subprocess.Popen[str]) -> set[tuple[str, Place]]:
+    """What was there at any moment until the process ended."""
+    found: set[tuple[str, Place]] = set()
+    while process.poll() is None:
+        found |= seen(process.pid)
+    assert process.stdout is not None
+    assert process.returncode == 0, process.stdout.read()
+    return found
+
+
+@pytest.mark.parametrize("options", [("--launches", "1"), ("--launches", "1", "--rounds", "3")], ids=["solo", "shared"])
+def test_of_a_run(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "mine.py").write_text(SUITE)
+    process = start(tmp_path, "run", "mine.py", "--out", "out", *options)
+    try:
+        found = over_all(process)
+    finally:
+        end(process)
+    assert beyond_this_machine(found) == set()
+    kinds = {(kind, place.kind) for kind, place in found}
+    # What there is was seen: gloo's ports, and where ranks are asked for.
+    assert ("rank", "tcp") in kinds
+    assert {kind for kind, place in found if place.kind != "unix"} == {"rank"}
+    assert ("forkserver", "unix") in kinds
+
+
+def test_of_serve(tmp_path: Path) -> None:
+    process = start(tmp_path, "serve", "out")
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split("/")[2].split(":")[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=GUARD_S) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        assert {place for _, place in seen(process.pid)} == {Place("tcp", "127.0.0.1", port)}
+    finally:
+        end(process)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "address"),
+    [
+        (socket.AF_INET, socket.SOCK_STREAM, "0.0.0.0"),
+        (socket.AF_INET6, socket.SOCK_STREAM, "::"),
+        (socket.AF_INET, socket.SOCK_DGRAM, "0.0.0.0"),
+        (socket.AF_INET6, socket.SOCK_DGRAM, "::"),
+    ],
+)
+def test_what_listens_beyond_is_seen(family: int, kind: int, address: str) -> None:
+    if family == socket.AF_INET6 and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    with socket.socket(family, kind) as one:
+        one.bind((address, 0))
+        if kind == socket.SOCK_STREAM:
+            one.listen()
+        mine = Place("tcp" if kind == socket.SOCK_STREAM else "udp", address, one.getsockname()[1])
+        assert mine in set(places(os.getpid()))
+        assert beyond_this_machine({("test", mine)}) == {("test", mine)}
+
+
+def test_a_socket_that_other_users_may_open_is_seen(tmp_path: Path) -> None:
+    for mode, reached in ((0o700, False), (0o755, True)):
+        folder = tmp_path / oct(mode)
+        folder.mkdir()
+        folder.chmod(mode)
+        with socket.socket(socket.AF_UNIX) as one:
+            path = f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}/s" if len(str(folder)) > 100 else str(folder / "s")
+            one.bind(path)
+            one.listen()
+            mine = Place("unix", path)
+            assert mine in set(places(os.getpid()))
+            assert bool(beyond_this_machine({("test", mine)})) == reached
+
+
+def test_a_process_is_known_by_its_kind(tmp_path: Path) -> None:
+    import psutil
+
+    process = start(tmp_path, "serve", "out")
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert kind_of(psutil.Process(process.pid)) == "driver"
+    finally:
+        end(process)

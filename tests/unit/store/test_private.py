@@ -1,0 +1,121 @@
+"""What a record holds of paths, secrets and command lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import fake_results as fake
+from parabench.store.private import public_argv, public_text
+from parabench.store.record import Failure, Status
+from parabench.store.store import Store
+
+ENVIRONMENT = {
+    "HF_TOKEN": "hf_abcdefgh",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI",
+    "AWS_SECRET_ACCESS_KEY_ID": "wJalrXUtnFEMI-longer",
+    "MY_PASSWORD": "hunter2",
+    "PIN_KEY": "1234",  # too short to be told from any other number
+    "http_proxy": "http://user:p%40ssword@proxy:3128",
+    "HOME": "/home/ann",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("RuntimeError: 401 for hf_abcdefgh", "RuntimeError: 401 for ..."),
+        ("wJalrXUtnFEMI-longer and wJalrXUtnFEMI", "... and ..."),
+        ("hunter2!", "...!"),
+        ("1234 steps", "1234 steps"),
+        ("no answer of http://user:p%40ssword@proxy:3128/x", "no answer of http://...@proxy:3128/x"),
+        ("p@ssword", "..."),
+        ("https://else:where@host/repo.git", "https://...@host/repo.git"),
+        ('  File "/home/ann/my work/own.py", line 3, in f', '  File "own.py", line 3, in f'),
+        (
+            'File "/home/ann/v/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 3',
+            'File "torch/nn/modules/linear.py", line 3',
+        ),
+        ("[Errno 2] No such file or directory: '/home/ann/x'", "[Errno 2] No such file or directory: 'x'"),
+        ("cannot read /home/ann/x.", "cannot read x."),
+        ("[Errno 2] No such file or directory: '/x'", "[Errno 2] No such file or directory: 'x'"),
+        ("cannot read ~/keys/x, nor /srv/ann/y", "cannot read x, nor y"),
+        ("file:///home/ann/x", "x"),
+        ("(/home/ann/x)", "(x)"),
+        ("/dev/shm is full; see /proc/1/status", "/dev/shm is full; see /proc/1/status"),
+        ("3/4 of all/gather at 1.5 GB/s, and/or", "3/4 of all/gather at 1.5 GB/s, and/or"),
+        ("torch/csrc/distributed/c10d/x.cpp:12", "torch/csrc/distributed/c10d/x.cpp:12"),
+        (
+            "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] x",
+            "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] x",
+        ),
+        ("", ""),
+    ],
+)
+def test_of_a_text_paths_and_secrets_are_left_out(text, shown):
+    assert public_text(text, ENVIRONMENT) == shown
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "PGPASSWORD", "MYSQL_PWD", "OPENAI_API_KEY", "SSH_KEY_FILE", "sentry_dsn"]
+)
+def test_by_its_name_a_variable_is_secret(name):
+    assert public_text("see abcdefgh", {name: "abcdefgh"}) == "see ..."
+
+
+@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "TOKENIZERS_PARALLELISM", "XKB_KEYBOARD", "AUTHOR", "NCCL_DEBUG"])
+def test_or_it_is_not(name):
+    assert public_text("see abcdefgh", {name: "abcdefgh"}) == "see abcdefgh"
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("run quick --set strategy=ddp,fsdp --launches 3", "run quick --set strategy=ddp,fsdp --launches 3"),
+        ("run /home/ann/suites/mine.py --out /home/ann/out", "run mine.py"),
+        ("run suites/mine.py --out=out --seed 3", "run suites/mine.py --seed 3"),
+        ("run ../ann/mine.py", "run mine.py"),
+        ("run ~/mine.py", "run mine.py"),
+        ("run quick --data text:/home/ann/book.txt", "run quick --data text:book.txt"),
+        ("run quick --set data=text:/home/ann/a.txt,text:b.txt", "run quick --set data=text:a.txt,text:b.txt"),
+        ("run quick --set model=mine.models:small", "run quick --set model=mine.models:small"),
+        ("run file:///home/ann/mine.py", "run mine.py"),
+        ("run quick --set x=https://ann:secret@host/y", "run quick --set x=https://...@host/y"),
+        ("collectives --json /home/ann/x.json --op all_reduce", "collectives --op all_reduce"),
+        ("run quick --rdzv-endpoint host0:29400 --out", "run quick --rdzv-endpoint host0:29400"),
+    ],
+)
+def test_a_command_line_says_what_is_measured_and_not_where(words, kept):
+    assert public_argv(["parabench", *words.split()]) == ["parabench", *kept.split()]
+
+
+def test_of_pytest_the_values_of_others_options_are_left_out():
+    words = "/home/ann/suites --parabench-set seq_len=8 --their-key=abc -p own --benchmark-json=/x/y.json -k ring"
+    kept = "suites --parabench-set seq_len=8 --their-key=... -p own -k ring"
+    assert public_argv(["pytest", *words.split()]) == ["pytest", *kept.split()]
+
+
+def test_the_store_holds_no_more(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    path = tmp_path / "r.db"
+    failure = Failure(
+        "cannot read /home/anneliese/x with hf_abcdefgh", rank=1, traceback='File "/home/anneliese/own.py", line 3'
+    )
+    with Store.open_or_create(path) as store:
+        session = store.begin_session(
+            label=None,
+            suite="s",
+            argv=["parabench", "run", "/home/anneliese/s.py", "--out", "/home/anneliese/o"],
+            seed=0,
+            environment={},
+            question="?",
+            plan={},
+        )
+        store.append(session, fake.launch(fake.case(), status=Status.FAILED, failure=failure))
+        (row,) = store._db.execute("SELECT error, traceback FROM launch").fetchall()
+        assert row == ("rank 1: cannot read x with ...", 'File "own.py", line 3')
+        (argv,) = store._db.execute("SELECT argv FROM session").fetchone()
+        assert json.loads(argv) == ["parabench", "run", "s.py"]
+    for planted in (b"anneliese", b"hf_abcdefgh"):
+        assert planted not in path.read_bytes()

@@ -1,0 +1,204 @@
+"""Nothing that is read is executed: no call in the source makes code of data, hands a line to a shell, or unpickles.
+
+What is excepted stands in EXCEPTIONS with its reason. What torch itself does between ranks is tried, not read, in
+tests/process/test_nothing_unpickled.py.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paths import ROOT
+
+ROOMS = ("parabench", "suites", "reports", "benchmarks", "docs", "examples")
+
+# What is imported for nothing but to read, or run, what somebody wrote as code.
+MODULES = {
+    "_pickle", "cloudpickle", "code", "dill", "imp", "jsonpickle", "joblib", "marshal", "pickle", "runpy", "shelve",
+    "xmlrpc", "yaml",
+}  # fmt: skip
+# Built-in functions, by the bare name.
+BUILTINS = {"eval", "exec", "compile", "__import__"}
+# By the last name of a call, whatever it is called on.
+CALLS = {
+    "exec_module", "execfile", "getoutput", "getstatusoutput",
+    "import_module", "load_module", "mktemp", "popen", "read_pickle", "run_module", "run_path",
+    "spec_from_file_location", "system", "unsafe_load",
+    # c10d's collectives of objects, which pickle.
+    "all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list", "scatter_object_list",
+    "send_object_list",
+    # multiprocessing's channels of objects, which pickle; Pipe's `send_bytes` and `recv_bytes` do not.
+    "JoinableQueue", "Manager", "Pool", "Queue", "SimpleQueue",
+    # Who holds a Connection is in CONNECTIONS.
+}  # fmt: skip
+# `name.load(...)` of these.
+# Of these names what is called on, or named of, something else: queues of threads hand objects over as they are.
+HARMLESS = {"SimpleQueue": {"queue"}, "Queue": {"queue"}, "system": {"times", "platform"}}
+LOADERS = {
+    "torch",
+    "jit",
+    "hub",
+    "export",
+    "np",
+    "numpy",
+    "cloudpickle",
+    "pickle",
+    "joblib",
+    "marshal",
+    "yaml",
+    "shelve",
+}
+HOOKS = {"__reduce__", "__reduce_ex__", "__setstate__", "__getstate__"}
+
+# {file: {what was found: why it may be}}.
+EXCEPTIONS = {
+    "parabench/registry.py": {
+        "import_module": "a strategy, algorithm, model or data source that the user names; reading a store loads none",
+    },
+    "parabench/cli.py": {"import_module": "one of our own commands, by a name of our own list"},
+    "parabench/__init__.py": {"import_module": "one of our own modules, by a name of our own list"},
+    "parabench/commands/output.py": {"import_module": "one of our own modules, named by a command"},
+    "parabench/launch/preload.py": {"import_module": "the modules of our own tables, before any user is heard"},
+    "parabench/plan/suite.py": {
+        "import runpy": "a suite is a Python file that the user names, as pytest runs a test",
+        "run_path": "a suite is a Python file that the user names, as pytest runs a test",
+    },
+    "benchmarks/gpu/machine.py": {
+        "SimpleQueue": "answers of its own child processes, over their own pipe, in a benchmark that is not installed",
+    },
+    "benchmarks/turns_soak.py": {
+        "all_gather_object": "between ranks of one machine, on loopback, in a benchmark that is not installed",
+    },
+}
+# Who holds a multiprocessing connection: to a child of its own, by bytes of JSON alone, or by objects of our own.
+CONNECTIONS = {
+    "parabench/ab/remote.py": "a pipe to its own child; JSON by send_bytes and recv_bytes",
+    "parabench/ab/server.py": "a pipe from its own parent; JSON by send_bytes and recv_bytes",
+    "parabench/cluster/attached/monitor.py": "a pipe to its own child, which this process forks",
+}
+OF_OBJECTS = {"parabench/cluster/attached/monitor.py"}
+
+
+def found(source: str) -> Iterator[tuple[str, int]]:
+    """What of the above a source has, with its line."""
+    tree = ast.parse(source)
+    # A field of a case is called `compile`: where a name is given a value, it is no built-in one.
+    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((f"import {n.name}", node.lineno) for n in node.names if n.name.split(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            module = (node.module or "").split(".")[0]
+            if module in MODULES and not node.level:
+                yield f"import {module}", node.lineno
+            # Under another name a call would not be seen.
+            yield from ((n.name, node.lineno) for n in node.names if n.name in CALLS and module != "queue")
+        elif isinstance(node, ast.FunctionDef) and node.name in HOOKS:
+            yield node.name, node.lineno
+        elif isinstance(node, ast.Name) and node.id in BUILTINS and node.id not in own:
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute):
+            base = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", None)
+            if node.attr in CALLS and base not in HARMLESS.get(node.attr, set()):
+                yield node.attr, node.lineno
+            if node.attr in ("load", "loads") and base in LOADERS:
+                yield f"{base}.{node.attr}", node.lineno
+            if base in ("builtins", "__builtins__") and node.attr in BUILTINS:
+                yield node.attr, node.lineno
+        elif isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                false = isinstance(keyword.value, ast.Constant) and not keyword.value.value
+                if keyword.arg in ("shell", "allow_pickle") and not false:
+                    yield f"{keyword.arg}=", node.lineno
+                if keyword.arg == "weights_only" and false:
+                    yield "weights_only=False", node.lineno
+
+
+def sources() -> list[str]:
+    return sorted(
+        str(path.relative_to(ROOT)) for room in ROOMS for path in (ROOT / room).rglob("*.py") if path.is_file()
+    )
+
+
+def test_no_call_makes_code_of_data() -> None:
+    assert len(sources()) > 200
+    seen: dict[str, set[str]] = {}
+    wrong = []
+    for name in sources():
+        for what, line in found((ROOT / name).read_text()):
+            seen.setdefault(name, set()).add(what)
+            if what not in EXCEPTIONS.get(name, {}):
+                wrong.append(f"{name}:{line}: {what}")
+    assert wrong == []
+    assert seen == {name: set(excepted) for name, excepted in EXCEPTIONS.items()}, "an exception that nothing needs"
+
+
+def test_connections_carry_bytes() -> None:
+    """A multiprocessing connection unpickles in `recv`: who holds one is known, and speaks by bytes."""
+    holders = {}
+    for name in sources():
+        tree = ast.parse((ROOT / name).read_text())
+        imported = {
+            each.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("multiprocessing")
+            for each in node.names
+        }
+        piped = any(isinstance(node, ast.Attribute) and node.attr == "Pipe" for node in ast.walk(tree))
+        if piped or imported & {"Pipe", "Connection", "Client", "Listener"}:
+            calls = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+            holders[name] = bool(calls & {"send", "recv"})
+    assert holders == {name: name in OF_OBJECTS for name in CONNECTIONS}
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("import pickle", "import pickle"),
+        ("from pickle import loads", "import pickle"),
+        ("import yaml", "import yaml"),
+        ("eval('1')", "eval"),
+        ("do = exec", "exec"),
+        ("import builtins; builtins.eval('1')", "eval"),
+        ("torch.load(path)", "torch.load"),
+        ("torch.jit.load(path)", "jit.load"),
+        ("numpy.load(path, allow_pickle=True)", "allow_pickle="),
+        ("numpy.load(path, allow_pickle=asked)", "allow_pickle="),
+        ("subprocess.run(words, shell=True)", "shell="),
+        ("os.system('ls')", "system"),
+        ("from os import system", "system"),
+        ("tempfile.mktemp()", "mktemp"),
+        ("dist.all_gather_object(all, one)", "all_gather_object"),
+        ("from torch.distributed import recv_object_list", "recv_object_list"),
+        ("torch.load(path, weights_only=False)", "weights_only=False"),
+        ("class A:\n    def __reduce__(self): ...", "__reduce__"),
+        ("context.Queue()", "Queue"),
+        ("model.forward = compile(text, '', 'exec')", "compile"),
+    ],
+)
+def test_each_is_found(source: str, what: str) -> None:
+    assert what in {each for each, _ in found(source)}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "json.load(file)",
+        "from queue import SimpleQueue",
+        "queue.SimpleQueue()",
+        "re.compile('a')",
+        "torch.compile(f)",
+        "subprocess.run(words, shell=False)",
+        "load(a)",
+    ],
+)
+def test_what_is_harmless_is_not(source: str) -> None:
+    assert list(found(source)) == []
+
+
+def test_the_rooms_are_there() -> None:
+    assert [room for room in ROOMS if not Path(ROOT, room).is_dir()] == []
