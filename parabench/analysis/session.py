@@ -148,6 +148,8 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
     """The sessions with these ids, in their order; they are read at once."""
+    if not ids:
+        return []
     own = results.of(ids)
     loaded = _loaded_nccl(own)
     rows = {row["id"]: row for row in records(own.session_columns, ("id", *SessionRow._fields))}
