@@ -8,11 +8,14 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # Whatever a shell or a container has set: tests start some hundred processes, and each would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
+# It has some twenty packages of its own, which nothing else here needs.
+AUDIT  := .venv-audit/bin/pip-audit
+
 # What reads tables, draws and prints, which is what other versions of libraries could change.
 ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
 	$(addprefix tests/unit/,analysis commands report store)
 
-.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures foresight measure wheel versions clean
+.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -27,6 +30,7 @@ help:
 	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
+	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
 	@echo "make wheel   build the wheel, install it beside the source, and run it"
 	@echo "make versions  test answers and pages with the oldest and the newest pandas, numpy, scipy, click, ..."
 	@echo "make clean   remove the virtual environment and caches"
@@ -104,9 +108,18 @@ foresight: $(STAMP)
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure
 
+audit: $(STAMP) $(AUDIT)
+	$(BIN)/python -m benchmarks.supply licences
+	$(BIN)/python -m benchmarks.supply vulnerabilities $(AUDIT)
+	.ci/reproducible
+
+$(AUDIT):
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
+
 wheel: $(STAMP)
 	rm -rf build dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	.ci/wheel dist
 	.ci/over .venv-wheel --no-deps --ignore-installed dist/*.whl
 	$(BIN)/python -m pip --python .venv-wheel/bin/python --disable-pip-version-check check
 	cd .venv-wheel && bin/python -c 'import parabench; assert ".venv-wheel" in parabench.__file__, parabench.__file__'

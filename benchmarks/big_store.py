@@ -231,6 +231,35 @@ def explain(made: Launch, seconds: float, steps: int) -> None:
         made.spans.append(Span(rank, step, WAIT, ends - 0.08 * seconds, ends - 1e-4 * (n - rank)))
 
 
+def begin(
+    store: Store,
+    cases: list[Case],
+    *,
+    launches: int,
+    steps: int,
+    instrumented: int = 0,
+    suite: str = "big",
+    label: str = "big",
+) -> int:
+    """Begin a session of these cases, and return its id."""
+    return store.begin_session(
+        label=label,
+        suite=suite,
+        argv=["parabench", "run", suite, "--label", label],
+        seed=SEED,
+        environment=ENVIRONMENT,
+        question="Which strategy, algorithm and bucket size is fastest, for each work?",
+        plan={
+            "kind": "training",
+            "cases": [case.to_dict() for case in cases],
+            "skipped": [],
+            "protocol": {"warmup": WARMUP, "steps": steps, "launches": launches, "deadline_s": None,
+                         "instrumented": instrumented},
+            "seed": SEED,
+        },
+    )  # fmt: skip
+
+
 def write(
     out: Path, *, cases: int, launches: int, steps: int, ranks: int, explained: int, only_step_times: bool
 ) -> None:
@@ -242,22 +271,7 @@ def write(
     make = Maker(steps, only_step_times)
     told = {case.id for case in [each for each in chosen if each.world_size > 1][:explained]}
     with Store.open_or_create(out) as store:
-        session = store.begin_session(
-            label="big",
-            suite="big",
-            argv=["parabench", "run", "big", "--label", "big"],
-            seed=SEED,
-            environment=ENVIRONMENT,
-            question="Which strategy, algorithm and bucket size is fastest, for each work?",
-            plan={
-                "kind": "training",
-                "cases": [case.to_dict() for case in chosen],
-                "skipped": [],
-                "protocol": {"warmup": WARMUP, "steps": steps, "launches": launches, "deadline_s": None,
-                             "instrumented": INSTRUMENTED if explained else 0},
-                "seed": SEED,
-            },
-        )  # fmt: skip
+        session = begin(store, chosen, launches=launches, steps=steps, instrumented=INSTRUMENTED if explained else 0)
         for case in chosen:
             if case.strategy == "single":
                 store.append(session, make.launch(case, -1, 0, explained=False))

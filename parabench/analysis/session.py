@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -135,16 +135,28 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
     Raises UsageError when there is none, with those that are there.
     """
-    table = records(results.session_columns, ("id", *SessionRow._fields))
-    if not table:
+    labels = dict(zip(results.listed["id"].tolist(), results.listed["label"].tolist(), strict=True))
+    if not labels:
         raise UsageError(f"{results.path} holds no session; give the results.db of a run")
-    chosen = [row for row in table if session is None or str(row["id"]) == str(session)]
-    chosen = chosen or [row for row in table if row["label"] == str(session)]
+    chosen = [at for at in labels if session is None or str(at) == str(session)]
+    chosen = chosen or [at for at, label in labels.items() if label == str(session)]
     if not chosen:
-        labels = {row["id"]: "" if row["label"] is None else f" ({row['label']})" for row in table}
-        there = ", ".join(f"{at}{label}" for at, label in labels.items())
+        there = ", ".join(f"{at}{'' if label is None else f' ({label})'}" for at, label in labels.items())
         raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
-    row = max(chosen, key=lambda row: int(row["id"]))
+    return select_sessions(results, [max(chosen)])[0]
+
+
+def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
+    """The sessions with these ids, in their order; they are read at once."""
+    if not ids:
+        return []
+    own = results.of(ids)
+    loaded = _loaded_nccl(own)
+    rows = {row["id"]: row for row in records(own.session_columns, ("id", *SessionRow._fields))}
+    return [_session(rows[at], loaded.get(at)) for at in ids]
+
+
+def _session(row: Mapping[str, Any], nccl: str | None) -> Session:
     return Session(
         id=row["id"],
         label=row["label"],
@@ -155,7 +167,7 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
         started_utc=row["started_utc"],
         finished_utc=row["finished_utc"],
         version=row["parabench_version"],
-        environment=_with_loaded(json.loads(row["environment"]) or {}, _loaded_nccl(results, row["id"])),
+        environment=_with_loaded(json.loads(row["environment"]) or {}, nccl),
         plan=json.loads(row["plan"]) or {},
         interleaved=json.loads(row["interleaved"] or "{}"),
     )
@@ -163,15 +175,14 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 def holds(results: Results, kind: str) -> bool:
     """Whether a store has a session of that kind, told by its plan alone."""
-    plans = results.session_columns["plan"].tolist()
-    return any(f'"{kind}"' in plan and (json.loads(plan) or {}).get("kind") == kind for plan in plans)
+    return bool(results.whole_store.of_kind(kind))
 
 
-def _loaded_nccl(results: Results, session: int) -> str | None:
-    """The version of NCCL that ranks of the session had loaded, the last that any told; None where none did."""
-    facts = results.launch_columns["facts"][results.launch_columns["session_id"] == session]
-    told = [text for text in facts if '"nccl_version"' in text]
-    return json.loads(told[-1]).get("nccl_version") if told else None
+def _loaded_nccl(results: Results) -> dict[int, str | None]:
+    """By session, the version of NCCL that its ranks had loaded, the last that any told; without those of none."""
+    rows = results.columns("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
+    last = dict(zip(rows["session_id"].tolist(), rows["facts"].tolist(), strict=True))
+    return {session: json.loads(facts).get("nccl_version") for session, facts in last.items()}
 
 
 def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
@@ -208,8 +219,8 @@ class Origin:
 class SessionData:
     """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
 
-    `role` is what it is called beside others: base, candidate. The tables raise UsageError for a session that trained
-    nothing.
+    `results` are its store's, of the session alone (`Results.of`). `role` is what it is called beside others: base,
+    candidate. The tables raise UsageError for a session that trained nothing.
     """
 
     results: Results
@@ -351,4 +362,9 @@ class SessionData:
 
 def session_data(results: Results, session: str | int | None = None) -> SessionData:
     """A session (default: the newest) of a store. Raises UsageError for no such session."""
-    return SessionData(results, select_session(results, session))
+    return data_of(results, select_session(results, session))
+
+
+def data_of(results: Results, session: Session, role: str = "") -> SessionData:
+    """A session that is selected."""
+    return SessionData(results.of([session.id]), session, role)

@@ -75,7 +75,8 @@ def launch_columns(results: Results, session: Session) -> Columns:
     """
     session.require("training", results.path)
     gpus = {session.id: bool(session.environment.get("gpus"))} | _gpus_of_partner(results, session)
-    launches = results.launch_columns[np.isin(results.launch_columns["session_id"], list(gpus))]
+    results = results.of(gpus)
+    launches = results.launch_columns
     both = numbered(launches.assign(launch_id=launches["id"]), results.steps_columns, gpus)
     table: Columns = both[launches["session_id"] == session.id]
     ids = table["launch_id"]
@@ -98,10 +99,12 @@ def launch_columns(results: Results, session: Session) -> Columns:
 
 def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
     """{id: whether its machine had GPUs} of the other side of the session, where that is a side of an `ab`."""
+    if not session.interleaved:
+        return {}
     return {
         row["id"]: bool(json.loads(row["environment"]).get("gpus"))
-        for row in records(results.session_columns, ("id", "environment", "interleaved"))
-        if session.interleaved and json.loads(row["interleaved"] or "{}").get("run") == session.interleaved["run"]
+        for row in records(results.whole_store.session_columns, ("id", "environment", "interleaved"))
+        if json.loads(row["interleaved"] or "{}").get("run") == session.interleaved["run"]
     }
 
 

@@ -161,7 +161,7 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     """The launches of a session that cases shared and that ended well, with every step that is known to its end. Where
     some had more settling steps than others, those with most: the others are superseded."""
     table = seen.results.launch_columns
-    own = (table["session_id"] == seen.session.id) & (table["status"] == Status.OK)
+    own = table["status"] == Status.OK
     groups: dict[tuple[Any, ...], dict[int, int]] = {}
     told: dict[tuple[Any, ...], dict[str, Any]] = {}
     for at, turns in zip(table["id"][own].tolist(), turns_told(table["facts"][own]), strict=True):

@@ -27,7 +27,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
 
     STORE is parabench-results when not given.
     """
-    from parabench.analysis.session import SessionData, select_session
+    from parabench.analysis.session import data_of, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
     from parabench.store.results import load
     from parabench.store.store import split
@@ -47,7 +47,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         from parabench.analysis.text import collectives as text
 
         answers = bus_answers(results, chosen.id)
-        why = "succeeded" if len(results.launch[results.launch["session_id"] == chosen.id]) else "was recorded"
+        why = "succeeded" if len(results.of([chosen.id]).launch_columns) else "was recorded"
         nothing = f"No launch {why}, so there is no fastest algorithm."
         told = [text.to_dict(each) for each in answers]
         lines = [text.sentence(each) for each in answers] or [nothing]
@@ -58,7 +58,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         from parabench.analysis.text import outlook
         from parabench.analysis.text.ranking import to_dict
 
-        seen = SessionData(results, chosen)
+        seen = data_of(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
         of_times = OBJECTIVES[objective] is STEP
         # Predictions take time, so those of the JSON are made only where that is asked for.

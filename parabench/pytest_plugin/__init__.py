@@ -258,7 +258,7 @@ def _read(seen: SessionData, compared: Mapping[str, Collection[int]]) -> tuple[d
     from parabench.store.record import FIRST_BLOCK, Status
 
     launches = seen.results.launch
-    launches = launches[(launches["session_id"] == seen.session.id) & (launches["block"] >= FIRST_BLOCK)]
+    launches = launches[launches["block"] >= FIRST_BLOCK]
     failed = launches[launches["status"] != Status.OK]
     steps = seen.results.steps.merge(launches, left_on="launch_id", right_on="id")
     step_times = {}

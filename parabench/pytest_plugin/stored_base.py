@@ -14,7 +14,7 @@ from parabench import __version__
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.environment.diff import check_alike, session_differences
-from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.session import SessionData, select_session, select_sessions
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine, environment
@@ -63,7 +63,7 @@ class StoredBase:
         UsageError when there is none.
         """
         path = self.results.path
-        sessions = [select_session(self.results, int(each)) for each in self.results.session["id"]]
+        sessions = select_sessions(self.results, self.results.listed["id"].tolist())
         if self.named is None:
             among = [each for each in sessions if each.finished_utc is not None]
         else:

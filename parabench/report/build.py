@@ -8,7 +8,7 @@ import pandas as pd
 
 from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.ranking.ranking import spots
-from parabench.analysis.session import Session, SessionData, select_session
+from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.tables import valid_launches
 from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
@@ -38,7 +38,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
         return collectives.render(results, chosen, template_folder)
-    seen = SessionData(results, chosen)
+    seen = data_of(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)
     own = launches[launches["block"] >= FIRST_BLOCK]

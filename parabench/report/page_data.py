@@ -293,7 +293,7 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], of_work: Mapping[str,
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
     """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
-    stored = seen.results.finding[seen.results.finding["session_id"] == seen.session.id]
+    stored = seen.results.finding
     told = [
         *zip(stored["case_id"], stored["code"], stored["message"], stored["advice"], strict=True),
         *((each.case_id, each.code, each.message, each.advice) for each in seen.once(session_warnings)),

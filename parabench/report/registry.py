@@ -36,11 +36,11 @@ def _links(seen: SessionData) -> Section | None:
 def _history(seen: SessionData) -> Section | None:
     """Only where the store has other sessions: else the statistics of histories, which take time to import, are not
     needed."""
-    if len(seen.results.session) < 2:
+    if len(seen.results.listed) < 2:
         return None
     from parabench.report.sections.history import history_section
 
-    return history_section(seen.results, seen.session)
+    return history_section(seen.results.whole_store, seen.session)
 
 
 def _prediction(seen: SessionData) -> Section | None:

@@ -44,7 +44,7 @@ def measure_links(
     protocol = LinkProtocol()
     seen = launch(LaunchSpec.of(case, protocol, most_s(case, protocol)))
     store.add_links(state.session_id, seen.links, seen.messages)
-    results = load(store.path)
+    results = load(store.path).of([state.session_id])
     links = link_table(results, select_session(results, state.session_id))
     log(f"links: {tiers_said(tiers_of(links)) or 'unknown'}")
     for finding in check_links(links):
@@ -84,6 +84,5 @@ def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
 
 def has_links(store: Path, session_id: int) -> bool:
     """Whether the session has all its links: what was lost with a node, or in a hang, can be measured again."""
-    links = load(store).links
-    reasons = links[links["session_id"] == session_id]["reason"]
+    reasons = load(store).of([session_id]).links["reason"]
     return len(reasons) > 0 and bool((reasons.isna() | (reasons == TOO_QUICK)).all())

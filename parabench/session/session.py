@@ -221,10 +221,8 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
     """What earlier launches of a session tell of how the next ones are shared."""
     if not (state.done and state.plan.takes_turns):
         return {}
-    results = load(store.path)
-    launches = results.launch[
-        (results.launch["session_id"] == state.session_id) & (results.launch["block"] >= FIRST_BLOCK)
-    ]
+    results = load(store.path).of([state.session_id])
+    launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
     failed = set(launches.loc[launches["status"] != Status.OK, "case_id"])
     if state.plan.kind != "training":
         return {"failed": failed}

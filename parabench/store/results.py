@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from parabench.errors import UsageError
 from parabench.store.columns import Columns
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
-from parabench.store.schema import TABLES
+from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
 from parabench.store.store import open_to_read
 
 if TYPE_CHECKING:
@@ -34,9 +34,20 @@ def _frame(columns: str) -> cached_property[pd.DataFrame]:
     return cached_property(lambda results: getattr(results, columns).frame())
 
 
+class Newest(NamedTuple):
+    """The largest number of a row of each of these tables, 0 of none."""
+
+    session: int
+    launch: int
+    finding: int
+
+
 @dataclass(frozen=True)
 class Results:
     """A store's tables as DataFrames named like them. `environment`, `plan` and `facts` stay JSON text.
+
+    `listed` are all sessions that it had when it was loaded; of what came later nothing is read. The tables are of all
+    of these, or of `sessions` alone (`of`), which costs what those hold, however much there is beside them.
 
     `session`, `launch` and `finding` are few rows. `sample` may be millions: analysis takes `steps`, `medians`, `whole`
     and `instrumented`, which hold what it needs of them. What a quick answer needs is there as `Columns` too. `only`
@@ -45,10 +56,51 @@ class Results:
     """
 
     path: Path
-    session_columns: Columns
-    launch_columns: Columns
-    finding_columns: Columns
+    listed: Columns
+    newest: Newest
     only: Mapping[str, str] = field(default_factory=dict)
+    sessions: frozenset[int] | None = None
+    _whole: Results | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def whole_store(self) -> Results:
+        """The same of all sessions."""
+        return self._whole or self
+
+    def of(self, sessions: Iterable[int]) -> Results:
+        """The same of these sessions of the store alone, each table read once however often they are asked for."""
+        if self._whole is not None:
+            return self._whole.of(sessions)
+        chosen = frozenset(sessions)
+        if chosen.issuperset(self.listed["id"].tolist()):
+            return self
+        if chosen not in self._narrowed:
+            self._narrowed[chosen] = replace(self, sessions=chosen, _whole=self)
+        return self._narrowed[chosen]
+
+    @cached_property
+    def _narrowed(self) -> dict[frozenset[int], Results]:
+        return {}
+
+    def of_kind(self, kind: str) -> list[int]:
+        """The ids of the sessions that measured that kind of thing, which their plan tells; training where it does
+        not."""
+        said = f"{KIND_OF_SESSION} = '{kind}'"
+        said += f" OR {KIND_OF_SESSION} IS NULL" if kind == "training" else ""
+        found: list[int] = self.columns("session", said, ("id",))["id"].tolist()
+        return found
+
+    @cached_property
+    def session_columns(self) -> Columns:
+        return self.columns("session")
+
+    @cached_property
+    def launch_columns(self) -> Columns:
+        return self.columns("launch")
+
+    @cached_property
+    def finding_columns(self) -> Columns:
+        return self.columns("finding")
 
     session = _frame("session_columns")
     launch = _frame("launch_columns")
@@ -101,25 +153,56 @@ class Results:
     medians = cached_property(lambda results: _categorical(results.medians_columns))
     whole = cached_property(lambda results: _categorical(results.whole_columns))
 
-    def columns(self, name: str, where: str = "") -> Columns:
-        """The rows of one of the store's tables that a condition of SQL holds of."""
-        return _columns(self.path, name, *self._conditions(name, where))
+    def columns(self, name: str, where: str = "", names: Sequence[str] = ("*",)) -> Columns:
+        """The rows of one of the store's tables that a condition of SQL holds of; of their columns those."""
+        with self._selected(name, where, names=names) as (db, query):
+            return _fetched(db, query)
 
-    def _read(self, name: str, where: str = "", order: str = "rowid") -> pd.DataFrame:
+    def _read(self, name: str, where: str = "", order: str = "") -> pd.DataFrame:
         import pandas as pd
 
-        with _selected(self.path, name, *self._conditions(name, where), order=order) as (db, query):
+        with self._selected(name, where, order) as (db, query):
             return pd.read_sql_query(query, db)
 
-    def _conditions(self, name: str, where: str) -> tuple[str, ...]:
-        known = f"+launch_id <= {self._newest}" if "launch_id" in TABLES[name].belongs_to else ""
-        return where, self.only.get(name, ""), known
+    @contextlib.contextmanager
+    def _selected(
+        self, name: str, where: str = "", order: str = "", names: Sequence[str] = ("*",)
+    ) -> Iterator[tuple[sqlite3.Connection, str]]:
+        """The store and the query for the rows of a table; raises UsageError for one that cannot be read."""
+        conditions = [each for each in (where, self.only.get(name, ""), *self._known(name)) if each]
+        of_launch = name in TABLES and "launch_id" in TABLES[name].belongs_to and self._span is not None
+        # Rows of launches are found by an index that has them in this order already.
+        order = order or ("launch_id, rowid" if of_launch and name != "finding" else "rowid")
+        with _reading(self.path) as db:
+            yield db, _query(name, conditions, order, names)
+
+    def _known(self, name: str) -> Iterator[str]:
+        """The conditions on a table's rows that keep to the sessions, and to what there was when the store was loaded:
+        a run may go on meanwhile. A plus keeps SQLite from finding rows by that, which nearly all fulfil."""
+        belongs_to = TABLES[name].belongs_to
+        own = "" if self.sessions is None else f"IN ({', '.join(map(str, sorted(self.sessions)))})"
+        if name == "session":
+            yield f"+id <= {self.newest.session}"
+            yield f"id {own}" if own else ""
+        elif "session_id" in belongs_to:
+            yield f"session_id {own}" if own else ""
+            if name in ("launch", "finding"):
+                yield f"+rowid <= {getattr(self.newest, name)}"
+        elif self._span is None:
+            yield f"+launch_id <= {self.newest.launch}"
+        else:
+            first, last, count = self._span
+            yield f"launch_id BETWEEN {first} AND {last}"
+            if count != last - first + 1:  # there are launches of other sessions between
+                yield f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
 
     @cached_property
-    def _newest(self) -> int:
-        """The last launch that `launch` has: a run may go on while its store is read, and what it adds is not ours.
-        (The plus in `+launch_id` keeps SQLite from an index that it would have to sort by.)"""
-        return int(self.launch_columns["id"].max()) if len(self.launch_columns) else 0
+    def _span(self) -> tuple[int, int, int] | None:
+        """The first and the last launch of the sessions, and how many they have; None where all of the store are."""
+        if self.sessions is None:
+            return None
+        ids = self.launch_columns["id"]
+        return (int(ids.min()), int(ids.max()), len(ids)) if len(ids) else (0, -1, 0)
 
     def _digested(self, kind: str, where: str = "TRUE") -> Columns:
         """One row a number: `launch_id, rank, phase, metric, value`; `rank` may be a step."""
@@ -148,20 +231,20 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
     Raises UsageError when `path` is missing, no store, or of another schema.
     """
     _check_file(path)
-    session, launch, finding = (_columns(path, name) for name in ("session", "launch", "finding"))
-    return Results(path, session, launch, finding, only or {})
+    with _reading(path) as db:
+        db.execute("BEGIN")  # one moment of the store
+        listed = _fetched(db, _query("session", (), "+rowid", ("id", *LISTED)))
+        tables = ("session", "launch", "finding")
+        newest = Newest(*(db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in tables))
+    return Results(path, listed, newest, only or {})
 
 
 @contextlib.contextmanager
-def _selected(
-    path: Path, name: str, *conditions: str, order: str = "rowid"
-) -> Iterator[tuple[sqlite3.Connection, str]]:
-    """The store and the query for the rows of a table that all conditions hold of; raises UsageError for one that
-    cannot be read."""
-    where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The store, to read; raises UsageError where what is read of it cannot be."""
     try:
         with open_to_read(path) as db:
-            yield db, f"SELECT * FROM {name} WHERE {where} ORDER BY {order}"
+            yield db
     except Exception as error:
         # pandas has an error of its own for it.
         if isinstance(error, sqlite3.Error) or type(error).__name__ == "DatabaseError":
@@ -169,10 +252,14 @@ def _selected(
         raise
 
 
-def _columns(path: Path, name: str, *conditions: str) -> Columns:
-    with _selected(path, name, *conditions) as (db, query):
-        found = db.execute(query)
-        return Columns.of([name for name, *_ in found.description], found)
+def _query(name: str, conditions: Sequence[str], order: str, names: Sequence[str] = ("*",)) -> str:
+    where = " AND ".join(f"({each})" for each in conditions) or "TRUE"
+    return f"SELECT {', '.join(names)} FROM {name} WHERE {where} ORDER BY {order}"
+
+
+def _fetched(db: sqlite3.Connection, query: str) -> Columns:
+    found = db.execute(query)
+    return Columns.of([name for name, *_ in found.description], found)
 
 
 def _check_file(path: Path) -> None:

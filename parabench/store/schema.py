@@ -31,6 +31,12 @@ APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
 DONE = f"status != '{Status.INTERRUPTED}'"
 NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND block != {EXPLAIN_BLOCK}"
 
+# What a session measured, as an index has it; NULL where the plan tells nothing.
+KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') END"
+
+# What a list of all sessions tells; a store may hold thousands, of long texts each.
+LISTED = ("label", "suite", "started_utc", "finished_utc")
+
 
 class SessionRow(NamedTuple):
     """A session; `argv`, `environment`, `plan` and `interleaved` are JSON."""
@@ -101,6 +107,8 @@ TABLES = {
 _NUMBERED = ("session", "launch")
 
 _INDEXES = (
+    f"session_by_kind ON session({KIND_OF_SESSION})",
+    f"session_list ON session({', '.join(LISTED)})",
     "launch_by_session ON launch(session_id, case_id)",
     "sample_by_launch ON sample(launch_id, metric)",
     # The few samples of instrumented steps are found without a look at all others.
@@ -109,7 +117,7 @@ _INDEXES = (
         f"{name}_by_launch ON {name}(launch_id)"
         for name in ("collective", "span", "device_sample", "host_sample", "digest")
     ),
-    *(f"{name}_by_session ON {name}(session_id)" for name in ("link", "link_message")),
+    *(f"{name}_by_session ON {name}(session_id)" for name in ("link", "link_message", "finding")),
 )
 _KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 

@@ -208,7 +208,7 @@ def test_a_baseline_of_one_session_passes_nothing_while_sessions_may_differ(lab,
     lab.measure("mine", "mine", "mine")
     done = gate("--parabench-between-sessions=5%")
     assert (done.code, done.counts) == (0, {"passed": 3})
-    assert "in the bounds, from 4 sessions of base's environment in its store" in done.out
+    assert "in the bounds, from 4 sessions of base's suite and environment in its store" in done.out
 
 
 def test_too_few_launches_are_inconclusive(lab, gate):

@@ -51,7 +51,7 @@ def session_launches(results: Results, session: Session) -> pd.DataFrame:
     Raises UsageError for another kind of session.
     """
     session.require("collectives", results.path)
-    launches = results.launch[results.launch["session_id"] == session.id].rename(columns={"id": "launch_id"})
+    launches = results.of([session.id]).launch.rename(columns={"id": "launch_id"})
     cases = {text: CollectiveCase.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
     told = turns_told(launches["facts"].to_numpy())
     ids, in_turns = launches["launch_id"].to_numpy(), np.array([each is not None for each in told], dtype=bool)
@@ -90,7 +90,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     messages were cut to.
     """
     launches = session_launches(results, session)
-    collective = results.collective[results.collective["launch_id"].isin(launches["launch_id"])]
+    collective = results.of([session.id]).collective
     timed = call_times(collective).groupby(["launch_id", "bytes", "in_place"])
     checked = collective.drop_duplicates(["launch_id", "bytes", "in_place", "rank"])
     wrong = checked.groupby(["launch_id", "bytes", "in_place"])["n_wrong"].agg(

@@ -9,28 +9,33 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.compare.sides import side_of
-from parabench.analysis.environment.diff import differences
-from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.environment.diff import differences, session_differences
+from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats.geometric import by_block
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers, logs_of
+from parabench.store.columns import records
 
 # The standard deviation of a session's log time where too few sessions tell it: an assumption, which every sentence
 # that rests on it names.
 ALLOWANCE = 0.05
 # Of fewer sessions the spread is hardly known: with 4 the 95 % quantile of t is 2.4, with 2 it is 6.3.
 FEWEST_SESSIONS = 4
+# With as many the quantile of t is 4 % above what it is of any number, and of a store of years the last ones tell best
+# what sessions differ by now.
+MOST_SESSIONS = 30
 
 
 @dataclass(frozen=True)
 class BetweenSessions:
-    """How what sessions differ was taken into account. `sessions` of the base's environment are in its store, base
-    among them; `measured` of the judged cases have their own variance from FEWEST_SESSIONS or more of these, and for
-    the other `allowed` stands the `allowance`, a standard deviation of a session's log time."""
+    """How what sessions differ was taken into account. `sessions` of the base's suite and environment are in its store,
+    base among them, MOST_SESSIONS at most; `measured` of the judged cases have their own variance from FEWEST_SESSIONS
+    or more of these, and for the other `allowed` stands the `allowance`, a standard deviation of a session's log
+    time."""
 
     sessions: int
     measured: int
@@ -41,7 +46,7 @@ class BetweenSessions:
 def between_sessions(
     base: SessionData, candidate: SessionData, cases: Collection[str], allowance: float = ALLOWANCE
 ) -> tuple[dict[str, Between], int]:
-    """({case: what its sessions differ by}, sessions of the base's environment in its store).
+    """({case: what its sessions differ by}, sessions of the base's suite and environment in its store).
 
     A case that FEWEST_SESSIONS of these measured has the variance of its sessions' means, each one that base could have
     been: that is the random effect of a session together with the noise of its launches. Others have the allowance.
@@ -119,17 +124,24 @@ def _within(logs: list[Numbers]) -> tuple[int, float]:
 
 
 def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
-    """The other sessions of base's store that could have been the base: finished, of trainings, of an environment that
-    differs in nothing that decides a step time, and not begun after both sides. The candidate is none of them, and
-    neither are the sides of an `ab`, which are variants."""
-    table: pd.DataFrame = base.results.session
+    """The other sessions of base's suite in its store that could have been the base, the newest MOST_SESSIONS of them:
+    finished, of trainings, of an environment that differs in nothing that decides a step time, and not begun after both
+    sides. The candidate is none of them, and neither are the sides of an `ab`, which are variants."""
     latest = max(base.session.started_utc, candidate.session.started_utc)
-    for number in table["id"]:
-        session = select_session(base.results, int(number))
-        itself = session.identity in (base.session.identity, candidate.session.identity)
-        if itself or session.kind != "training" or session.finished_utc is None or session.interleaved:
-            continue
-        if session.started_utc <= latest:
-            side = side_of(base.results, session.id, base.role)
-            if not any(each.matters for each in differences(base, side)):
-                yield side
+    names = ("id", "suite", "started_utc", "finished_utc")
+    listed = [row for row in records(base.results.listed, names) if row["suite"] == base.session.suite]
+    could = [row for row in listed if row["finished_utc"] is not None and row["started_utc"] <= latest]
+    ids = [row["id"] for row in sorted(could, key=lambda row: (row["started_utc"], row["id"]), reverse=True)]
+    devices = {str(device) for device in base.launches["device"]}
+    found = (
+        data_of(base.results, session, base.role)
+        for at in range(0, len(ids), MOST_SESSIONS)
+        for session in select_sessions(base.results, ids[at : at + MOST_SESSIONS])
+        if session.identity not in (base.session.identity, candidate.session.identity)
+        and session.kind == "training"
+        and not session.interleaved
+        # By its record alone first: that needs none of its launches.
+        and not any(each.matters for each in session_differences(base.session, session, devices))
+    )
+    same = (side for side in found if not any(each.matters for each in differences(base, side)))
+    yield from islice(same, MOST_SESSIONS - 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.session import SessionData, data_of, select_session
 from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.analysis.text import format
 from parabench.errors import UsageError
@@ -45,7 +45,7 @@ def side_of(results: Results, session: str | int | None = None, role: str = "bas
     """A session (default: the newest) of results that are loaded. Raises UsageError, as `read_side` does."""
     chosen = select_session(results, session)
     chosen.require("training", results.path)
-    return SessionData(results, chosen, role)
+    return data_of(results, chosen, role)
 
 
 def sides_of(results: Results, sessions: Sequence[int]) -> tuple[SessionData, SessionData]:

@@ -6,6 +6,7 @@ import difflib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -16,7 +17,7 @@ from scipy.special import ndtri, stdtrit
 
 from parabench.analysis.environment.diff import changes
 from parabench.analysis.history.series import History, Series, SessionPoint, Shift
-from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
@@ -65,13 +66,11 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
     once, as the store with most launches of it has it."""
     once: dict[tuple[str, ...], tuple[int, SessionData]] = {}
     for results in stores:
-        launches = results.launch["session_id"].value_counts()
-        for number in results.session["id"]:
-            visit = session_data(results, int(number))
-            if visit.session.kind != "training":
-                continue
-            key = visit.session.identity
-            count = int(launches.get(visit.session.id, 0))
+        launches = Counter(results.launch_columns["session_id"].tolist())
+        for session in select_sessions(results, results.of_kind("training")):
+            visit = data_of(results, session)
+            key = session.identity
+            count = launches[session.id]
             if key not in once or once[key][0] < count:
                 once[key] = count, visit
     visits = [visit for _, visit in once.values()]
@@ -84,10 +83,11 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     `step_time_s` is the step time that the launch's case has in its session, NaN where it has none. The samples of each
     store are gone through once."""
     tables = []
-    for results in {id(visit.results): visit.results for visit in visits}.values():
-        own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results is results}
+    for store in {id(whole): whole for whole in (visit.results.whole_store for visit in visits)}.values():
+        own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results.whole_store is store}
         gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
-        launches = results.launch[results.launch["session_id"].isin(own) & (results.launch["block"] >= FIRST_BLOCK)]
+        results = store.of(own)
+        launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
         table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps_columns, gpus).frame()
         # What step times are made of, and no column that is unknown in one store and a number in another.
         tables.append(table[[*_OF_LAUNCH]].assign(visit=launches["session_id"].map(own).to_numpy()))

@@ -15,7 +15,7 @@ import numpy as np
 from parabench.analysis.launch_number import QUANTILE, device_of
 from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes, measured_times
 from parabench.analysis.prediction.program import Program, Segment, program_of
-from parabench.analysis.session import Session, select_session, session_data
+from parabench.analysis.session import Session, data_of, select_sessions
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import numbered, valid_launches
 from parabench.errors import UsageError
@@ -148,15 +148,14 @@ def base_of(stores: Sequence[Results]) -> Base:
 
 def sessions_of(results: Results, kind: str) -> list[Session]:
     """The sessions of that kind in a store, oldest first, but for those that took turns with another."""
-    every = (select_session(results, at) for at in results.session_columns["id"].tolist())
-    return [each for each in every if each.kind == kind and not each.interleaved]
+    return [each for each in select_sessions(results, results.of_kind(kind)) if not each.interleaved]
 
 
 def trainings(results: Results) -> list[Measured]:
     """The trainings of a store whose step times count, the newest of each case."""
     found: dict[str, Measured] = {}
     for session in sessions_of(results, "training"):
-        seen = session_data(results, session.id)
+        seen = data_of(results, session)
         for case, step_s in seen.step_times.items():
             if case in seen.planned:
                 found[case] = Measured(seen.planned[case], step_s)
@@ -164,10 +163,10 @@ def trainings(results: Results) -> list[Measured]:
 
 
 def _computed(results: Results, session: Session) -> list[Computed]:
+    results = results.of([session.id])
     rows = results.launch_columns
-    own = rows[rows["session_id"] == session.id]
     gpus = {session.id: bool(session.environment.get("gpus"))}
-    table = numbered(own.assign(launch_id=own["id"]), results.steps_columns, gpus)
+    table = numbered(rows.assign(launch_id=rows["id"]), results.steps_columns, gpus)
     good = valid_launches(table)
     peaks = _peaks(results.whole_columns)
     found = []

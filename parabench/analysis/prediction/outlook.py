@@ -176,7 +176,7 @@ def outlooks(seen: SessionData) -> list[Outlook]:
     for each in trained:
         groups.setdefault(_model(each.case), []).append(each)
     try:
-        base = base_of([seen.results])
+        base = base_of([seen.results.whole_store])
     except UsageError:  # no launch of it succeeded
         return []
     predictor = Predictor(base, {})

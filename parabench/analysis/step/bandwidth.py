@@ -13,7 +13,7 @@ import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
 from parabench.analysis.environment.nodes import nodes_of_group
-from parabench.analysis.session import SessionData, select_session
+from parabench.analysis.session import SessionData, select_sessions
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import GRAPH, LATENCY, THROUGHPUT
 from parabench.store.results import Results
@@ -66,13 +66,11 @@ def alone_table(results: Results) -> pd.DataFrame:
     that asked the same the newest, and sum. Calls back to back come before isolated ones, however new: they are what
     links can carry; the two are never mixed."""
     found = []
-    for session_id in sorted(results.session["id"], reverse=True):
-        session = select_session(results, int(session_id))
-        if session.kind == "collectives":
-            table = one_form(bus_table(launch_sizes(results, session)))
-            table = table[table["good"] > 0]
-            mode, other = TIMINGS.index(session.timing), table["redop"] != "sum"
-            found.append(table.assign(mode=mode, session=-session.id, other=other))
+    for session in select_sessions(results, sorted(results.of_kind("collectives"), reverse=True)):
+        table = one_form(bus_table(launch_sizes(results, session)))
+        table = table[table["good"] > 0]
+        mode, other = TIMINGS.index(session.timing), table["redop"] != "sum"
+        found.append(table.assign(mode=mode, session=-session.id, other=other))
     if not found:
         return pd.DataFrame(columns=[*QUESTION, "bytes", "busbw"])
     alone = pd.concat(found).rename(columns={"world_size": "group_size"})

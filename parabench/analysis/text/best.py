@@ -59,11 +59,11 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
     Only the newest session of a store can be resumed. `where` stands for its folder in what others may see.
     """
     results, session, launches = seen.results, seen.session, seen.launch_columns
-    newest = session.id == results.session_columns["id"].max()
+    newest = session.id == results.listed["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []
-    told = results.finding_columns[results.finding_columns["session_id"] == session.id]
-    if SHARED_PROCESSES in told["code"].tolist():  # it ran inside a group of processes that somebody else starts
+    # It ran inside a group of processes that somebody else starts.
+    if SHARED_PROCESSES in results.finding_columns["code"].tolist():
         return []
     left = candidates_of_spots(answers, launches)
     if not left.cases:

@@ -171,7 +171,7 @@ def _measured(of: Comparison) -> Iterator[str]:
 
 
 def _sessions(of: Comparison, between: BetweenSessions) -> str:
-    there = f"{format.count(between.sessions, 'session')} of base's environment in its store"
+    there = f"{format.count(between.sessions, 'session')} of base's suite and environment in its store"
     if not between.allowed:
         typical = format.percent(median(row.session_sd for row in of.judged if row.session_sd is not None))
         return f"What sessions differ is in the bounds, from {there}: {typical} (standard deviation, typical case)."

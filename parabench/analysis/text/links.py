@@ -20,7 +20,7 @@ def with_links(answers: Iterable[Answer], results: Results, session: Session, la
     """The answers with what the session's links say of them, where they were measured."""
     if not len(results.columns("link", f"session_id = {session.id}")):
         return tuple(answers)
-    tiers = tiers_of(link_table(results, session))
+    tiers = tiers_of(link_table(results.of([session.id]), session))
     texts = dict(zip(launches["case_id"], launches["case_json"], strict=True))
 
     def cases(candidates: Iterable[str]) -> list[Case]:

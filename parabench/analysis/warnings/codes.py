@@ -84,7 +84,7 @@ def finding_groups(
     results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
 ) -> list[FindingGroup]:
     """Stored and computed findings, those of one code together; equal ones once. `labels` are by case id."""
-    stored = results.finding[results.finding["session_id"] == session.id]
+    stored = results.of([session.id]).finding
     found = [
         Finding(
             code=str(row["code"]),

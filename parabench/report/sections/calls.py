@@ -104,7 +104,7 @@ def bandwidth_section(seen: SessionData) -> Section | None:
     """Bus bandwidth of the calls, and what the store's microbenchmarks reached."""
     if why_nothing(seen):
         return None
-    alone = alone_table(seen.results)
+    alone = alone_table(seen.results.whole_store)
     table = training_bandwidth(seen, seen.once(call_table), alone)
     places = {case: row for row, case in enumerate(seen.cases["case_id"])}
     listed = table.head(MOST_ROWS).to_dict("records")

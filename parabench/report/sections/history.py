@@ -21,6 +21,7 @@ from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.page import fill
 from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
+from parabench.store.columns import records
 from parabench.store.results import Results
 
 _ms = FORMATS["ms"]
@@ -28,19 +29,35 @@ _ms = FORMATS["ms"]
 MOST_PANELS = 12
 # A table of more sessions than this is closed at first.
 MOST_OPEN = 30
+# A report tells of as many sessions beside its own: it is to cost what its session holds, however long the store is.
+MOST_SESSIONS = 30
 # Below two sessions there is nothing to follow.
 FEWEST = 2
 
 
 def history_section(results: Results, session: Session) -> Section | None:
-    """The sessions of the suite of `session`; None where no case was measured twice."""
-    visits = [visit for visit in visits_of([results]) if visit.session.suite == session.suite]
+    """The newest sessions of the suite of `session`, and itself; None where no case was measured twice."""
+    kept, left = _newest(results, session)
+    visits = visits_of([results.of(kept)])
     if sum(visit.session.judged for visit in visits) < FEWEST:
         return None
     history = of_visits(visits)
     if not any(_times(history, series) >= FEWEST for series in history.series):
         return None
-    return _section(history, sentence(history))
+    said = sentence(history)
+    if left:
+        said += f" Of this suite {format.count(left, 'older session')} of the store are left out: `parabench history`."
+    return _section(history, said)
+
+
+def _newest(results: Results, session: Session) -> tuple[set[int], int]:
+    """(the ids of the newest sessions of the suite that trained, and the session's own; how many are left out)."""
+    trained = set(results.of_kind("training"))
+    listed = records(results.listed, ("started_utc", "id", "suite"))
+    own = sorted((row["started_utc"], row["id"]) for row in listed if row["suite"] == session.suite)
+    ids = [at for _, at in own if at in trained]
+    kept = {*ids[-MOST_SESSIONS:], session.id}
+    return kept, len(ids) - len(kept)
 
 
 def page_sections(history: History) -> list[Section]:

@@ -37,6 +37,7 @@ NS_PER_S, US_PER_S = 1e9, 1e6
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
+    results = results.of([session.id])
     launches, links = session_launches(results, session), link_table(results, session)
     sizes = launch_sizes(results, session)
     table = bus_table(sizes)

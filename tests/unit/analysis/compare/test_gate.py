@@ -316,7 +316,7 @@ def test_a_slower_day_is_no_regression_where_the_store_tells_how_days_differ(tmp
             assert "Sessions are assumed to differ by 5 % (standard deviation, --between-sessions): there are 3" in text
             assert {row.session_sd for row in found.rows} == {0.05}
         else:
-            assert "in the bounds, from 6 sessions of base's environment in its store" in text
+            assert "in the bounds, from 6 sessions of base's suite and environment in its store" in text
     (row, *_) = gate.compare(sessions_of(tmp_path, "again", DAYS), new).rows
     assert row.session_sd == pytest.approx(np.std(np.log(DAYS), ddof=1), rel=0.1)
 
