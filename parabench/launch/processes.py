@@ -6,13 +6,15 @@ The fork server imports torch once; each launch forks its ranks from it, which i
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,12 +25,15 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from parabench.files import remove_abandoned, sockets_in_own_folder
+from parabench.files import check_own_folder, own_folder, remove_abandoned, sockets_in_own_folder
 from parabench.launch import rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
 
 PRELOAD = "parabench.launch.preload"
+
+# What the fork server says, in the driver's own folder: as it ends, why.
+SERVER_LOG = "fork-server.log"
 
 # How often torch elastic looks at its ranks; on average half of it is added to a launch.
 MONITOR_INTERVAL_S = 0.01
@@ -62,7 +67,9 @@ class ProcessOutcome:
 
 
 def start_launching() -> None:
-    """Clean up after drivers that were killed, and start the fork server."""
+    """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError where the
+    machine gives no process for it."""
+    check_own_folder()
     remove_abandoned()
     start_server()
 
@@ -82,17 +89,47 @@ def start_server() -> None:
     # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     multiprocessing.set_forkserver_preload([PRELOAD])
-    with signals_restored(), sockets_in_own_folder():
+    with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         multiprocessing.forkserver.ensure_running()
     first = multiprocessing.get_context("forkserver").Process(target=_nothing)
-    first.start()
+    with _starting():
+        first.start()
     first.join()
 
 
 def _nothing() -> None:
     """What the first process does: its start says that the server is there."""
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """What starts within the block has that file for its standard error."""
+    usual = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(usual, 2)
+        os.close(usual)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Raises OSError where the machine has no process or thread left for what starts within the block: the fork server
+    ends when it cannot fork, and then there is nobody to answer."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        said = (own_folder() / SERVER_LOG).read_text(errors="replace").splitlines()
+        why = said[-1] if said else "it said nothing"
+        raise OSError(f"the fork server, which starts the ranks, has ended: {why}") from error
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":
+            raise
+        raise OSError(errno.EAGAIN, f"{error}: {os.strerror(errno.EAGAIN)}") from error
 
 
 def run_processes(
@@ -107,7 +144,8 @@ def run_processes(
     """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
     With a `context` they are this node's part of a launch on several nodes, and an abort of another node ends them.
-    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
+    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop, OSError where the machine has
+    no process left; no rank is left then.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
@@ -125,7 +163,7 @@ def run_processes(
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
+    with _starting(), _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
         try:
             with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
                 if signal.SIGTERM not in watched():
