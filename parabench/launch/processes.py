@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from parabench.files import check_own_folder, own_folder, remove_abandoned, sockets_in_own_folder
-from parabench.launch import rendezvous
+from parabench.launch import descendants, rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
 
@@ -81,7 +81,8 @@ def start_server() -> None:
     # Their messages are for people who run torchrun; what they say of a failure is in our record.
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
+    # What a rank starts and leaves behind becomes the fork server's child, or the driver's where that is gone, and is
+    # ended with the launch.
     adopt_orphans()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
     # Every node of a launch has as many ranks: its agents need not ask one another how many.
@@ -187,10 +188,7 @@ def run_processes(
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True)
         finally:
-            left = _ranks(others)
-            for process in left:
-                _kill(process, signal.SIGKILL)
-            psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
+            descendants.end(others)
     # Ranks that were done when another node's were not: the launch as a whole is not.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 
@@ -233,7 +231,7 @@ class _Deadline:
 
     def end(self, why: str) -> None:
         """End the ranks; those that hang are asked first where they stand, and for their stacks."""
-        ranks = _ranks(self._others)
+        ranks = descendants.left(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
             for number in (HANG_REQUEST, signal.SIGUSR1):
@@ -254,10 +252,6 @@ class _Deadline:
         """In the place of torch elastic's handler, where a driver is to ignore this signal of others."""
         if self.forced:
             raise SignalException("", signal.Signals(number))
-
-
-def _ranks(others: set[int]) -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in others]
 
 
 def _kill(process: psutil.Process, number: signal.Signals) -> None:

@@ -17,11 +17,20 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import drivers, ranks
+from tests.faults import around, clocks, drivers, leavings, memory, network, nvml, ranks
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
-FAMILIES: dict[str, Family] = {**ranks.FAMILIES, **drivers.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **ranks.FAMILIES,
+    **drivers.FAMILIES,
+    **around.FAMILIES,
+    **memory.FAMILIES,
+    **leavings.FAMILIES,
+    **network.FAMILIES,
+    **clocks.FAMILIES,
+    **nvml.FAMILIES,
+}
 
 
 def tried(name: str, seed: int, number: int) -> Verdict:
