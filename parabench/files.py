@@ -150,7 +150,9 @@ def temporary_folder() -> str | None:
 
 
 def check_own_folder() -> None:
-    """Raise UsageError where a run could not leave anything for its ranks, or share no lock with them."""
+    """Remove what runs left that were killed; then raise UsageError where this one could not leave anything for its
+    ranks, or share no lock with them."""
+    remove_abandoned()
     memory = shared_memory_folder()
     if temporary_folder() is None:
         if memory is None:

@@ -25,7 +25,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from parabench.files import check_own_folder, own_folder, remove_abandoned, sockets_in_own_folder
+from parabench.files import check_own_folder, own_folder, sockets_in_own_folder
 from parabench.launch import descendants, rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
@@ -70,7 +70,6 @@ def start_launching() -> None:
     """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError where the
     machine gives no process for it."""
     check_own_folder()
-    remove_abandoned()
     start_server()
 
 
