@@ -17,7 +17,7 @@ import click
 
 from parabench import __version__
 from parabench.analysis.text import format
-from parabench.errors import UsageError
+from parabench.errors import UsageError, print_error
 from parabench.signals import STOPPED
 
 # Each is a function in the module of its name in `parabench.commands`, or in the one that MODULES says, which only its
@@ -69,20 +69,20 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            click.echo(f"parabench: {format.one_line(error)}", err=True)
+            print_error(f"parabench: {format.one_line(error)}")
             ctx.exit(USAGE)
         except KeyboardInterrupt:
             # Before or after what a command does itself when it is asked to stop.
-            click.echo("parabench: stopped", err=True)
+            print_error("parabench: stopped")
             ctx.exit(STOPPED)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EIO):
                 raise  # a closed pipe is click's to end; anything else is a fault
-            click.echo(f"parabench: what is said cannot be written: {format.one_line(error)}", err=True)
+            print_error(f"parabench: what is said cannot be written: {format.one_line(error)}")
             ctx.exit(USAGE)
         except sqlite3.Error as error:
             why = format.one_line(error)
-            click.echo(f"parabench: the store cannot be used: {why}; give the results.db of a run", err=True)
+            print_error(f"parabench: the store cannot be used: {why}; give the results.db of a run")
             ctx.exit(USAGE)
 
 

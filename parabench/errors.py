@@ -1,4 +1,11 @@
-"""What ends a command early and is not a fault of parabench: input that can be mended, and a node that is gone."""
+"""What ends a command early and is not a fault of parabench: input that can be mended, and a node that is gone; and
+how it is said."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import IO
 
 
 class NodeGone(Exception):
@@ -7,3 +14,19 @@ class NodeGone(Exception):
 
 class UsageError(ValueError):
     """Input that parabench cannot work with. The command line prints its text as one line and exits with 2."""
+
+
+def print_error(line: str) -> None:
+    """Print a line on standard error. Where that cannot be written, as to a terminal that was closed, the line is lost,
+    and nothing else."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: IO[str]) -> None:
+    """Write nothing more to where a stream leads: what it still holds would fail again, when it is flushed at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

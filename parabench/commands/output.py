@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench.errors import UsageError
+from parabench.errors import UsageError, print_error
 from parabench.files import write_whole
 
 if TYPE_CHECKING:
@@ -117,4 +117,4 @@ def show(address: str, called: str) -> None:
     except (webbrowser.Error, OSError):
         shown = False
     if not shown:
-        click.echo(f"parabench: no browser could be started; open {called} yourself", err=True)
+        print_error(f"parabench: no browser could be started; open {called} yourself")

@@ -56,8 +56,21 @@ def diagnose(
         why = next((node.outcome.aborted_by for node in nodes if node.outcome.aborted_by), None)
         return Status.CRASHED, Failure(f"every node ended its ranks, told that the launch was {why}")
     node, rank, error = min(causes or errors, key=lambda found: _moment(found[0], found[2]))
+    alive = [each for each in nodes if each.outcome.aborted_by is None]
+    silent = [(each, report.rank) for each in alive for report in each.reports if not report.reported]
+    if is_echo(error) and silent:
+        return Status.CRASHED, _left_without_a_word(silent, nodes)
     status = Status.OOM if error.oom else Status.FAILED
     return status, Failure(error.message + _on(node, nodes), rank, None, error.traceback)
+
+
+def _left_without_a_word(silent: Sequence[tuple[NodeResult, int]], nodes: Sequence[NodeResult]) -> Failure:
+    """Of ranks that handed nothing over while a peer lost its connection: one that ends with exit code 0 is no failure
+    to torch elastic. Where there are several, others may have been ended for it."""
+    node, rank = silent[0]
+    if len(silent) > 1:
+        return Failure(f"one of {_ranks([each for _, each in silent])} ended without a trace")
+    return Failure(f"ended without a trace{_on(node, nodes)}", rank, None, node.tails[rank - node.first_rank])
 
 
 def _moment(node: NodeResult, error: RankError) -> tuple[bool, float]:

@@ -66,6 +66,10 @@ class ProcessOutcome:
     killed: tuple[int, ...] = ()
 
 
+class ServerKilled(OSError):
+    """Somebody has ended the fork server as it was to start a process; the next launch starts another one."""
+
+
 def start_launching() -> None:
     """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError where the
     machine gives no process for it."""
@@ -119,13 +123,14 @@ def _stderr_to(path: Path) -> Iterator[None]:
 @contextmanager
 def _starting() -> Iterator[None]:
     """Raises OSError where the machine has no process or thread left for what starts within the block: the fork server
-    ends when it cannot fork, and then there is nobody to answer."""
+    ends when it cannot fork, and then there is nobody to answer. ServerKilled where it has not said why."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
         said = (own_folder() / SERVER_LOG).read_text(errors="replace").splitlines()
-        why = said[-1] if said else "it said nothing"
-        raise OSError(f"the fork server, which starts the ranks, has ended: {why}") from error
+        if not said:
+            raise ServerKilled("the fork server, which starts the ranks, was killed") from error
+        raise OSError(f"the fork server, which starts the ranks, has ended: {said[-1]}") from error
     except RuntimeError as error:
         if str(error) != "can't start new thread":
             raise
@@ -163,15 +168,19 @@ def run_processes(
         signals_to_handle=",".join(number.name for number in watched()),
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
     )
-    with _starting(), _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
+    with _Deadline(deadline_s, others) as deadline, context.abort.on_abort(deadline.end):
         try:
             with signals_restored():  # one more Ctrl-C, while the ranks are ended, is not torch elastic's to raise
                 if signal.SIGTERM not in watched():
                     signal.signal(signal.SIGTERM, deadline.stop_if_forced)
                 try:
-                    elastic_launch(config, entry)(*args)
+                    with _starting():
+                        elastic_launch(config, entry)(*args)
                 finally:
                     deadline.over()
+        except ServerKilled:
+            context.tell(FAILED)
+            return ProcessOutcome(ok=False, rank=context.first_rank)
         except ChildFailedError as error:
             if context.abort.reason is None:
                 context.tell(HUNG if deadline.passed else FAILED)
@@ -212,7 +221,8 @@ class _Deadline:
         self._timer.daemon = True
 
     def __enter__(self) -> _Deadline:
-        self._timer.start()
+        with _starting():
+            self._timer.start()
         return self
 
     def __exit__(self, *exc: object) -> None:

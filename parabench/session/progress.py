@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +18,7 @@ from rich.progress import (
 
 from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
+from parabench.errors import discard, print_error
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
@@ -39,7 +38,7 @@ class PatientConsole(Console):
             self._end()
             if not self.stderr:
                 why = f"standard output cannot be written: {format.one_line(error)}; what follows is not shown"
-                print(f"parabench: {why}", file=sys.stderr)
+                print_error(f"parabench: {why}")
 
     def on_broken_pipe(self) -> None:
         """Say nothing more, instead of ending the process. Only the stream that lost its reader ends: that of
@@ -48,10 +47,7 @@ class PatientConsole(Console):
 
     def _end(self) -> None:
         self.quiet = True
-        # What the stream still holds would fail again when it is flushed at exit.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.file.fileno())
-        os.close(nowhere)
+        discard(self.file)
 
 
 def logger(console: Console, prefix: str = "") -> Callable[[str], None]:

@@ -17,19 +17,32 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import around, clocks, drivers, leavings, memory, network, nvml, ranks
+from tests.faults import (
+    around,
+    clocks,
+    drivers,
+    leavings,
+    memory,
+    network,
+    nvml,
+    ranks,
+    servers,
+    sweeps,
+)
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
 FAMILIES: dict[str, Family] = {
     **ranks.FAMILIES,
     **drivers.FAMILIES,
-    **around.FAMILIES,
-    **memory.FAMILIES,
-    **leavings.FAMILIES,
+    **servers.FAMILIES,
+    **sweeps.FAMILIES,
     **network.FAMILIES,
+    **memory.FAMILIES,
+    **around.FAMILIES,
     **clocks.FAMILIES,
     **nvml.FAMILIES,
+    **leavings.FAMILIES,
 }
 
 

@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from random import Random
 
 from tests.faults.trial import CannotTry, Trial, Verdict
@@ -19,7 +18,9 @@ from tests.faults.trial import CannotTry, Trial, Verdict
 USAGE = 2
 
 # Another user's rights, but that every file may be read: where Python lies, others may not look.
-NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps +dac_read_search --ambient-caps +dac_read_search"
+NOBODY = (
+    "setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps +dac_read_search --ambient-caps +dac_read_search"
+)
 # One that /etc/passwd does not know.
 UNKNOWN_USER = NOBODY.replace("65534", "54321")
 
@@ -41,7 +42,7 @@ class Around:
     def command(self, trial: Trial, words: Sequence[str]) -> list[str]:
         """What runs `words` there."""
         unset = "".join(f"unset {name}\n" for name, value in self.environment.items() if value is None)
-        script = f"set -e\nF={trial.folder}\n{self.shell}\n{unset}exec {self.user} \"$@\""
+        script = f'set -e\nF={trial.folder}\n{self.shell}\n{unset}exec {self.user} "$@"'
         return ["unshare", *self.namespaces.split(), "sh", "-c", script, "sh", *words]
 
 
@@ -99,12 +100,18 @@ SHM_READ_ONLY = "mount -o remount,bind,ro /dev/shm"
 HOST = {
     "/dev/shm of 64 MB": Around(shm("64m")),
     "/dev/shm of 1 MB": Around(shm("1m")),
-    "/dev/shm full": Around(shm("1m", full=True), refused=("/dev/shm cannot be used: No space left on device", "--shm-size")),
-    "/dev/shm read-only": Around(SHM_READ_ONLY, refused=("/dev/shm cannot be used: Read-only file system", "--shm-size")),
+    "/dev/shm full": Around(
+        shm("1m", full=True), refused=("/dev/shm cannot be used: No space left on device", "--shm-size")
+    ),
+    "/dev/shm read-only": Around(
+        SHM_READ_ONLY, refused=("/dev/shm cannot be used: Read-only file system", "--shm-size")
+    ),
     "64 descriptors": Around("ulimit -n 64"),
     "20 processes": Around("chown -R 65534:65534 $F", user=f"prlimit --nproc=20 {NOBODY}"),
     "/ read-only": Around(ONLY_FOLDER),
-    "only the results can be written": Around(f"{ONLY_RESULTS}\n{SHM_READ_ONLY}", refused=("no temporary folder can be written", "TMPDIR")),
+    "only the results can be written": Around(
+        f"{ONLY_RESULTS}\n{SHM_READ_ONLY}", refused=("no temporary folder can be written", "TMPDIR")
+    ),
     "all but /dev/shm and the results read-only": Around(ONLY_RESULTS),
     "TMPDIR is not there": Around(environment={"TMPDIR": "/not/there"}),
     "HOME unset": Around(environment={"HOME": None}),

@@ -20,10 +20,9 @@ PLACES: Mapping[str, Around] = {
     "loopback down": Around("", "--mount --net", refused=("loopback", "ip link set lo up")),
     "no IPv6": Around(f"{UP}\nsysctl -q -w net.ipv6.conf.all.disable_ipv6=1", "--mount --net"),
     "a host name that does not resolve": Around(f"hostname no-such-host\n{UP}", "--mount --net --uts"),
-    "GLOO_SOCKET_IFNAME of no interface": Around(
-        environment={"GLOO_SOCKET_IFNAME": "nothere0"}, refused=("GLOO_SOCKET_IFNAME", "nothere0")
-    ),
-    "no resolver": Around("mount -t tmpfs tmpfs /etc/ssl 2> /dev/null || true\nmount --bind /dev/null /etc/resolv.conf"),
+    # Ranks of one machine take loopback, whatever it says.
+    "GLOO_SOCKET_IFNAME of no interface": Around(environment={"GLOO_SOCKET_IFNAME": "nothere0"}),
+    "no resolver": Around("mount --bind /dev/null /etc/resolv.conf"),
 }
 
 
@@ -38,7 +37,15 @@ def port_taken(lot: Random) -> Verdict:
     """A port that is to be listened at is another's, or its host is not to be found: it is said at once, and nothing is
     begun; with another port the session is."""
     check_namespaces()
-    which = lot.choice(("several nodes", "serve", "a host that does not resolve", "an interface that is not there"))
+    which = lot.choice(
+        (
+            "several nodes",
+            "serve",
+            "a host that does not resolve",
+            "an interface that is not there",
+            "GLOO_SOCKET_IFNAME",
+        )
+    )
     nodes = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-timeout", "3")
     with Trial() as trial, taken() as port:
         serve = [sys.executable, "-m", "parabench", "serve", "results", "--port", str(port)]
@@ -56,6 +63,10 @@ def port_taken(lot: Random) -> Verdict:
             "an interface that is not there": lambda: (
                 trial.start(*nodes, "--rdzv-endpoint", endpoint, "--interface", "nothere0"),
                 ("nothere0", "--interface"),
+            ),
+            "GLOO_SOCKET_IFNAME": lambda: (
+                trial.start(*nodes, "--rdzv-endpoint", endpoint, environment={"GLOO_SOCKET_IFNAME": "nothere0"}),
+                ("GLOO_SOCKET_IFNAME", "nothere0", "use one of"),
             ),
         }[which]()
         trial.check_exit(driver, trial.ended(driver), USAGE)

@@ -17,13 +17,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from tests.fixtures.fake_nvml import Clock, Device, FakeNvml
 from parabench.commands import doctor
-from parabench.machine import gpu_checks, gpus, machine, nvml
+from parabench.machine import gpu_checks, machine, nvml
 from parabench.probes.devices import Devices
 from parabench.probes.sampler import RankPids, Sampler, leave_pid
 from parabench.store.record import DeviceSample
 from tests.faults.trial import Verdict
+from tests.fixtures.fake_nvml import Clock, Device, FakeNvml
 
 # Every error that NVML has, and one that this binding has never heard of.
 ERRORS = sorted({v for k, v in vars(pynvml).items() if k.startswith("NVML_ERROR_") and isinstance(v, int)} - {0})

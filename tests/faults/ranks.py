@@ -5,11 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from tests.faults.subject import (
-    BUILDING,
-    FACTS,
     HANDING_OVER,
     HANGS,
-    JOINING,
     KINDS,
     LEAVES,
     PHASES,
@@ -48,7 +45,8 @@ def strikes(lot: Random) -> Verdict:
 def fault_by(lot: Random, kind: str) -> Fault:
     """A fault of that kind, somewhere; a rank that hands over its facts has written them before."""
     phase = lot.choice([each for each in PHASES if not (kind == RAISES and each == HANDING_OVER)])
-    return Fault(kind, phase, rank=lot.randrange(2), launch=lot.randrange(LAUNCHES), step=lot.randrange(STEPS))
+    step = lot.randrange(STEPS) if phase == STEPPING else 0
+    return Fault(kind, phase, rank=lot.randrange(2), launch=lot.randrange(LAUNCHES), step=step)
 
 
 def check_blame(trial: Trial, rows: list[Row], fault: Fault) -> None:
@@ -56,17 +54,12 @@ def check_blame(trial: Trial, rows: list[Row], fault: Fault) -> None:
     launch = fault.launch or 0
     alone = launch < 2
     struck = [row for row in rows if row.status != "ok"]
-    if alone and not struck and reached(fault):
+    if alone and not struck:
         trial.verdict.fault("wrong_status", "nothing is told of the fault")
     for row in struck:
         wanted = fault.kind if fault.kind in ("SIGKILL", "SIGSEGV") else None
         if (row.rank, row.signal) != (fault.rank, wanted):
             trial.verdict.fault("wrong_status", f"blamed: rank {row.rank}, {row.signal}, {row.error}")
-
-
-def reached(fault: Fault) -> bool:
-    """Whether every launch comes to where it strikes."""
-    return fault.phase in (JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER)
 
 
 FAMILIES = {"rank struck": strikes}

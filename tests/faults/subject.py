@@ -28,7 +28,7 @@ from parabench.launch import rank as rank_module
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 
-FAULT, FOLDER = "PARABENCH_FAULT", "PARABENCH_FAULT_FOLDER"
+FAULT, FOLDER, EVERY = "PARABENCH_FAULT", "PARABENCH_FAULT_FOLDER", "PARABENCH_FAULT_EVERY"
 
 # In the order in which a rank comes to them. The steps in between are counted from the first warm-up step.
 JOINING, BUILDING, STEPPING, FACTS, HANDING_OVER = "joining", "building", "stepping", "telling facts", "handing over"
@@ -166,6 +166,33 @@ def subject(model: Model, context: StrategyContext) -> ParallelModel:
         return parallel.facts()
 
     return replace(parallel, facts=facts)
+
+
+def crashing(model: Model, context: StrategyContext) -> ParallelModel:
+    """DDP whose rank 1 is killed in its third step, in every launch."""
+    return _struck(model, context, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def hanging(model: Model, context: StrategyContext) -> ParallelModel:
+    """DDP whose rank 1 waits for ever in its third step, in every launch."""
+    return _struck(model, context, threading.Event().wait)
+
+
+def _struck(model: Model, context: StrategyContext, fault: Callable[[], object]) -> ParallelModel:
+    parallel = ddp(model, context)
+    steps = itertools.count()
+    if context.rank == 1:
+        parallel.module.register_forward_pre_hook(lambda *_: fault() if next(steps) == 2 else None)
+    return parallel
+
+
+def wrong(model: Model, context: StrategyContext) -> ParallelModel:
+    """DDP that computes something else in the last of every so many launches: its inputs are shifted by a token."""
+    parallel = ddp(model, context)
+    every = int(os.environ[EVERY])
+    if _launch() % every == every - 1:
+        parallel.module.register_forward_pre_hook(lambda _, given: tuple(each.roll(1, -1) for each in given))
+    return parallel
 
 
 def _strike_in(phase: str) -> None:

@@ -211,6 +211,12 @@ class Trial:
             if each not in last:
                 self.verdict.fault("wrong_words", f"no {each!r} in {last!r}")
 
+    def check_words(self, driver: subprocess.Popen[bytes], *words: str) -> None:
+        """All of these were said."""
+        for each in words:
+            if each not in self.said(driver):
+                self.verdict.fault("wrong_words", f"no {each!r} in {self.said(driver)!r}")
+
     def check_statuses(self, rows: Iterable[Row], allowed: Iterable[str] = (), most: int = 0) -> None:
         """All launches are ok but `most`, which have one of the `allowed` statuses."""
         bad = [row for row in rows if row.status != "ok"]
@@ -230,7 +236,7 @@ class Trial:
         return self.check_complete(driver, code, before, cases)
 
     def check_complete(
-        self, driver: subprocess.Popen[bytes], code: int, before: Sequence[Row] = (), cases: int = 2
+        self, driver: subprocess.Popen[bytes], code: int, before: Sequence[Row] = (), cases: int = 2, blocks: int = 3
     ) -> list[Row]:
         """The session is whole: each case once in each block, and what was there before is as it was."""
         rows = self.rows()
@@ -243,9 +249,9 @@ class Trial:
                 self.verdict.fault("twice", f"{key} is there {times} times")
         last = max((row.session for row in rows), default=0)
         found = {(case, block) for session, case, block in done if session == last and block >= 0}
-        if len(found) != 3 * cases:
+        if len(found) != blocks * cases:
             said = self.said(driver)[-300:]
-            self.verdict.fault("not_resumed", f"{len(found)} of {3 * cases} launches, {code}: {said!r}")
+            self.verdict.fault("not_resumed", f"{len(found)} of {blocks * cases} launches, {code}: {said!r}")
         bad = [row for row in rows if row.session == last and row.status not in ("ok", "interrupted")]
         self.check_exit(driver, code, 1 if bad else 0)
         if not (self.results / "report.html").exists():

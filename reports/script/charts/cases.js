@@ -70,10 +70,11 @@ export const mostFirst = (groups, size) => groups.map((group) => [size(group), g
 // Bars of cases: a panel for each work, the fastest of the selected cases on top.
 export const MOST_BARS = 16;
 
-// How high the figure is with `head` pixels for axis and legend.
+// How high the figure is with `head` pixels for axis and legend. Of one bar plotly would not make room for its axis.
+const LEAST_BARS = 60;
 export const barHeight = (rows, head, least = document.documentElement.dataset.print ? 1 : 2, name = rankedName) => {
   const lines = Math.max(least, ...rows.map((row) => nameLines(name(row)).length));
-  return head + (12 + 16 * lines) * rows.length;
+  return head + Math.max(LEAST_BARS, (12 + 16 * lines) * rows.length);
 };
 
 // A panel for each work of what `draw` makes of its fastest cases that `has` something to show.

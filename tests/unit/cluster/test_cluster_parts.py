@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,20 @@ def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> Non
     assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
 
 
+def test_a_rank_that_left_with_exit_code_0_is_the_cause_of_its_peers_echo() -> None:
+    """torch elastic takes it for done."""
+    status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)], tails=["", "last"]))
+    assert (status, str(failure)) == (Status.CRASHED, "rank 1: ended without a trace")
+    assert failure is not None
+    assert failure.traceback == "last"
+    done = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, TrainingReport(rank=1)])
+    assert judged(done)[0] is Status.FAILED
+    # Which of several left, and which were ended for it, nobody knows.
+    both = part(1, reports=[silent(2), silent(3)])
+    status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)]), both)
+    assert (status, str(failure)) == (Status.CRASHED, "one of ranks 1, 2, 3 ended without a trace")
+
+
 def test_a_node_that_lost_node_0_is_the_cause_and_without_any_nobody_is_blamed() -> None:
     zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
     status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=LOST)))
@@ -381,6 +396,25 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
     with pytest.raises(UsageError, match=said):
         network.check(**changes)
     network.check(interface="eth0", local_addr="10.1.0.1")
+
+
+@pytest.mark.usefixtures("host")
+def test_an_interface_of_gloos_that_is_not_here_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^GLOO_SOCKET_IFNAME names 'ib7', which has no address here; use one of"):
+        network.check(environ={"GLOO_SOCKET_IFNAME": "eth0,ib7"})
+    network.check(environ={"GLOO_SOCKET_IFNAME": "eth0"})
+    network.check(interface="eth0", environ={"GLOO_SOCKET_IFNAME": "ib7"})
+
+
+@pytest.mark.parametrize(("up", "addresses"), [(None, {}), (False, {"127.0.0.1": "lo"}), (True, {"10.1.0.1": "eth0"})])
+def test_ranks_of_one_machine_need_loopback(
+    monkeypatch: pytest.MonkeyPatch, up: bool | None, addresses: dict[str, str]
+) -> None:
+    states = {} if up is None else {"lo": SimpleNamespace(isup=up)}
+    monkeypatch.setattr(network.psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(network, "own_addresses", lambda: addresses)
+    with pytest.raises(UsageError, match="ip link set lo up"):
+        network.check_loopback()
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,18 @@ def test_a_full_disk_behind_a_runs_standard_output_ends_no_run(capsys):
     assert capsys.readouterr().err == said
 
 
+def test_where_standard_error_cannot_be_written_the_exit_code_is_as_ever(tmp_path):
+    """A terminal that was closed takes both streams: what is said is lost, and not what it is said of."""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "parabench", "best", str(tmp_path / "none.db")]
+        assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
+        code = (
+            "import sys; from parabench.session.progress import PatientConsole, logger;"
+            "logger(PatientConsole(file=sys.stdout))('lost'); sys.exit(7)"
+        )
+        assert subprocess.run([sys.executable, "-c", code], stdout=full, stderr=full).returncode == 7
+
+
 def test_a_run_whose_standard_output_is_closed_measures(tmp_path):
     words = [sys.executable, "-m", "parabench", "run", "quick", "--set", "strategy=single", "--launches", "1"]
     words += ["--steps", "1", "--set", "device=cpu", "--out", str(tmp_path)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from guard import GUARD_S
 from parabench.files import own_folder
 from parabench.launch import processes
 
@@ -19,8 +21,19 @@ def test_a_fork_server_that_has_ended_has_said_why() -> None:
     with pytest.raises(OSError, match=f"^{said.replace('[', '.').replace(']', '.')}$"), processes._starting():
         raise EOFError
     log.write_text("")
-    with pytest.raises(OSError, match="it said nothing"), processes._starting():
+    with pytest.raises(processes.ServerKilled, match="was killed"), processes._starting():
         raise ConnectionResetError
+
+
+def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(config: object, entry: object) -> Callable[..., object]:
+        raise EOFError
+
+    monkeypatch.setattr(processes, "start_server", lambda: None)
+    monkeypatch.setattr(processes, "elastic_launch", gone)
+    (own_folder() / processes.SERVER_LOG).write_text("")
+    outcome = processes.run_processes(print, (), size=2, deadline_s=GUARD_S, logs=tmp_path)
+    assert (outcome.ok, outcome.hung, outcome.rank, outcome.signal) == (False, False, 0, None)
 
 
 def test_a_thread_that_cannot_be_had_is_the_machines() -> None:
