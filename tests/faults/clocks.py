@@ -10,17 +10,16 @@ import sys
 import threading
 import time
 from contextlib import closing, suppress
-from functools import cache
 from pathlib import Path
 from random import Random
 
 import psutil
 
 from tests.faults.drivers import moment_s
-from tests.faults.trial import CannotTry, Trial, Verdict
+from tests.faults.trial import Trial, Verdict
 
-# Where libfaketime lies, if not where Debian puts it: a wall clock for these processes alone, with offsets from a file.
-LIBRARY = "FAKETIME_LIBRARY"
+# A module in this folder gives processes a wall clock of their own, which is ahead by what a file says.
+STEPPED, CLOCK = Path(__file__).with_name("stepped"), "PARABENCH_FAULT_CLOCK"
 HOUR_S = 3600.0
 
 # A session is suspended for so long; no step of one takes an hour, on however busy a machine.
@@ -35,31 +34,15 @@ READERS = {
 }
 
 
-@cache
-def faketime() -> str:
-    """libfaketime. Raises CannotTry where there is none."""
-    given = os.environ.get(LIBRARY)
-    for found in [Path(given)] if given else Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"):
-        if found.is_file():
-            return str(found)
-    raise CannotTry(f"libfaketime is not installed (Debian's package of that name), and {LIBRARY} does not name it")
-
-
 def wall_clock_stepped(lot: Random) -> Verdict:
     """Two sessions in one store. In the first the clock goes an hour on or back, several times, at any moment; the
     second is resumed with the clock of this machine. Both are whole, and in the order in which they were begun."""
-    library = faketime()
     with Trial() as trial:
         clock = trial.folder / "clock"
         offset = lot.choice((-HOUR_S, 0.0, HOUR_S))
         _set(clock, offset)
-        environment = {
-            "LD_PRELOAD": library,
-            "FAKETIME_TIMESTAMP_FILE": str(clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-        }
+        path = os.pathsep.join([str(STEPPED), trial.environment()["PYTHONPATH"]])
+        environment = {"PYTHONPATH": path, CLOCK: str(clock)}
         driver = trial.start(environment=environment)
         steps = [(moment_s(lot), lot.choice((-HOUR_S, HOUR_S))) for _ in range(lot.choice((1, 1, 2, 5)))]
         began = time.monotonic()
@@ -79,7 +62,7 @@ def wall_clock_stepped(lot: Random) -> Verdict:
 
 def _set(clock: Path, offset: float) -> None:
     part = clock.with_suffix(".part")
-    part.write_text(f"{offset:+g}\n")
+    part.write_text(f"{offset:g}")
     part.replace(clock)
 
 

@@ -21,7 +21,7 @@ MIB = 2**20
 
 # Where control groups of version 2 and 1 lie, and the file of each that has the limit.
 GROUPS = {Path("/sys/fs/cgroup"): "memory.max", Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes"}
-# How a process takes hold of no more than a rank's first steps, and the whole session of a few: too little.
+# Enough for what a rank takes until it is struck.
 RANK_BYTES = 64 * MIB
 
 
@@ -115,7 +115,7 @@ def session_out_of_memory(lot: Random) -> Verdict:
         trial.check_exit(driver, code, 0, 1, 2, -signal.SIGKILL)
         trial.check_orphans()
         trial.check_statuses(trial.check_kept(driver), ["crashed", "failed"], most=1)
-        trial.check_statuses(trial.resume(), ["crashed", "failed"], most=1)
+        trial.check_statuses(trial.resume(*DEADLINE), ["crashed", "failed"], most=1)
     trial.verdict.words[:] = [f"{fault}: {each}" for each in trial.verdict.words]
     return trial.verdict
 

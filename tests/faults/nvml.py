@@ -146,7 +146,7 @@ ASKS: dict[str, Callable[[Clock], Any]] = {
 # -- the trials -------------------------------------------------------------------------------------------------------
 
 
-def every_call(lot: Random, most: int = 200) -> Verdict:
+def every_call(lot: Random, most: int = 60) -> Verdict:
     """Each call of one of them fails, by lot with which error and whether for ever; of so many calls at most."""
     name, error, on = lot.choice(list(ASKS)), lot.choice([*ERRORS, UNHEARD_OF]), lot.random() < 0.5
     verdict = Verdict()
