@@ -27,6 +27,10 @@ SQLITE = b"SQLite format 3"
 
 PREFIX = "parabench-run-"
 
+# Of shared memory that has less room than this nothing is taken: a rank that marks its steps in a file there would be
+# killed by SIGBUS when it is full.
+SHARED_MEMORY, LEAST_ROOM_BYTES = "/dev/shm", 16 * 2**20
+
 # multiprocessing removes its own folder, which may lie in ours, at -100; what has a lower number comes later.
 AFTER_MULTIPROCESSING = -200
 
@@ -130,7 +134,48 @@ def _is_database(path: Path) -> bool:
 
 def shared_memory_folder() -> str | None:
     """A folder in memory, so that no timed step waits for a disk; None: the usual temporary one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return None
+    room = os.statvfs(SHARED_MEMORY)  # one without a limit has no blocks
+    full = room.f_blocks and room.f_bavail * room.f_frsize < LEAST_ROOM_BYTES
+    return None if full else SHARED_MEMORY
+
+
+def temporary_folder() -> str | None:
+    """The usual temporary folder; None where no such folder can be written."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return None
+
+
+def check_own_folder() -> None:
+    """Remove what runs left that were killed; then raise UsageError where this one could not leave anything for its
+    ranks, or share no lock with them."""
+    remove_abandoned()
+    memory = shared_memory_folder()
+    if temporary_folder() is None:
+        if memory is None:
+            raise UsageError(
+                f"no temporary folder can be written: neither {SHARED_MEMORY} nor any that TMPDIR or the system names; "
+                "set TMPDIR to one that can"
+            )
+        os.environ["TMPDIR"] = memory  # torch asks for one as it is imported
+    umask = os.umask(0o077)
+    os.umask(umask)
+    if not os.access(own_folder(), os.W_OK | os.X_OK):
+        raise UsageError(
+            f"umask {umask:04o} takes from this user the right to what it writes; set another, such as umask 022"
+        )
+    from multiprocessing import get_context
+
+    try:
+        get_context().Lock()
+    except OSError as error:
+        raise UsageError(
+            f"{SHARED_MEMORY} cannot be used: {error.strerror}; the locks that processes share lie there: let it be "
+            "written, and have room (docker run --shm-size 1g)"
+        ) from error
 
 
 def own_folder(where: str | None = None) -> Path:
@@ -175,7 +220,7 @@ def release_own() -> None:
 
 def remove_abandoned() -> None:
     """Remove the folders that processes of this user left which are gone."""
-    for where in dict.fromkeys([shared_memory_folder(), tempfile.gettempdir()]):
+    for where in dict.fromkeys([SHARED_MEMORY, shared_memory_folder(), temporary_folder()]):
         for folder in Path(where).glob(f"{PREFIX}*") if where else ():
             _remove_unheld(folder, partial(shutil.rmtree, ignore_errors=True), os.O_DIRECTORY)
 

@@ -28,6 +28,7 @@ def join_cluster(
     them alike. Raises UsageError.
     """
     if topology is None or topology.nodes == 1:
+        network.check_loopback()
         return Participants()
     from parabench.cluster.agent import NodeAgent
     from parabench.cluster.coordinator import Coordinator

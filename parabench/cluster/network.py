@@ -63,9 +63,24 @@ def is_ours(host: str) -> bool:
     return any(address in own or is_loopback(address) for address in addresses_of(host))
 
 
-def check(interface: str | None = None, local_addr: str | None = None) -> None:
+def check_loopback() -> None:
+    """Raise UsageError where ranks of this host could not reach one another."""
+    state = psutil.net_if_stats().get(LOOPBACK)
+    if state is None or not state.isup or LOOPBACK not in own_addresses().values():
+        raise UsageError(
+            f"interface {LOOPBACK} (loopback), over which ranks of one machine talk, is down or has no address; bring "
+            f"it up: ip link set {LOOPBACK} up"
+        )
+
+
+def check(interface: str | None = None, local_addr: str | None = None, environ: Mapping[str, str] = os.environ) -> None:
     """Raise UsageError for an interface or an address that this host has not."""
     own = own_addresses()
+    named = environ.get("GLOO_SOCKET_IFNAME", "") if interface is None else ""
+    for each in filter(None, named.split(",")):
+        if each not in own.values():
+            have = ", ".join(dict.fromkeys(own.values()))
+            raise UsageError(f"GLOO_SOCKET_IFNAME names {each!r}, which has no address here; use one of {have}")
     if interface is not None and interface not in own.values():
         have = ", ".join(dict.fromkeys(own.values()))
         raise UsageError(f"--interface {interface!r} has no address here; use one of {have}")

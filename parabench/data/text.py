@@ -91,8 +91,12 @@ def token_file(data: str, vocabulary: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where encoded texts are kept: `parabench` in XDG_CACHE_HOME, which is ~/.cache where it is not set."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parabench"
+    """Where encoded texts are kept: `parabench` in XDG_CACHE_HOME, which is ~/.cache where it is not set.
+    Raises UsageError where there is no home."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):
+        raise UsageError("tokens have no place to be kept: this user has no home; set XDG_CACHE_HOME to a folder")
+    return Path(home) / "parabench"
 
 
 def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

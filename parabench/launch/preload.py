@@ -18,6 +18,7 @@ import parabench.cli
 import parabench.data.loader
 import parabench.launch.launcher
 from parabench.collectives import ALGORITHMS
+from parabench.launch import descendants
 from parabench.models import MODELS
 from parabench.probes import PROBES
 from parabench.strategies import STRATEGIES
@@ -35,6 +36,9 @@ for table in (WORKLOADS, STRATEGIES, ALGORITHMS, MODELS, PROBES):
 # The first range imports more (torch 2.13), and every step of an optimizer is one.
 with torch.autograd.profiler.record_function("preload"):
     pass
+
+# Where the driver is killed, the server sees it and ends.
+descendants.end_with_this_process()
 
 # Collected and frozen here, these objects are never visited by a rank's collector, and their pages stay shared.
 gc.collect()

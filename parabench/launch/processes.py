@@ -6,13 +6,15 @@ The fork server imports torch once; each launch forks its ranks from it, which i
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,12 +25,15 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from parabench.files import remove_abandoned, sockets_in_own_folder
-from parabench.launch import rendezvous
+from parabench.files import check_own_folder, own_folder, sockets_in_own_folder
+from parabench.launch import descendants, rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.signals import HANG_REQUEST, Interrupted, adopt_orphans, signals_restored, watched
 
 PRELOAD = "parabench.launch.preload"
+
+# What the fork server says, in the driver's own folder: as it ends, why.
+SERVER_LOG = "fork-server.log"
 
 # How often torch elastic looks at its ranks; on average half of it is added to a launch.
 MONITOR_INTERVAL_S = 0.01
@@ -61,9 +66,14 @@ class ProcessOutcome:
     killed: tuple[int, ...] = ()
 
 
+class ServerKilled(OSError):
+    """Somebody has ended the fork server as it was to start a process; the next launch starts another one."""
+
+
 def start_launching() -> None:
-    """Clean up after drivers that were killed, and start the fork server."""
-    remove_abandoned()
+    """Clean up after drivers that were killed, and start the fork server. Raises UsageError, and OSError where the
+    machine gives no process for it."""
+    check_own_folder()
     start_server()
 
 
@@ -74,7 +84,8 @@ def start_server() -> None:
     # Their messages are for people who run torchrun; what they say of a failure is in our record.
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    # What a rank starts and leaves behind becomes the driver's child, and is ended with the launch.
+    # What a rank starts and leaves behind becomes the fork server's child, or the driver's where that is gone, and is
+    # ended with the launch.
     adopt_orphans()
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_TIMEOUT_S))
     # Every node of a launch has as many ranks: its agents need not ask one another how many.
@@ -82,17 +93,48 @@ def start_server() -> None:
     # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     multiprocessing.set_forkserver_preload([PRELOAD])
-    with signals_restored(), sockets_in_own_folder():
+    with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         multiprocessing.forkserver.ensure_running()
     first = multiprocessing.get_context("forkserver").Process(target=_nothing)
-    first.start()
+    with _starting():
+        first.start()
     first.join()
 
 
 def _nothing() -> None:
     """What the first process does: its start says that the server is there."""
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """What starts within the block has that file for its standard error."""
+    usual = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(usual, 2)
+        os.close(usual)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Raises OSError where the machine has no process or thread left for what starts within the block: the fork server
+    ends when it cannot fork, and then there is nobody to answer. ServerKilled where it has not said why."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        said = (own_folder() / SERVER_LOG).read_text(errors="replace").splitlines()
+        if not said:
+            raise ServerKilled("the fork server, which starts the ranks, was killed") from error
+        raise OSError(f"the fork server, which starts the ranks, has ended: {said[-1]}") from error
+    except RuntimeError as error:
+        if str(error) != "can't start new thread":
+            raise
+        raise OSError(errno.EAGAIN, f"{error}: {os.strerror(errno.EAGAIN)}") from error
 
 
 def run_processes(
@@ -107,7 +149,8 @@ def run_processes(
     """Run `entry(*args)` in `size` fresh processes on this node and wait for all of them, at most `deadline_s`.
 
     With a `context` they are this node's part of a launch on several nodes, and an abort of another node ends them.
-    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop; no rank is left then.
+    Their output goes below `logs`. Raises Interrupted when the driver is asked to stop, OSError where the machine has
+    no process left; no rank is left then.
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
@@ -131,9 +174,13 @@ def run_processes(
                 if signal.SIGTERM not in watched():
                     signal.signal(signal.SIGTERM, deadline.stop_if_forced)
                 try:
-                    elastic_launch(config, entry)(*args)
+                    with _starting():
+                        elastic_launch(config, entry)(*args)
                 finally:
                     deadline.over()
+        except ServerKilled:
+            context.tell(FAILED)
+            return ProcessOutcome(ok=False, rank=context.first_rank)
         except ChildFailedError as error:
             if context.abort.reason is None:
                 context.tell(HUNG if deadline.passed else FAILED)
@@ -149,10 +196,7 @@ def run_processes(
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True)
         finally:
-            left = _ranks(others)
-            for process in left:
-                _kill(process, signal.SIGKILL)
-            psutil.wait_procs(left, timeout=SHUTDOWN_TIMEOUT_S)
+            descendants.end(others)
     # Ranks that were done when another node's were not: the launch as a whole is not.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 
@@ -177,7 +221,8 @@ class _Deadline:
         self._timer.daemon = True
 
     def __enter__(self) -> _Deadline:
-        self._timer.start()
+        with _starting():
+            self._timer.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -195,7 +240,7 @@ class _Deadline:
 
     def end(self, why: str) -> None:
         """End the ranks; those that hang are asked first where they stand, and for their stacks."""
-        ranks = _ranks(self._others)
+        ranks = descendants.left(self._others)
         self.killed = tuple(process.pid for process in ranks)
         if why == HUNG:
             for number in (HANG_REQUEST, signal.SIGUSR1):
@@ -216,10 +261,6 @@ class _Deadline:
         """In the place of torch elastic's handler, where a driver is to ignore this signal of others."""
         if self.forced:
             raise SignalException("", signal.Signals(number))
-
-
-def _ranks(others: set[int]) -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in others]
 
 
 def _kill(process: psutil.Process, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from parabench.errors import UsageError
 from parabench.machine import accelerator, host, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.versions import Nccl, this_nccl
@@ -106,9 +107,16 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """What this process may use: its cores, its memory, and the devices that NVML and CUDA_VISIBLE_DEVICES show."""
+    """What this process may use: its cores, its memory, and the devices that NVML and CUDA_VISIBLE_DEVICES show. Raises
+    UsageError where the kernel does not tell."""
     from parabench.machine import gpus, nvml
 
+    try:
+        memory_bytes = psutil.virtual_memory().total
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{error.filename} is not there: what runs is read from /proc; mount it (mount -t proc proc /proc)"
+        ) from error
     found, reason = gpus.devices(nvml.visible_devices)
     fault = gpus.fault_here(found) if found else None
     return Machine(
@@ -117,7 +125,7 @@ def this_machine() -> Machine:
         gpus_reason=reason,
         nccl=this_nccl(),
         cuda_fault=fault,
-        memory_bytes=min(psutil.virtual_memory().total, host.memory_limit() or sys.maxsize),
+        memory_bytes=min(memory_bytes, host.memory_limit() or sys.maxsize),
     )
 
 
@@ -152,7 +160,7 @@ def environment(machine: Machine) -> dict[str, Any]:
         "git": versions.git(Path.cwd()),
         "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ}
         | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
-        "nccl_files": [name for name, path in NCCL_FILES.items() if path.expanduser().is_file()],
+        "nccl_files": [name for name, path in NCCL_FILES.items() if os.path.isfile(os.path.expanduser(path))],
     }
 
 

@@ -193,12 +193,14 @@ def mig_is_on(handle: Any) -> bool:
 
 @contextmanager
 def session() -> Iterator[None]:
-    """NVML, begun and ended. Raises pynvml.NVMLError where there is none."""
+    """NVML, begun and ended. Raises pynvml.NVMLError where there is none; what was read before it failed to end stays
+    read."""
     pynvml.nvmlInit()
     try:
         yield
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:

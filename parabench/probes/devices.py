@@ -56,9 +56,11 @@ class Devices(Source):
         return cls(watched.began_s, watched.pids, watched.devices, ours=watched.ours) if watched.devices else None
 
     def start(self) -> None:
-        """Find the devices. Raises pynvml.NVMLError where there is no NVML."""
-        self._nvml.enter_context(nvml.session())
-        self._devices = [_Device(one, self) for one in self._used()]
+        """Find the devices. Raises pynvml.NVMLError where there is no NVML, or it does not tell."""
+        with ExitStack() as begun:
+            begun.enter_context(nvml.session())
+            self._devices = [_Device(one, self) for one in self._used()]
+            self._nvml = begun.pop_all()
 
     def tick(self) -> None:
         ranks = {pid: rank for rank, pid in self._pids.look().items()}

@@ -7,7 +7,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parabench.errors import UsageError
-from parabench.files import launch_folder
+from parabench.files import launch_folder, temporary_folder
 from parabench.serve.progress import Standing
 
 # While a run goes on, making pages may take one part in so many of the time of one core.
@@ -98,7 +97,7 @@ class Child:
     def __call__(self, store: Path, session: str) -> str:
         """The page. Raises UsageError with the line that the report said."""
         # On a disk: it is large, and memory is the ranks'.
-        with launch_folder(tempfile.gettempdir()) as folder:
+        with launch_folder(temporary_folder()) as folder:
             page = folder / "report.html"
             command = [sys.executable, "-m", "parabench", "report", f"{store}@{session}", "-o", str(page)]
             if self._template is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from parabench.errors import UsageError
+from parabench.files import check_own_folder
 from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
@@ -46,6 +47,7 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
     made where they are not there, unless it `resumes` what they hold. Raises UsageError."""
     if resumes:
         check_resumable(folder)
+    check_own_folder()
     check_writable(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -17,11 +17,33 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import drivers, ranks, servers, sweeps
+from tests.faults import (
+    around,
+    clocks,
+    drivers,
+    leavings,
+    memory,
+    network,
+    nvml,
+    ranks,
+    servers,
+    sweeps,
+)
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
-FAMILIES: dict[str, Family] = {**ranks.FAMILIES, **drivers.FAMILIES, **servers.FAMILIES, **sweeps.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **ranks.FAMILIES,
+    **drivers.FAMILIES,
+    **servers.FAMILIES,
+    **sweeps.FAMILIES,
+    **network.FAMILIES,
+    **memory.FAMILIES,
+    **around.FAMILIES,
+    **clocks.FAMILIES,
+    **nvml.FAMILIES,
+    **leavings.FAMILIES,
+}
 
 
 def tried(name: str, seed: int, number: int) -> Verdict:

@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -37,12 +39,23 @@ RAISES, LEAVES, HANGS = "raises", "leaves", "hangs"
 SIGNALS = ("SIGKILL", "SIGSEGV", "SIGSTOP")
 KINDS = (*SIGNALS, LEAVES, RAISES)
 
+# What a rank does besides: it goes on as if nothing were; goes on as a daemon, in a process that the driver did not
+# start; loses all its descriptors; or takes more memory than its control group, whose folder is in MEMORY_GROUP, has.
+GOES_ON, DAEMONISES, CLOSES, TAKES_MEMORY = "goes on", "daemonises", "closes", "takes memory"
+MEMORY_GROUP = "PARABENCH_FAULT_MEMORY"
+
+# What it can leave behind, all of it deaf to SIGTERM: a child; a daemon in a session of its own; a copy of itself, that
+# holds all open that it had open; and fifty of those.
+LEAVINGS = ("child", "daemon", "copy", "fifty copies")
+# The file that says that it has.
+LEFT = "left"
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`kind` strikes `rank` in launch number `launch` (of those of several ranks, from 0), when it is in `phase`, for
-    STEPPING in step `step`; with `launch` None in the last of every `every` launches. Processes that it `leaves` are
-    started first: a `child` that ignores SIGTERM, or a `daemon` in a session of its own."""
+    STEPPING in step `step`; with `launch` None in the last of every `every` launches. Processes that it `leaves`, of
+    LEAVINGS, are started first."""
 
     kind: str
     phase: str
@@ -83,6 +96,14 @@ def _reach(phase: str, step: int = 0) -> None:
         return
     for what in fault.leaves:
         _leave(what)
+    if fault.leaves:
+        (Path(os.environ[FOLDER]) / LEFT).touch()
+    if fault.kind == DAEMONISES:
+        _daemonise()
+    if fault.kind == CLOSES:
+        os.closerange(0, 4096)
+    if fault.kind == TAKES_MEMORY:
+        _take_memory()
     if fault.kind == RAISES:
         raise RuntimeError("a fault was injected here")
     if fault.kind == LEAVES:
@@ -97,9 +118,33 @@ def _reach(phase: str, step: int = 0) -> None:
 
 
 def _leave(what: str) -> None:
-    """Start a process that does not end when it is asked to, in this session or one of its own."""
+    """Start what does not end when it is asked to."""
+    if what in ("copy", "fifty copies"):
+        for _ in range(1 if what == "copy" else 50):
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                time.sleep(1000)
+                os._exit(0)
+        return
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
     subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=what == "daemon")
+
+
+def _daemonise() -> None:
+    """Go on in a process whose parents have ended, in a session of its own."""
+    for _ in range(2):
+        if os.fork():
+            os._exit(0)
+        with suppress(PermissionError):  # the leader of a session already
+            os.setsid()
+
+
+def _take_memory() -> None:
+    """Join the control group, and fill memory until the kernel ends this process."""
+    (Path(os.environ[MEMORY_GROUP]) / "cgroup.procs").write_text(str(os.getpid()))
+    taken = []
+    while True:
+        taken.append(bytearray(os.urandom(1)) * 2**24)
 
 
 def ring(ranks_per_node: int | None) -> Algorithm:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -395,6 +396,25 @@ def test_an_interface_or_address_that_is_not_here_is_refused(changes: Any, said:
     with pytest.raises(UsageError, match=said):
         network.check(**changes)
     network.check(interface="eth0", local_addr="10.1.0.1")
+
+
+@pytest.mark.usefixtures("host")
+def test_an_interface_of_gloos_that_is_not_here_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^GLOO_SOCKET_IFNAME names 'ib7', which has no address here; use one of"):
+        network.check(environ={"GLOO_SOCKET_IFNAME": "eth0,ib7"})
+    network.check(environ={"GLOO_SOCKET_IFNAME": "eth0"})
+    network.check(interface="eth0", environ={"GLOO_SOCKET_IFNAME": "ib7"})
+
+
+@pytest.mark.parametrize(("up", "addresses"), [(None, {}), (False, {"127.0.0.1": "lo"}), (True, {"10.1.0.1": "eth0"})])
+def test_ranks_of_one_machine_need_loopback(
+    monkeypatch: pytest.MonkeyPatch, up: bool | None, addresses: dict[str, str]
+) -> None:
+    states = {} if up is None else {"lo": SimpleNamespace(isup=up)}
+    monkeypatch.setattr(network.psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(network, "own_addresses", lambda: addresses)
+    with pytest.raises(UsageError, match="ip link set lo up"):
+        network.check_loopback()
 
 
 @pytest.mark.parametrize(

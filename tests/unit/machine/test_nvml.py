@@ -383,6 +383,24 @@ def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch)
     assert {s.device for s in seen.device_samples} == {0, 1}
 
 
+def test_a_sampler_that_finds_no_device_has_ended_nvml(monkeypatch):
+    fake = FakeNvml(Device(faults={"Name": pynvml.NVML_ERROR_GPU_IS_LOST})).install(monkeypatch)
+    source = Devices(0.0, RankPids(Path(), ()), lambda: nvml.used_devices(1))
+    with pytest.raises(pynvml.NVMLError):
+        source.start()
+    assert fake.begun == 0
+
+
+def test_what_was_read_before_nvml_failed_to_end_is_kept(monkeypatch):
+    FakeNvml(Device()).install(monkeypatch)
+
+    def fails() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    monkeypatch.setattr(pynvml, "nvmlShutdown", fails)
+    assert nvml.asked(nvml.visible_devices) == ([0], None)
+
+
 def test_nvml_is_begun_once_for_all_launches_of_a_session(monkeypatch):
     nvml._begin_once.cache_clear()
     fake_nvml.absent(monkeypatch)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import multiprocessing.synchronize
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from parabench import files
+from parabench.errors import UsageError
 from parabench.files import replacing
 
 HOLDER = """
@@ -180,3 +184,64 @@ def test_what_was_left_of_a_file_goes_when_it_is_written_again(tmp_path: Path) -
     assert names(tmp_path) == [
         ".other.html.abcd1234.part", ".page.html.notes.part", "disk", "memory", "page.html",
     ]  # fmt: skip
+
+
+def room(blocks: int, free_bytes: int) -> Any:
+    return lambda path: SimpleNamespace(f_blocks=blocks, f_bavail=free_bytes // 4096, f_frsize=4096)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free_bytes", "taken"), [(16384, 64 * 2**20, True), (16384, 2**20, False), (0, 0, True)]
+)
+def test_memory_that_is_nearly_full_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, free_bytes: int, taken: bool
+) -> None:
+    """A rank that marks its steps in a file there would end by SIGBUS; a file system without a limit has no blocks."""
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "statvfs", room(blocks, free_bytes))
+    assert files.shared_memory_folder() == ("/dev/shm" if taken else None)
+
+
+def refused(call: Callable[[], None]) -> str:
+    with pytest.raises(UsageError) as error:
+        call()
+    return str(error.value)
+
+
+def test_where_nothing_can_be_written_it_is_said_before_a_run(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setenv("TMPDIR", "/not/there")
+    files.check_own_folder()
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    # What torch imports asks for a folder of that sort.
+    files.check_own_folder()
+    assert os.environ["TMPDIR"] == str(places[0])
+    monkeypatch.setattr(files, "shared_memory_folder", lambda: None)
+    assert "set TMPDIR to one that can" in refused(files.check_own_folder)
+
+
+def test_memory_without_room_for_a_lock_is_said_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(multiprocessing.synchronize.Lock, "__init__", full)
+    assert refused(files.check_own_folder) == (
+        "/dev/shm cannot be used: No space left on device; the locks that processes share lie there: let it be "
+        "written, and have room (docker run --shm-size 1g)"
+    )
+
+
+def test_a_umask_that_takes_the_users_own_rights_is_said_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write all the same."""
+    before = os.umask(0o777)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "access", lambda path, mode: bool(os.stat(path).st_mode & 0o700))
+            assert "umask 0777" in refused(files.check_own_folder)
+        assert os.umask(0o777) == 0o777
+    finally:
+        os.umask(before)

@@ -1,0 +1,127 @@
+"""The kernel ends a rank, or the driver, whose control group has no memory left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+from tests.faults.drivers import moment_s
+from tests.faults.ranks import DEADLINE, fault_by
+from tests.faults.subject import MEMORY_GROUP, TAKES_MEMORY
+from tests.faults.trial import CannotTry, Trial, Verdict
+
+MIB = 2**20
+
+# Where control groups of version 2 and 1 lie, and the file of each that has the limit.
+GROUPS = {Path("/sys/fs/cgroup"): "memory.max", Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes"}
+# Enough for what a rank takes until it is struck.
+RANK_BYTES = 64 * MIB
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """A control group of one's own with so much memory. Raises CannotTry where there can be none."""
+    for top, limit in GROUPS.items():
+        group = top / f"parabench-trial-{uuid.uuid4().hex[:8]}"
+        if not (top / "cgroup.procs").exists():
+            continue
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(limit_bytes))
+        except OSError:
+            with suppress(OSError):
+                group.rmdir()
+            continue
+        try:
+            yield group
+        finally:
+            _remove(group)
+        return
+    raise CannotTry("no control group with a limit of memory can be made here")
+
+
+def _remove(group: Path) -> None:
+    """Processes that are killed leave their group a moment later."""
+    until = time.monotonic() + 30
+    while True:
+        for each in (group / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(each), signal.SIGKILL)
+        try:
+            group.rmdir()
+            return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def rank_out_of_memory(lot: Random) -> Verdict:
+    """A rank takes more than there is, in any phase: it is killed, it is said so, and all else goes on."""
+    fault = fault_by(lot, TAKES_MEMORY)
+    with memory_group(RANK_BYTES) as group, Trial() as trial:
+        environment = {**fault.environment(trial.folder), MEMORY_GROUP: str(group)}
+        driver = trial.start(*DEADLINE, environment=environment)
+        rows = trial.check_complete(driver, trial.ended(driver))
+        trial.check_statuses(rows, ["crashed"], most=1)
+        alone = fault.launch in (0, 1)
+        struck = [row for row in rows if row.status != "ok"]
+        if alone and not struck:
+            trial.verdict.fault("wrong_status", "nothing is told of the fault")
+        for row in struck:
+            if (row.rank, row.signal) != (fault.rank, "SIGKILL") or "out-of-memory killer" not in (row.error or ""):
+                trial.verdict.fault("wrong_status", f"blamed: rank {row.rank}, {row.signal}, {row.error}")
+    trial.verdict.words[:] = [f"{fault}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+def driver_out_of_memory(lot: Random) -> Verdict:
+    """The driver has no memory left, from any moment on: it is killed, nothing of it stays, and the session is
+    resumed. It may end before it asks for more."""
+    with memory_group(MIB // 2) as group, Trial() as trial:
+        driver = trial.start()
+        time.sleep(moment_s(lot))
+        _move(driver, group)
+        code = trial.ended(driver)
+        trial.check_orphans()
+        trial.check_exit(driver, code, -signal.SIGKILL, 0)
+        trial.check_statuses(trial.check_kept(driver))
+        trial.check_statuses(trial.resume())
+    return trial.verdict
+
+
+def _move(driver: subprocess.Popen[bytes], group: Path) -> None:
+    if driver.poll() is None:
+        with suppress(ProcessLookupError):
+            (group / "cgroup.procs").write_text(str(driver.pid))
+
+
+def session_out_of_memory(lot: Random) -> Verdict:
+    """All of a session share a limit, as in a container, and a rank takes all: the kernel ends whom it finds largest,
+    and what it was is told, or the session is resumed."""
+    fault = fault_by(lot, TAKES_MEMORY)
+    with memory_group(3072 * MIB) as group, Trial() as trial:
+        environment = {**fault.environment(trial.folder), MEMORY_GROUP: str(group)}
+        into = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *trial.command(*DEADLINE)]
+        driver = trial.start(command=into, environment=environment)
+        code = trial.ended(driver)
+        trial.check_exit(driver, code, 0, 1, 2, -signal.SIGKILL)
+        trial.check_orphans()
+        trial.check_statuses(trial.check_kept(driver), ["crashed", "failed"], most=1)
+        trial.check_statuses(trial.resume(*DEADLINE), ["crashed", "failed"], most=1)
+    trial.verdict.words[:] = [f"{fault}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+FAMILIES = {
+    "rank out of memory": rank_out_of_memory,
+    "driver out of memory": driver_out_of_memory,
+    "session out of memory": session_out_of_memory,
+}

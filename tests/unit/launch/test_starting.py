@@ -1,0 +1,51 @@
+"""Where the machine gives no process or thread, it is an error of the machine, which names it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from guard import GUARD_S
+from parabench.files import own_folder
+from parabench.launch import processes
+
+
+def test_a_fork_server_that_has_ended_has_said_why() -> None:
+    log = own_folder() / processes.SERVER_LOG
+    log.write_text("Traceback (most recent call last):\n  ...\nBlockingIOError: [Errno 11] no process left\n")
+    said = "the fork server, which starts the ranks, has ended: BlockingIOError: [Errno 11] no process left"
+    with pytest.raises(OSError, match=f"^{said.replace('[', '.').replace(']', '.')}$"), processes._starting():
+        raise EOFError
+    log.write_text("")
+    with pytest.raises(processes.ServerKilled, match="was killed"), processes._starting():
+        raise ConnectionResetError
+
+
+def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(config: object, entry: object) -> Callable[..., object]:
+        raise EOFError
+
+    monkeypatch.setattr(processes, "start_server", lambda: None)
+    monkeypatch.setattr(processes, "elastic_launch", gone)
+    (own_folder() / processes.SERVER_LOG).write_text("")
+    outcome = processes.run_processes(print, (), size=2, deadline_s=GUARD_S, logs=tmp_path)
+    assert (outcome.ok, outcome.hung, outcome.rank, outcome.signal) == (False, False, 0, None)
+
+
+def test_a_thread_that_cannot_be_had_is_the_machines() -> None:
+    with pytest.raises(BlockingIOError, match="can't start new thread"), processes._starting():
+        raise RuntimeError("can't start new thread")
+    with pytest.raises(RuntimeError, match="another"), processes._starting():
+        raise RuntimeError("another")
+
+
+def test_what_the_server_says_goes_to_its_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    with processes._stderr_to(log):
+        os.write(2, b"from within")
+    print("from without", file=sys.stderr)
+    assert (log.read_text(), capfd.readouterr().err) == ("from within", "from without\n")
