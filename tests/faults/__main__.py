@@ -17,11 +17,17 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import drivers, ranks, servers, sweeps
+from tests.faults import drivers, nodes, ranks, servers, sweeps
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
-FAMILIES: dict[str, Family] = {**ranks.FAMILIES, **drivers.FAMILIES, **servers.FAMILIES, **sweeps.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    **ranks.FAMILIES,
+    **drivers.FAMILIES,
+    **servers.FAMILIES,
+    **sweeps.FAMILIES,
+    **nodes.FAMILIES,
+}
 
 
 def tried(name: str, seed: int, number: int) -> Verdict:
