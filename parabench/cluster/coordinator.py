@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +18,10 @@ from types import TracebackType
 from typing import Any
 
 from parabench.cluster.fingerprint import user_code
-from parabench.cluster.heartbeat import Heartbeat
+from parabench.cluster.heartbeat import Heartbeat, abort, abort_of
 from parabench.cluster.membership import WRONG, Membership
 from parabench.cluster.participants import Participants
+from parabench.cluster.secret import begin
 from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting, numbered
@@ -54,6 +56,7 @@ class Coordinator(Participants):
         self.topology, self._store, self._log = topology, store, log
         self.options = topology.words
         self._client = store.client()
+        begin(self._client, store.secret, store.session)
         self._membership = Membership(self.unit, self._size, facts, self._client, log)
         self._next = 0
         self._lines: list[str] = []
@@ -64,7 +67,9 @@ class Coordinator(Participants):
         self._members = 0
         self._missed: set[int] = set()
         self._results: dict[int, NodeResult] = {}
-        self._heartbeat = Heartbeat(store.client(), self._beat, timeout_s=DEAD_AFTER_S)
+        heart = store.client()
+        heart.seal = self._client.seal
+        self._heartbeat = Heartbeat(heart, self._beat, timeout_s=DEAD_AFTER_S)
 
     @property
     def _size(self) -> int:
@@ -195,7 +200,8 @@ class Coordinator(Participants):
         for number in range(1, self.members_of(spec)):
             key = f"launch/{self._next - 1}/result/{number}"
             if number not in self._results and self._client.has(key):
-                self._results[number] = NodeResult.from_dict(self._client.pop_blob(key), workload.report_type)
+                build = partial(NodeResult.from_dict, report_type=workload.report_type)
+                self._results[number] = self._client.pop_blob(key, build)
         return [number for number in range(1, self.members_of(spec)) if number not in self._results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
@@ -211,7 +217,7 @@ class Coordinator(Participants):
 
     def _abort(self, number: int, reason: str) -> None:
         """Let all members know that a launch is over; the first reason counts."""
-        self._client.call("compare_set", f"abort/{number}", "", reason)
+        abort(self._client, number, reason)
 
     # ---- the end
 
@@ -258,17 +264,23 @@ class Coordinator(Participants):
             if self._missed and context.abort.reason is None:
                 self._abort(number, LOST)
                 context.abort.set(LOST)
-            elif store.check([f"abort/{number}"]):
-                context.abort.set(store.get(f"abort/{number}").decode())
+            elif (reason := abort_of(self._client, store, number)) is not None:
+                context.abort.set(reason)
         if self._stopped is None and store.check(["stop"]):
-            said = json.loads(store.get("stop"))
-            number_of = self._membership.number_of(said["join_id"])
+            join_id, host, told = self._client.read("stop", store.get("stop"), _stop)
+            number_of = self._membership.number_of(join_id)
             if number_of is None:  # it was never admitted, so it ends nobody but itself
                 store.delete_key("stop")
                 return
-            self._stopped = said["signal"], f"{self.unit} {number_of} ({said['host']})"
+            self._stopped = told, f"{self.unit} {number_of} ({host})"
             if context:
                 context.abort.set(STOP)
 
     def _look(self, store: Any) -> None:
         self._missed |= {node for node in self._membership.look(store) if node < self._members}
+
+
+def _stop(content: bytes) -> tuple[int, str, signal.Signals]:
+    """Who was asked to stop, where, and by which signal."""
+    said = json.loads(content)
+    return int(said["join_id"]), said["host"], signal.Signals(said["signal"])

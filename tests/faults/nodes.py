@@ -24,7 +24,7 @@ from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict
 PORT = 29400
 
 # A node is waited for so long: longer than two of them may begin apart on a machine that others use too.
-TIMEOUT_S = 20.0
+TIMEOUT_S = 12.0
 
 # How a node that was asked to stop ends, one that had nobody to wait for any longer, and one whose session ended early.
 STOPPED, WRONG, NOT_OK = 130, 2, 1
