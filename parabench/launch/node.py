@@ -7,7 +7,6 @@ import os
 import socket
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from parabench.files import launch_folder
 from parabench.launch.hang import read_answer
 from parabench.launch.processes import log_tail, run_processes
 from parabench.launch.rank import main, report_path
-from parabench.launch.rendezvous import FAILED, LaunchContext
+from parabench.launch.rendezvous import LaunchContext
 from parabench.launch.results import NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
@@ -68,13 +67,6 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
             main, (workload, spec, env), size=len(ranks), deadline_s=spec.deadline_s, logs=logs, context=context
         )
         reports = [_report(folder, rank, workload.report_type) for rank in ranks]
-        gone = [each.rank for each in reports if not each.reported]
-        if outcome.ok and gone:
-            # They left with exit code 0, which is no failure to torch elastic: other nodes' ranks would wait for them.
-            context.tell(FAILED)
-            outcome = replace(outcome, ok=False)
-        elif not outcome.aborted_by:
-            gone = []
         layout = workload.marks(spec)
         marks = [layout.read(folder, rank) for rank in ranks]
         counts = read_counts(folder, ranks)
@@ -83,7 +75,8 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         tails = [] if outcome.ok else [log_tail(logs, at) for at in range(len(ranks))]
         stacked = [] if outcome.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]
     ids = pids.look()
-    ended = {rank for rank, pid in ids.items() if pid not in outcome.killed}
+    left = {rank for rank, pid in ids.items() if pid not in outcome.killed}
+    vanished = [each.rank for each in reports if not each.reported and each.rank in left]
     return NodeResult(
         node=context.node_rank,
         host=socket.gethostname(),
@@ -94,7 +87,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         marks=marks,
         tails=tails,
         stacked=stacked,
-        vanished=[rank for rank in gone if rank in ended],
+        vanished=vanished if outcome.aborted_by or outcome.hung else [],
         counts=counts,
         answers=answers,
         device_samples=sampler.samples(DeviceSample),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,9 +16,13 @@ from functools import cache
 from random import Random
 from threading import Lock
 
+import psutil
+
 from benchmarks.hosts import Host, NoNodes, hosts
 from parabench.launch.rendezvous import DEAD_AFTER_S
 from tests.faults import ranks
+from tests.faults.stranger import EVIL, FLOOD_BYTES, FORGERS
+from tests.faults.stranger import KINDS as KINDS_OF_STRANGERS
 from tests.faults.subject import KINDS
 from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict
 
@@ -31,6 +36,10 @@ STOPPED, WRONG, NOT_OK = 130, 2, 1
 
 # A launch whose node or link is gone while its ranks find one another, work, or are waited for.
 GONE = ("crashed", "failed", "hung")
+
+# What node 0 may have in memory: what it has without a stranger (0.7 GB when it writes the report), what the stranger
+# sends, and a fifth.
+GROWTH_BYTES = int(1.2 * ((700 << 20) + FLOOD_BYTES))
 
 _measuring = Lock()
 
@@ -90,9 +99,10 @@ class TwoNodes(Trial):
 
 
 @contextmanager
-def two_nodes() -> Iterator[TwoNodes]:
+def two_nodes(count: int = 2) -> Iterator[TwoNodes]:
+    """Two nodes, and further hosts in their network."""
     try:
-        with hosts(2) as made, TwoNodes(made) as trial:
+        with hosts(count) as made, TwoNodes(made) as trial:
             yield trial
     except NoNodes as why:
         raise CannotTry(str(why)) from why
@@ -224,10 +234,69 @@ def rank_struck(lot: Random) -> Verdict:
     return trial.verdict
 
 
+def stranger(lot: Random) -> Verdict:
+    """Somebody else on the network tries what `stranger.py` knows, from the beginning to the end of a session whose
+    nodes may have a secret: it goes on, or ends with a line where its own keys were written to."""
+    kind, signed = lot.choice(sorted(KINDS_OF_STRANGERS)), lot.random() < 0.5
+    with two_nodes(3) as trial:
+        secret = {"PARABENCH_SECRET": lot.randbytes(16).hex()} if signed else None
+        drivers = trial.both(environment=secret)
+        words = [
+            sys.executable,
+            "-m",
+            "tests.faults.stranger",
+            trial.hosts[0].address,
+            str(PORT),
+            kind,
+            str(lot.random()),
+        ]
+        attack = trial.start(command=trial.hosts[2].command(words))
+        grown = Growth(drivers[0].pid)
+        codes = [trial.ended(each) for each in drivers]
+        attack.kill()
+        attack.wait()
+        if grown.end() > GROWTH_BYTES:
+            trial.verdict.fault("files_left", f"node 0 grew to {grown.most >> 20} MiB")
+        if kind not in FORGERS:
+            trial.check_complete(drivers[0], codes[0])
+            if codes != [0, 0]:
+                trial.verdict.fault("wrong_exit", f"{codes}: {trial.said(drivers[0])[-300:]!r}")
+            trial.check_statuses(trial.rows())
+        else:
+            _end(trial, drivers, ((0, 1, WRONG, STOPPED), (0, 1, WRONG, STOPPED)))
+            trial.check_statuses(trial.rows(), GONE, most=1)
+            if signed and trial.store.exists() and EVIL.encode() in trial.store.read_bytes():
+                trial.verdict.fault("wrong_status", "what was forged is in the store")
+            trial.check_statuses(trial.resume_both(), GONE, most=1)
+    trial.verdict.words[:] = [f"{kind}, {'signed' if signed else 'unsigned'}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+class Growth:
+    """The most memory that a process has had, looked at now and then."""
+
+    def __init__(self, pid: int) -> None:
+        self.most = 0
+        self._process, self._over = psutil.Process(pid), threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        with suppress(psutil.Error):
+            while not self._over.wait(0.1):
+                self.most = max(self.most, self._process.memory_info().rss)
+
+    def end(self) -> int:
+        self._over.set()
+        self._thread.join()
+        return self.most
+
+
 FAMILIES = {
     "follower told to end": follower_told_to_end,
     "node 0 told to end": keeper_told_to_end,
     "node stands still": stands_still,
     "link cut": link_cut,
     "rank struck on two nodes": rank_struck,
+    "stranger on the network": stranger,
 }
