@@ -9,7 +9,7 @@ import json
 import math
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.heartbeat import Heartbeat
+from parabench.cluster.heartbeat import Heartbeat, abort, abort_of, beat_once
+from parabench.cluster.secret import Secret, meet, new_nonce
 from parabench.cluster.shared_store import ID_KEY, TRY_EVERY_S, TRY_S, SharedStore, reach_store
-from parabench.cluster.topology import Topology
+from parabench.cluster.topology import RUN_ID_LETTERS, Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.node import run_on_node
 from parabench.launch.rendezvous import DEAD_AFTER_S, LOST, LaunchContext
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import StoreClient, StoreLost
+from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
 from parabench.launch.workload import workload_of
 from parabench.signals import Interrupted
 
@@ -43,8 +44,11 @@ class Agent:
     """One member: `facts` and `about` are what it says of itself, `number` is what it claims to be, and what it was
     admitted as. Its ranks leave traces in a folder; `log` tells the user a line."""
 
-    # A coordinator without an answer for so long is lost.
+    # A coordinator without an answer for so long is lost; one that has just opened its store speaks in so long.
     patience_s: float | None = DEAD_AFTER_S
+    meet_s = DEAD_AFTER_S
+    # What is raised where it has another secret.
+    differs: type[UsageError] = UsageError
 
     def __init__(
         self,
@@ -75,10 +79,22 @@ class Agent:
         """Take part until the coordinator ends the session; the exit code that it gives. Raises StoreLost, UsageError
         when this member is rejected, Interrupted when it is asked to stop."""
         client = store.client()
+        try:
+            meet(client, store.secret, store.session, self.meet_s)
+        except UsageError as why:
+            client.end()
+            raise self.differs(str(why)) from why
+        except BaseException:
+            client.end()
+            raise
         self._join_id = client.call("add", "joining", 1, timeout_s=LAST_WORD_S)
-        heartbeat = Heartbeat(store.client(), self._beat, self._when_lost, self.patience_s)
+        self._heart, self._beats = store.client(), 0
+        self._heart.seal = client.seal
+        heartbeat = Heartbeat(self._heart, self._beat, self._when_lost, self.patience_s)
         client.check = heartbeat.check
+        self._nonce = new_nonce()
         about = {"number": self.number, "host": socket.gethostname(), "address": store.route.address}
+        about["nonce"] = self._nonce
         try:
             client.put_blob(f"join/{self._join_id}", about | {"facts": self._facts, "about": self._about})
             answer = self._answer(client)
@@ -88,11 +104,12 @@ class Agent:
             self.admitted(answer)
             return self._follow(store, client, heartbeat, answer["next"])
         except Interrupted as stop:
-            said = json.dumps({"join_id": self._join_id, "host": socket.gethostname(), "signal": stop.signal})
-            keys = ["stop", f"stop/{self._join_id}", f"bye/{self._join_id}"]
+            said = {"join_id": self._join_id, "host": socket.gethostname(), "signal": stop.signal}
+            whats = {"stop": said, f"stop/{self._join_id}": "", f"bye/{self._join_id}": ""}
+            values = [client.sealed(key, what) for key, what in whats.items()]
             if heartbeat.lost is None:
                 with suppress(StoreLost):
-                    heartbeat.client.call("multi_set", keys, [said, "", ""], timeout_s=LAST_WORD_S)
+                    heartbeat.client.call("multi_set", list(whats), values, timeout_s=LAST_WORD_S)
             raise
         finally:
             heartbeat.end()
@@ -110,26 +127,33 @@ class Agent:
         waiting, code, told = Waiting(self._log, math.inf, TRY_S), f"code/{self._join_id}", False
         while not client.has(f"answer/{self._join_id}"):
             if not told and client.has(f"{code}/asked"):
-                client.put(f"{code}/told", fingerprint.of_own(client.get(f"{code}/asked")))
+                client.put(
+                    f"{code}/told", client.get(f"{code}/asked", lambda names: fingerprint.of_own(json.loads(names)))
+                )
                 told = True
             waiting.still(lambda: "node 0 is busy with a launch; waiting until it is over")
             time.sleep(LOOK_S)
-        answer: dict[str, Any] = client.get(f"answer/{self._join_id}")
+        return client.get(f"answer/{self._join_id}", self._answered)
+
+    def _answered(self, content: bytes) -> dict[str, Any]:
+        """The answer. Raises ValueError for one that was given to somebody else, or before this member asked."""
+        answer: dict[str, Any] = json.loads(content)
+        if answer["nonce"] != self._nonce or not ("rejected" in answer or isinstance(answer["next"], int)):
+            raise ValueError("no answer to this request")
         return answer
 
     def _follow(self, store: SharedStore, client: StoreClient, heartbeat: Heartbeat, number: int) -> int:
         while True:
-            said = client.get(f"next/{number}")
-            for line in said["lines"]:
+            lines, spec, end = client.get(f"next/{number}", self._next_of)
+            for line in lines:
                 self._log(f"node {self.number}: {line}")
-            if "end" in said:
+            if spec is None:
                 client.put(f"bye/{self._join_id}", "", timeout_s=LAST_WORD_S)
-                self._log(f"node {self.number}: {said['end']['why']}")
-                return int(said["end"]["code"])
-            spec = LaunchSpec.from_dict(said["launch"], self._traces)
+                self._log(f"node {self.number}: {end['why']}")
+                return int(end["code"])
             if (node := self.node_of(spec)) is not None:
-                tell = partial(heartbeat.client.call, "compare_set", f"abort/{number}", "")
-                self._launch, self._context = number, store.context(spec, number, node, tell)
+                self._launch = number
+                self._context = store.context(spec, number, node, partial(abort, heartbeat.client, number))
                 try:
                     result = self.run(spec, self._context)
                 finally:
@@ -137,12 +161,21 @@ class Agent:
                 client.put_blob(f"launch/{number}/result/{self.number}", result.to_dict())
             number += 1
 
+    def _next_of(self, content: bytes) -> tuple[Sequence[str], LaunchSpec | None, dict[str, Any]]:
+        """What is to be told, and what to be launched next; None where the session ends, and how."""
+        said = json.loads(content)
+        if "end" in said:
+            return said["lines"], None, {"why": said["end"]["why"], "code": int(said["end"]["code"])}
+        return said["lines"], LaunchSpec.from_dict(said["launch"], self._traces), {}
+
     def _beat(self, store: Any) -> None:
         """Show that this process lives, and hear what aborts its launch. In the heartbeat's thread."""
-        store.add(f"heartbeat/{self._join_id}", 1)
-        context, key = self._context, f"abort/{self._launch}"
-        if context is not None and store.check([key]):
-            context.abort.set(store.get(key).decode())
+        client = self._heart
+        self._beats += 1
+        beat_once(client, store, f"heartbeat/{self._join_id}", self._beats)
+        context, number = self._context, self._launch
+        if context is not None and (reason := abort_of(client, store, number)) is not None:
+            context.abort.set(reason)
 
     def _when_lost(self) -> None:
         if self._context is not None:
@@ -155,13 +188,14 @@ class NodeAgent(Agent):
     def __init__(
         self,
         topology: Topology,
+        secret: Secret | None,
         facts: Mapping[str, Any],
         about: Mapping[str, Any],
         traces: Path,
         log: Callable[[str], None],
     ) -> None:
         super().__init__(topology.node, facts, about, traces, log)
-        self.topology = topology
+        self.topology, self._secret = topology, secret
 
     def follow(self) -> int:
         """Take part until node 0 ends the session; the exit code that it gives. A node 0 that is lost is waited for.
@@ -183,7 +217,9 @@ class NodeAgent(Agent):
                     ended = f"was lost and did not come back within {seconds:g} s ({why}); {remedy}"
                 raise UsageError(f"{where} {ended}") from why
             try:
-                return self.serve(store)
+                return self.serve(replace(store, secret=self._secret))
+            except ForeignValue as why:
+                raise UsageError(f"{where}: {why}") from why
             except StoreLost as why:
                 if self.joined:
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
@@ -198,9 +234,9 @@ class NodeAgent(Agent):
 
     def _check_id(self, client: StoreClient) -> None:
         """Raise UsageError when the store is another session's."""
-        there = client.call("get", ID_KEY, timeout_s=TRY_S).decode()
+        there = client.call("get", ID_KEY, timeout_s=TRY_S).decode(errors="replace")[:RUN_ID_LETTERS]
         if there != self.topology.run_id:
             raise UsageError(
-                f"what listens at {self.topology.endpoint} has --rdzv-id {there}, and this node "
+                f"what listens at {self.topology.endpoint} has --rdzv-id {there!a}, and this node "
                 f"{self.topology.run_id}; give all nodes the same"
             )

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from parabench.cluster.fingerprint import user_code
-from parabench.cluster.heartbeat import Heartbeat
+from parabench.cluster.heartbeat import Heartbeat, abort, abort_of
 from parabench.cluster.membership import WRONG, Membership
 from parabench.cluster.participants import Participants
+from parabench.cluster.secret import begin
 from parabench.cluster.shared_store import SharedStore
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting, numbered
@@ -29,10 +34,14 @@ from parabench.launch.node import run_on_node
 from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST, STOP, LaunchContext
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.store_client import StoreLost
+from parabench.launch.store_client import ForeignValue, StoreLost
 from parabench.launch.workload import Workload
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import AnyCase, Launch
+
+# By so much may the driver of node 0 grow while it keeps the store. A session of 10,000 cases takes less than half of
+# it; torch's store takes whatever is sent, in pieces of 8 MiB, from whoever reaches its port.
+MOST_GROWTH_BYTES = 2 << 30
 
 # How often member 0 looks for what has come.
 LOOK_S = 0.005
@@ -45,6 +54,7 @@ class Coordinator(Participants):
     """
 
     unit = "node"
+    most_growth: int | None = MOST_GROWTH_BYTES
     # What a member gets to hand over what it saw once a launch is aborted, and to hear of the end.
     hand_over_s, goodbye_s = 60.0, 5.0
 
@@ -54,6 +64,7 @@ class Coordinator(Participants):
         self.topology, self._store, self._log = topology, store, log
         self.options = topology.words
         self._client = store.client()
+        begin(self._client, store.secret, store.session)
         self._membership = Membership(self.unit, self._size, facts, self._client, log)
         self._next = 0
         self._lines: list[str] = []
@@ -64,7 +75,10 @@ class Coordinator(Participants):
         self._members = 0
         self._missed: set[int] = set()
         self._results: dict[int, NodeResult] = {}
-        self._heartbeat = Heartbeat(store.client(), self._beat, timeout_s=DEAD_AFTER_S)
+        self._began_bytes = _memory()
+        heart = store.client()
+        heart.seal = self._client.seal
+        self._heartbeat = Heartbeat(heart, self._beat, self._when_lost, timeout_s=DEAD_AFTER_S)
 
     @property
     def _size(self) -> int:
@@ -195,7 +209,8 @@ class Coordinator(Participants):
         for number in range(1, self.members_of(spec)):
             key = f"launch/{self._next - 1}/result/{number}"
             if number not in self._results and self._client.has(key):
-                self._results[number] = NodeResult.from_dict(self._client.pop_blob(key), workload.report_type)
+                build = partial(NodeResult.from_dict, report_type=workload.report_type)
+                self._results[number] = self._client.pop_blob(key, build)
         return [number for number in range(1, self.members_of(spec)) if number not in self._results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
@@ -211,7 +226,7 @@ class Coordinator(Participants):
 
     def _abort(self, number: int, reason: str) -> None:
         """Let all members know that a launch is over; the first reason counts."""
-        self._client.call("compare_set", f"abort/{number}", "", reason)
+        abort(self._client, number, reason)
 
     # ---- the end
 
@@ -219,8 +234,11 @@ class Coordinator(Participants):
         """Raise Interrupted when another member was asked to stop, NodeGone when the store here is out of reach."""
         if self._stopped is not None:
             raise Interrupted(*self._stopped)
-        if self._heartbeat.lost is not None:
-            raise NodeGone(f"node 0 cannot ask its own store: {self._heartbeat.lost}")
+        lost = self._heartbeat.lost
+        if isinstance(lost, ForeignValue):
+            raise lost
+        if lost is not None:
+            raise NodeGone(f"node 0 cannot ask its own store: {lost}")
 
     def end(self, code: int) -> None:
         host = f"node 0 ({socket.gethostname()})"
@@ -239,6 +257,9 @@ class Coordinator(Participants):
                 time.sleep(LOOK_S)
         self._heartbeat.end()
         self._client.end()
+        if isinstance(self._heartbeat.lost, ForeignValue):
+            # Nobody is to write there while the report is made.
+            self._store = replace(self._store, server=None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -252,23 +273,43 @@ class Coordinator(Participants):
 
     def _beat(self, store: Any) -> None:
         """Look who lives, and whether anybody was asked to stop. In the heartbeat's thread."""
+        if self.most_growth is not None and _memory() > self._began_bytes + self.most_growth:
+            raise ForeignValue(
+                f"node 0 has grown by more than {self.most_growth >> 20:,} MiB: somebody fills its rendezvous store; "
+                "keep its port within a network that you trust"
+            )
         self._look(store)
         context, number = self._context, self._next - 1
         if context is not None and self._members > 1:
             if self._missed and context.abort.reason is None:
                 self._abort(number, LOST)
                 context.abort.set(LOST)
-            elif store.check([f"abort/{number}"]):
-                context.abort.set(store.get(f"abort/{number}").decode())
+            elif (reason := abort_of(self._client, store, number)) is not None:
+                context.abort.set(reason)
         if self._stopped is None and store.check(["stop"]):
-            said = json.loads(store.get("stop"))
-            number_of = self._membership.number_of(said["join_id"])
+            join_id, host, told = self._client.read("stop", store.get("stop"), _stop)
+            number_of = self._membership.number_of(join_id)
             if number_of is None:  # it was never admitted, so it ends nobody but itself
                 store.delete_key("stop")
                 return
-            self._stopped = said["signal"], f"{self.unit} {number_of} ({said['host']})"
+            self._stopped = told, f"{self.unit} {number_of} ({host})"
             if context:
                 context.abort.set(STOP)
 
+    def _when_lost(self) -> None:
+        if (context := self._context) is not None:
+            context.abort.set(LOST)
+
     def _look(self, store: Any) -> None:
         self._missed |= {node for node in self._membership.look(store) if node < self._members}
+
+
+def _stop(content: bytes) -> tuple[int, str, signal.Signals]:
+    """Who was asked to stop, where, and by which signal."""
+    said = json.loads(content)
+    return int(said["join_id"]), said["host"], signal.Signals(said["signal"])
+
+
+def _memory() -> int:
+    """What this process has in memory, in bytes."""
+    return int(psutil.Process().memory_info().rss)

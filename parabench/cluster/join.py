@@ -4,6 +4,7 @@ right, so that wrong input is said at once."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from parabench.cluster import network
@@ -33,10 +34,12 @@ def join_cluster(
     from parabench.cluster.agent import NodeAgent
     from parabench.cluster.coordinator import Coordinator
     from parabench.cluster.fingerprint import facts_of
+    from parabench.cluster.secret import read_secret
     from parabench.cluster.shared_store import open_store
     from parabench.launch.processes import start_launching
 
     network.check(topology.interface, topology.local_addr)
+    secret = read_secret(topology.secret_file)
     ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
     ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
     facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
@@ -44,10 +47,12 @@ def join_cluster(
     start_launching()
     store = open_store(topology, log)
     if store is not None:
-        return Coordinator(store, topology, facts, log)
+        if secret is not None:
+            log("node 0 takes from other nodes only what is signed with the secret")
+        return Coordinator(replace(store, secret=secret), topology, facts, log)
     try:
         with stop_signals():
-            return NodeAgent(topology, facts, has, out / TRACES, log).follow()
+            return NodeAgent(topology, secret, facts, has, out / TRACES, log).follow()
     except Interrupted as stop:
         log(f"stopped by {stop}")
         return STOPPED

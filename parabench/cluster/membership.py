@@ -15,17 +15,21 @@ fault tests ask for:
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.heartbeat import KEEP_ALIVE_S
+from parabench.cluster.heartbeat import KEEP_ALIVE_S, beats
+from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.rendezvous import DEAD_AFTER_S
-from parabench.launch.store_client import StoreClient
+from parabench.launch.store_client import ForeignValue, StoreClient
 
 # With a heartbeat in so many seconds a member surely lives: a few may come late.
 ALIVE_S = 8 * KEEP_ALIVE_S
@@ -40,7 +44,8 @@ WRONG = 2
 @dataclass(slots=True, kw_only=True)
 class Member:
     """One that asks to join, or has joined. `join_id` is unique to this try; `number` is what it claims to be, if it
-    claims any; `facts` must be as the coordinator's own, unless it has none; `about` is what it says of itself."""
+    claims any; `facts` must be as the coordinator's own, unless it has none; `about` is what it says of itself; the
+    answer repeats `nonce`, which it has just thought of."""
 
     join_id: int
     number: int | None
@@ -48,13 +53,27 @@ class Member:
     address: str
     facts: Mapping[str, Any]
     about: Mapping[str, Any]
+    nonce: str = ""
     lost: bool = False
     _beat: int = -1
     _at: float = field(default_factory=time.monotonic)
 
-    def look(self, store: Any) -> None:
+    @classmethod
+    def of(cls, join_id: int, said: Mapping[str, Any]) -> Member:
+        """One that asks to join, by what it says. Raises ValueError or TypeError where no member would say so."""
+        member = cls(join_id=join_id, **said)
+        # What is shown of it goes to a terminal.
+        if not (member.host.isprintable() and member.address.isprintable()):
+            raise ValueError("no name of a host")
+        if not (member.number is None or isinstance(member.number, int)):
+            raise TypeError("no number")
+        if not (isinstance(member.facts, dict) and isinstance(member.about, dict)):
+            raise TypeError("no facts")
+        return member
+
+    def look(self, client: StoreClient, store: Any) -> None:
         """See whether its heart has beaten: one that was lost for a while is back then."""
-        beat = store.add(f"heartbeat/{self.join_id}", 0)
+        beat = beats(client, store, f"heartbeat/{self.join_id}", self._beat)
         if beat != self._beat:
             self._beat, self._at, self.lost = beat, time.monotonic(), False
 
@@ -77,13 +96,14 @@ class Membership:
         self.begun = False
         self._unit, self._size, self._facts, self._client, self._log = unit, size, facts, client, log
         self._seen = 0
+        self._refused = Waiting(log, math.inf)
         self._lock = threading.Lock()  # requests are taken by the heartbeat's thread too
 
     def look(self, store: Any) -> list[int]:
         """See who came and who lives; who was lost just now. Called in the heartbeat's thread."""
         self.take_requests()
         for each in [*self.wait_list, *self.participants.values()]:
-            each.look(store)
+            each.look(self._client, store)
         members = list(self.participants.items())
         lost = [number for number, each in members if each.silent_s > DEAD_AFTER_S and not each.lost]
         for number in lost:
@@ -96,8 +116,11 @@ class Membership:
             for join_id in range(self._seen + 1, self._client.call("add", "joining", 0) + 1):
                 if not self._client.has(f"join/{join_id}"):
                     return  # it has an id, and is about to say who it is
-                self.wait_list.append(Member(join_id=join_id, **self._client.pop_blob(f"join/{join_id}")))
                 self._seen = join_id
+                try:
+                    self.wait_list.append(self._client.pop_blob(f"join/{join_id}", partial(Member.of, join_id)))
+                except ForeignValue as why:
+                    self._refused.still(partial("refused: {}".format, why))
 
     def is_here(self, number: int) -> bool:
         """Whether that member was admitted and lives."""
@@ -159,19 +182,21 @@ class Membership:
             return found
         if not self._client.wait(f"code/{member.join_id}/told", timeout_s=ANSWER_S):
             return [f"not told what it has of {', '.join(self.code)}"]
-        told = self._client.get(f"code/{member.join_id}/told")
+        told = self._client.get(f"code/{member.join_id}/told", lambda content: dict(json.loads(content)))
         return fingerprint.differences(fingerprint.of_own(self.code), told)
 
     def admit(self, member: Member, number: int, next_launch: int, **more: Any) -> None:
         """Let it join as that number; its first launch is that one."""
         self.wait_list.remove(member)
         self.participants[number] = member
-        self._client.put(f"answer/{member.join_id}", {"number": number, "next": next_launch, **more})
+        self._client.put(
+            f"answer/{member.join_id}", {"number": number, "next": next_launch, "nonce": member.nonce, **more}
+        )
 
     def reject(self, member: Member, why: str, code: int = WRONG) -> None:
         """Send it away, to end with that exit code."""
         self.wait_list.remove(member)
-        self._client.put(f"answer/{member.join_id}", {"rejected": why, "code": code})
+        self._client.put(f"answer/{member.join_id}", {"rejected": why, "code": code, "nonce": member.nonce})
 
     def close(self, why: str, code: int) -> None:
         """Send away whoever waits."""

@@ -16,6 +16,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from parabench.cluster.network import Route, addresses_of, is_ours, listen_route, route_to
+from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
@@ -37,14 +38,21 @@ WARNING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedStore:
-    """The store at `address`:`port`, where `prefix` begins the session's keys, as this process reaches it by `route`.
-    `server` lives as long as this does, where the store is kept here."""
+    """The store at `address`:`port`, where the keys of `session` are, as this process reaches it by `route`; what its
+    members hand over there they sign with the `secret`, if they have one. `server` lives as long as this does, where
+    the store is kept here."""
 
     address: str
     port: int
-    prefix: str
+    session: str
     route: Route
+    secret: Secret | None = None
     server: Any = None
+
+    @property
+    def prefix(self) -> str:
+        """Below which keys the session lives."""
+        return f"{ID_PREFIX}/{self.session}"
 
     def client(self) -> StoreClient:
         """A connection of its own."""
@@ -101,7 +109,7 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
         where = f"interface {route.interface}" if route.interface else "every interface"
         log(f"node 0 listens on {route.address} port {topology.port} (rendezvous), and each rank on ports of {where}")
         log(WARNING)
-    return SharedStore(address=route.address, port=topology.port, prefix=topology.prefix, route=route, server=server)
+    return SharedStore(address=route.address, port=topology.port, session=topology.run_id, route=route, server=server)
 
 
 def reach_store(
@@ -129,7 +137,7 @@ def reach_store(
             finally:
                 client.end()
             route = route_to(address, topology.port, topology.interface, topology.local_addr)
-            return SharedStore(address=address, port=topology.port, prefix=topology.prefix, route=route)
+            return SharedStore(address=address, port=topology.port, session=topology.run_id, route=route)
         waiting.still(partial(line, why))
         if not waiting.left_s:
             raise StoreLost(why)

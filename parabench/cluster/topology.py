@@ -19,12 +19,14 @@ RUN_ID = "none"
 MOST_NODES = 100_000
 
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s]+)(?::([0-9]+))?")
+RUN_ID_LETTERS = 64
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherFlags:
-    """torchrun's flags as they were given, and two of our own: how long to wait, and which interface to keep to."""
+    """torchrun's flags as they were given, and three of our own: how long to wait, which interface to keep to, and
+    where the secret is."""
 
     nnodes: str | None = None
     nproc_per_node: str | None = None
@@ -36,6 +38,7 @@ class LauncherFlags:
     local_addr: str | None = None
     rdzv_timeout: float | None = None
     interface: str | None = None
+    secret_file: str | None = None
 
 
 ONE_MACHINE = LauncherFlags()
@@ -57,11 +60,7 @@ class Topology:
     local_addr: str | None = None
     interface: str | None = None
     timeout_s: float = TIMEOUT_S
-
-    @property
-    def prefix(self) -> str:
-        """Below which keys the session lives in its store."""
-        return f"parabench/{self.run_id}"
+    secret_file: str | None = None
 
     @property
     def words(self) -> list[str]:
@@ -69,6 +68,7 @@ class Topology:
         given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}
         given |= {"--rdzv-id": self.run_id} if self.run_id != RUN_ID else {}
         given |= {"--interface": self.interface} if self.interface else {}
+        given |= {"--secret-file": self.secret_file} if self.secret_file else {}
         return [word for name, value in given.items() for word in (name, str(value))]
 
     @property
@@ -84,7 +84,8 @@ def topology_of(
     number is wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
     step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
     if flags.nnodes is None and step is None:
-        for option, value in (("--rdzv-endpoint", flags.rdzv_endpoint), ("--node-rank", flags.node_rank)):
+        several = {"--rdzv-endpoint": flags.rdzv_endpoint, "--node-rank": flags.node_rank}
+        for option, value in {**several, "--secret-file": flags.secret_file}.items():
             if value is not None:
                 raise UsageError(f"{option} {value} is for several nodes; give --nnodes too")
         if flags.nproc_per_node is None:
@@ -118,6 +119,7 @@ def topology_of(
         local_addr=flags.local_addr,
         interface=flags.interface,
         timeout_s=timeout_s,
+        secret_file=flags.secret_file,
     )
 
 

@@ -86,7 +86,13 @@ def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
     return click.option(f"--{flag}", envvar=f"PET_{flag.replace('-', '_').upper()}", **more)
 
 
-# torchrun's own flags; then two of ours.
+secret_option = click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="Sign what nodes hand over with the secret in FILE, which only its owner may read. [default: PARABENCH_SECRET "
+    "or PARABENCH_SECRET_FILE]",
+)
+# torchrun's own flags; then three of ours.
 launcher_options = (
     torchruns("nnodes", metavar="N", help="Number of nodes, as torchrun's; run the same command on each."),
     torchruns(
@@ -107,6 +113,7 @@ launcher_options = (
     torchruns("local-addr", metavar="ADDRESS", help="Address of this node for the others."),
     click.option("--rdzv-timeout", type=float, metavar="SECONDS", help="How long to wait for a node. [default: 600]"),
     click.option("--interface", metavar="NAME", help="Use only this network interface."),
+    secret_option,
 )
 
 

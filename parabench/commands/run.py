@@ -16,6 +16,7 @@ from parabench.commands.options import (
     flags_of,
     launcher_options,
     links_option,
+    secret_option,
     session_options,
     shared,
     trace_options,
@@ -64,7 +65,8 @@ def measure(kind: type[Request], **options: Any) -> None:
 @click.command()
 @click.argument("suite")
 @shared(*training_options, *turns_options, *session_options)
-def worker(**options: Any) -> None:
+@secret_option
+def worker(secret_file: str | None, **options: Any) -> None:
     """Run SUITE as one rank of a group of processes that torchrun, mpirun, srun or Ray has started.
 
     As in: torchrun --nproc-per-node 2 -m parabench worker quick. Rank 0 writes the store and the report.
@@ -83,7 +85,7 @@ def worker(**options: Any) -> None:
         if len(request.parts()) > 1:
             raise UsageError(f"suite {request.suite} takes several sessions; run it with parabench run, not in a group")
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
-        code, sane = run_worker(request, PatientConsole(force_terminal=False))
+        code, sane = run_worker(request, secret_file, PatientConsole(force_terminal=False))
     except UsageError as error:
         if speaks(os.environ, error):
             raise

@@ -87,7 +87,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         marks=marks,
         tails=tails,
         stacked=stacked,
-        vanished=vanished if outcome.aborted_by else [],
+        vanished=vanished if outcome.aborted_by or outcome.hung else [],
         counts=counts,
         answers=answers,
         device_samples=sampler.samples(DeviceSample),

@@ -26,6 +26,9 @@ def diagnose(
         return Status.CRASHED, Failure(lost)
     if all(node.outcome.ok for node in nodes):
         return Status.OK, None
+    # Who waits until the deadline for a rank that has left is not hung.
+    if any(node.outcome.hung for node in nodes) and (left := _vanished(nodes)):
+        return left
     # Nodes whose ranks were all over at the deadline are not hung themselves: they only had the others ended.
     if any(node.outcome.hung or node.outcome.aborted_by == HUNG for node in nodes):
         return Status.HUNG, _hang(nodes, position, deadline_s)
@@ -39,11 +42,9 @@ def diagnose(
             hint = " (the kernel's out-of-memory killer does this too)" if signal == "SIGKILL" else ""
             message = f"ended {how}{hint}{_on(node, nodes)}"
             return Status.CRASHED, Failure(message, rank, signal, node.tails[rank - node.first_rank])
+    if left := _vanished(nodes):
+        return left
     for node in nodes:
-        if node.vanished:
-            first = node.vanished[0]
-            message = f"ended without a trace{_on(node, nodes)}"
-            return Status.CRASHED, Failure(message, first, None, node.tails[first - node.first_rank])
         if node.outcome.aborted_by == LOST and node.node:
             message = (
                 f"node {node.node} ({node.host}) had no answer from node 0 for {DEAD_AFTER_S:g} s, and ended its ranks"
@@ -62,6 +63,16 @@ def diagnose(
         return Status.CRASHED, _left_without_a_word(silent, nodes)
     status = Status.OOM if error.oom else Status.FAILED
     return status, Failure(error.message + _on(node, nodes), rank, None, error.traceback)
+
+
+def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:
+    """A rank that had left without a word before anybody ended it."""
+    for node in nodes:
+        if node.vanished:
+            first = node.vanished[0]
+            message = f"ended without a trace{_on(node, nodes)}"
+            return Status.CRASHED, Failure(message, first, None, node.tails[first - node.first_rank])
+    return None
 
 
 def _left_without_a_word(silent: Sequence[tuple[NodeResult, int]], nodes: Sequence[NodeResult]) -> Failure:

@@ -35,6 +35,9 @@ PRELOAD = "parabench.launch.preload"
 # What the fork server says, in the driver's own folder: as it ends, why.
 SERVER_LOG = "fork-server.log"
 
+# Where the environment may have what nodes sign with (`cluster.secret` reads it).
+SECRET = "PARABENCH_SECRET"
+
 # How often torch elastic looks at its ranks; on average half of it is added to a launch.
 MONITOR_INTERVAL_S = 0.01
 
@@ -92,6 +95,8 @@ def start_server() -> None:
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     # torch elastic asks for devices before each launch: through NVML that takes no context on any of them.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # Ranks have what the fork server's environment has, and none of them needs the secret of the nodes.
+    os.environ.pop(SECRET, None)
     multiprocessing.set_forkserver_preload([PRELOAD])
     with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.

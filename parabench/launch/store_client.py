@@ -16,9 +16,13 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from parabench.errors import NodeGone, UsageError
+
+T = TypeVar("T")
 
 # How soon a signal, an abort or a deadline is seen by a caller that waits for an answer.
 LOOK_S = 0.05
@@ -33,23 +37,50 @@ END_S = 0.5
 
 # torch's TCPStore refuses values of more than 8 MiB.
 PIECE_BYTES = 4 << 20
+# What one that is there may take to come: 0.5 Mbit/s is slower than any network that this is for.
+PIECE_S = 60.0
+
+# The most that a blob may be, packed and unpacked: many times what a node sees of the longest launch.
+MOST_BYTES = 1 << 30
+
+# What a stranger's value may raise where it is read.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error)
 
 
-class StoreLost(Exception):
+class StoreLost(NodeGone):
     """The store does not answer: its node is gone, or the network to it."""
+
+
+class ForeignValue(StoreLost):
+    """The store holds what no node of this session has written."""
+
+
+class Plain:
+    """Values as they are: nobody's signature is asked for."""
+
+    signed = False
+
+    def seal(self, key: str, content: bytes) -> bytes:
+        """What to leave under the key."""
+        return content
+
+    def unseal(self, key: str, raw: bytes) -> bytes:
+        """What was found under the key, as it was meant. Raises ValueError for what is not signed as it must be."""
+        return raw
 
 
 class StoreClient:
     """A connection to the store with a thread of its own that makes the calls; who waits is never stuck with it.
 
     While a call has no answer `check` is called, which may raise. Every method raises StoreLost, also where nothing
-    has come for `timeout_s`.
+    has come for `timeout_s`; ForeignValue for what is not signed as the session's `seal` asks for, or cannot be read.
     """
 
     def __init__(self, address: str, port: int, prefix: str) -> None:
         self.where = f"{address}:{port}"
         self._address, self._port = address, port
         self.check: Callable[[], None] = lambda: None
+        self.seal = Plain()
         self._calls: SimpleQueue[tuple[Callable[[Any], Any], SimpleQueue[tuple[bool, Any]]] | None] = SimpleQueue()
         self._connect = partial(connect, address, port, prefix, FOR_EVER)
         self._thread = threading.Thread(target=self._serve, name="parabench store client", daemon=True)
@@ -70,16 +101,31 @@ class StoreClient:
                 continue
             if ok:
                 return value
+            if isinstance(value, StoreLost):
+                raise value
             why = str(value).splitlines()[0] if str(value) else type(value).__name__
             raise StoreLost(f"{self.where} is gone: {why}")
 
     def put(self, key: str, content: Any, *, timeout_s: float | None = None) -> None:
         """Leave `content`, which JSON can hold, under the key."""
-        self.call("set", key, json.dumps(content), timeout_s=timeout_s)
+        self.call("set", key, self.sealed(key, content), timeout_s=timeout_s)
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str, parse: Callable[[bytes], T] = json.loads) -> T:
         """What was put there, as soon as it is."""
-        return json.loads(self.call("get", key))
+        return self.read(key, self.call("get", key), parse)
+
+    def sealed(self, key: str, content: Any) -> bytes:
+        """What `put` leaves there."""
+        return self.seal.seal(key, json.dumps(content).encode())
+
+    def read(self, key: str, raw: bytes, parse: Callable[[bytes], T] = json.loads) -> T:
+        """What `parse` makes of a value that was found under the key, once it is known to be a node's."""
+        try:
+            return parse(self.seal.unseal(key, raw))
+        except UsageError:
+            raise
+        except UNREADABLE as error:
+            raise ForeignValue(foreign(key, self.seal.signed)) from error
 
     def has(self, *keys: str) -> bool:
         """Whether all the keys are there."""
@@ -100,16 +146,29 @@ class StoreClient:
         packed = zlib.compress(json.dumps(content).encode(), 1)
         pieces = [packed[at : at + PIECE_BYTES] for at in range(0, len(packed), PIECE_BYTES)]
         for at, piece in enumerate(pieces):
-            self.call("set", f"{key}/{at}", piece)
+            self.call("set", f"{key}/{at}", self.seal.seal(f"{key}/{at}", piece))
         self.put(key, len(pieces))
 
-    def pop_blob(self, key: str) -> Any:
-        """What `put_blob` left there, which is then gone from the store."""
-        pieces = [f"{key}/{at}" for at in range(self.get(key))]
-        packed = b"".join(self.call("get", piece) for piece in pieces)
-        for each in (*pieces, key):
-            self.call("delete_key", each)
-        return json.loads(zlib.decompress(packed))
+    def pop_blob(self, key: str, build: Callable[[Any], T] = lambda content: content) -> T:
+        """What `build` makes of what `put_blob` left there, which is then gone from the store."""
+        try:
+            count = self.read(key, self.call("get", key, timeout_s=PIECE_S), _count)
+            pieces = [f"{key}/{at}" for at in range(count)]
+            # Whoever found the key finds them all; what is not there would be waited for.
+            if not self.has(*pieces):
+                raise ForeignValue(foreign(key, self.seal.signed))
+            packed = b"".join(self.read(piece, self.call("get", piece, timeout_s=PIECE_S), bytes) for piece in pieces)
+            for each in pieces:
+                self.call("delete_key", each)
+        finally:
+            with suppress(StoreLost):
+                self.call("delete_key", key)
+        try:
+            return build(json.loads(_unpacked(packed)))
+        except UsageError:
+            raise
+        except UNREADABLE as error:
+            raise ForeignValue(foreign(key, self.seal.signed)) from error
 
     def end(self) -> None:
         """Make no more calls.
@@ -135,6 +194,34 @@ class StoreClient:
                 answer.put((True, do(store)))
             except Exception as error:
                 answer.put((False, error))
+
+
+def foreign(key: str, signed: bool) -> str:
+    """What it means that a value is not a node's."""
+    if signed:
+        return (
+            f"{key} in the rendezvous store is not signed with this session's secret: a node has another one, or "
+            "somebody else writes to this store"
+        )
+    return (
+        f"{key} in the rendezvous store is nothing that a node of this session writes: somebody else writes to this "
+        "store; keep its port within a network that you trust, or give all nodes a --secret-file"
+    )
+
+
+def _count(content: bytes) -> int:
+    count = json.loads(content)
+    if not isinstance(count, int) or not 0 < count <= MOST_BYTES // PIECE_BYTES:
+        raise ValueError(count)
+    return count
+
+
+def _unpacked(packed: bytes) -> bytes:
+    whole = zlib.decompressobj()
+    content = whole.decompress(packed, MOST_BYTES)
+    if not whole.eof:
+        raise ValueError("no end")
+    return content
 
 
 def connect(address: str, port: int, prefix: str, timeout: timedelta) -> Any:

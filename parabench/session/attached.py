@@ -14,6 +14,7 @@ from parabench.cluster.attached.environment import ProcessEnvironment, group_of
 from parabench.cluster.attached.hosts import machine_of, of_this
 from parabench.cluster.attached.join import RankAgent, join_group
 from parabench.cluster.fingerprint import facts_of
+from parabench.cluster.secret import read_secret
 from parabench.collectives.nccl import is_nccls
 from parabench.errors import UsageError
 from parabench.files import remove_abandoned
@@ -30,20 +31,22 @@ from parabench.store.record import TRACES
 from parabench.strategies import entry_of
 
 
-def run_worker(request: TrainingRequest, console: Console) -> tuple[int, bool]:
+def run_worker(request: TrainingRequest, secret_file: str | None, console: Console) -> tuple[int, bool]:
     """Run the request as this process' rank: the exit code, and whether the process is sane enough to end as others do.
+    What ranks hand over they sign with the secret in that file, or in the environment.
 
     Raises UsageError, at rank 0 before anything is recorded.
     """
     log = logger(console)
     group = group_of(os.environ)
     group.announce()
+    secret = read_secret(secret_file)
     assert request.suite is not None
     suite = load_suite(request.suite)
     machine = this_machine()
     if group.local_rank == 0:
         remove_abandoned()  # of ranks that were killed
-    shared = join_group(group, log)
+    shared = replace(join_group(group, log), secret=secret)
     facts, about = facts_of(request.words(), suite.path), of_this(group, machine)
     if group.rank:
         # Of a host's ranks only the first tells of the host.

@@ -17,18 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import (
-    around,
-    clocks,
-    drivers,
-    leavings,
-    memory,
-    network,
-    nvml,
-    ranks,
-    servers,
-    sweeps,
-)
+from tests.faults import around, clocks, drivers, leavings, memory, network, nodes, nvml, ranks, servers, sweeps
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
@@ -43,6 +32,7 @@ FAMILIES: dict[str, Family] = {
     **clocks.FAMILIES,
     **nvml.FAMILIES,
     **leavings.FAMILIES,
+    **nodes.FAMILIES,
 }
 
 

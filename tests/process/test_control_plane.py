@@ -15,14 +15,16 @@ from guard import GUARD_S
 from parabench.cluster import coordinator as coordinator_module
 from parabench.cluster.agent import Agent
 from parabench.cluster.coordinator import Coordinator
+from parabench.cluster.secret import HELLO, Secret
 from parabench.cluster.shared_store import SharedStore, open_store, reach_store
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
-from parabench.errors import UsageError
+from parabench.errors import NodeGone, UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
+from parabench.launch.store_client import ForeignValue, StoreClient
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.signals import Interrupted, signals_restored
@@ -80,9 +82,9 @@ class Node(Agent):
 
 
 class Cluster:
-    """Node 0, and stores for others."""
+    """Node 0, which may have a secret, and stores for others."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: Secret | None = None) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -90,10 +92,15 @@ class Cluster:
         self.topology = Topology(nodes=2, ranks_per_node=1, host="127.0.0.1", port=port, node=0, timeout_s=GUARD_S)
         store = open_store(self.topology, self.said.append)
         assert store is not None
-        self.node_0 = Coordinator(store, self.topology, FACTS, self.said.append)
+        self.node_0 = Coordinator(replace(store, secret=secret), self.topology, FACTS, self.said.append)
 
-    def store(self) -> SharedStore:
-        return reach_store(self.topology, Waiting(print, 0.0), str, lambda client: client.has("id"))
+    def store(self, secret: Secret | None = None) -> SharedStore:
+        found = reach_store(self.topology, Waiting(print, 0.0), str, lambda client: client.has("id"))
+        return replace(found, secret=secret)
+
+    def stranger(self) -> StoreClient:
+        """Somebody who has found the port."""
+        return self.store().client()
 
     def run(self, spec: LaunchSpec = SPEC) -> list[NodeResult]:
         return self.node_0.run(spec, NoWorkload())  # type: ignore[arg-type]
@@ -194,3 +201,119 @@ def test_a_node_that_is_asked_to_stop_stops_all(cluster: Cluster) -> None:
     with pytest.raises(Interrupted, match="SIGTERM on node 1"), cluster.node_0:
         cluster.run()
     assert isinstance(node.end(), Interrupted)
+
+
+# -- with a secret, and strangers ------------------------------------------------------------------------------------
+
+SECRET = Secret(b"what nobody else knows")
+
+
+@pytest.fixture
+def signed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(coordinator_module, "run_on_node", lambda spec, workload, context: result_of(0))
+    with signals_restored():
+        yield Cluster(SECRET)
+
+
+def test_who_knows_the_secret_takes_part_as_anybody_does_without_one(signed: Cluster) -> None:
+    node = Node(signed.store(SECRET))
+    signed.node_0.assemble(())
+    assert [result.node for result in signed.run()] == [0, 1]
+    signed.node_0.end(3)
+    assert node.end() == 3
+
+
+def test_who_knows_another_one_or_none_ends_in_a_line(signed: Cluster) -> None:
+    for secret, said in ((None, "has a secret, and this node has none"), (Secret(b"x" * 16), "has another secret")):
+        assert said in str(Node(signed.store(secret)).end())
+    node = Node(signed.store(SECRET))
+    signed.node_0.assemble(())
+    signed.node_0.end(0)
+    assert node.end() == 0
+
+
+def join_of(client: StoreClient, **said: Any) -> None:
+    """Ask to join as a stranger would."""
+    asks = {"number": 1, "host": "evil", "address": "evil", "nonce": "", "facts": FACTS, "about": {}} | said
+    client.put_blob(f"join/{client.call('add', 'joining', 1)}", asks)
+
+
+def test_who_asks_to_join_without_a_signature_is_refused_in_one_line_however_often(signed: Cluster) -> None:
+    stranger = signed.stranger()
+    for _ in range(3):
+        join_of(stranger)
+    node = Node(signed.store(SECRET))
+    signed.node_0.assemble(())
+    (line,) = [line for line in signed.said if line.startswith("refused: ")]
+    assert "join/1 in the rendezvous store is not signed with this session's secret" in line
+    assert not any("evil" in line for line in signed.said)
+    signed.node_0.end(0)
+    assert node.end() == 0
+    stranger.end()
+
+
+@pytest.mark.parametrize("said", [{"host": "\x1b[2J"}, {"host": 1}, {"number": "1"}, {"facts": []}, {"more": 1}])
+def test_without_a_secret_who_says_what_no_node_would_is_refused(cluster: Cluster, said: dict[str, Any]) -> None:
+    stranger = cluster.stranger()
+    join_of(stranger, **said)
+    node = Node(cluster.store())
+    cluster.node_0.assemble(())
+    assert any(
+        line.startswith("refused: join/1 in the rendezvous store is nothing that a node") for line in cluster.said
+    )
+    cluster.node_0.end(0)
+    assert node.end() == 0
+    stranger.end()
+
+
+def test_a_result_that_is_not_signed_ends_the_session_and_is_not_taken(signed: Cluster) -> None:
+    stranger, over = signed.stranger(), threading.Event()
+    node = Node(signed.store(SECRET), does=lambda context: over.wait(GUARD_S) and None)
+    signed.node_0.assemble(())
+    stranger.put_blob("launch/0/result/1", result_of(1).to_dict() | {"host": "evil"})
+    with pytest.raises(ForeignValue, match=r"^launch/0/result/1 in the rendezvous store is not signed"), signed.node_0:
+        signed.run()
+    assert list(signed.node_0._results) == [0]
+    over.set()
+    assert node.end() == 1
+    stranger.end()
+
+
+def test_an_answer_of_an_earlier_session_is_none(signed: Cluster) -> None:
+    """Somebody who has recorded a session plays it back, to have its launches run again."""
+    node = Node(signed.store(SECRET))
+    signed.node_0.assemble(())
+    recorder = signed.stranger()
+    recorded = {key: recorder.call("get", key) for key in (HELLO, "answer/1")}
+    signed.node_0.end(0)
+    assert node.end() == 0
+    again = Cluster(SECRET)
+    player = again.stranger()
+    for key, value in recorded.items():
+        player.call("set", key, value)
+    end = Node(again.store(SECRET)).end()
+    assert isinstance(end, ForeignValue)
+    assert "answer/1 in the rendezvous store is not signed with this session's secret" in str(end)
+    again.node_0.close(2, "over")
+    for each in (recorder, player):
+        each.end()
+
+
+def test_a_node_0_whose_store_is_filled_ends_the_session(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Coordinator, "most_growth", 64 << 20)
+    node = Node(cluster.store())
+    cluster.node_0.assemble(())
+    stranger = cluster.stranger()
+    for at in range(40):
+        stranger.call("set", f"mine/{at}", b"a" * (4 << 20))
+    grown = r"^node 0 has grown by more than 64 MiB: somebody fills its rendezvous store"
+
+    def goes_on() -> None:
+        while True:
+            cluster.run()
+
+    with pytest.raises(NodeGone, match=grown), cluster.node_0:
+        goes_on()
+    assert cluster.node_0._store.server is None
+    assert isinstance(node.end(), (NodeGone, int))
+    stranger.end()

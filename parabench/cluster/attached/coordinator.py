@@ -40,6 +40,7 @@ class RankCoordinator(Coordinator):
 
     unit = "rank"
     attached = True
+    most_growth = None  # what rank 0 measures is in this process too
     go_on = "the same command with --resume"
     hand_over_s, goodbye_s = 5.0, 2.0
 

@@ -78,6 +78,8 @@ class RankAgent(Agent):
 
     # A launcher looks after its ranks. One that is slow to answer, because it measures, is not lost.
     patience_s = None
+    meet_s = BEGIN_S
+    differs = WrongRank
 
     def __init__(
         self, group: ProcessEnvironment, facts: Mapping[str, Any], about: Mapping[str, Any], traces: Path

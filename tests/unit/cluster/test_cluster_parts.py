@@ -270,6 +270,13 @@ def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> Non
     assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
 
 
+def test_who_waits_until_the_deadline_for_a_rank_that_has_left_is_not_hung() -> None:
+    zero = part(0, ProcessOutcome(ok=False, hung=True), reports=[silent(0), silent(1)], vanished=[1])
+    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=HUNG)))
+    assert (status, str(failure)) == (Status.CRASHED, "rank 1: ended without a trace on node 0 (h0)")
+    assert judged(replace(zero, vanished=[]), part(1, ProcessOutcome(ok=False, aborted_by=HUNG)))[0] is Status.HUNG
+
+
 def test_a_rank_that_left_with_exit_code_0_is_the_cause_of_its_peers_echo() -> None:
     """torch elastic takes it for done."""
     status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)], tails=["", "last"]))

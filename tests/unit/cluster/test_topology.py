@@ -104,4 +104,5 @@ def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:
             "nnodes": "PET_NNODES", "nproc_per_node": "PET_NPROC_PER_NODE", "rdzv_endpoint": "PET_RDZV_ENDPOINT",
             "rdzv_id": "PET_RDZV_ID", "node_rank": "PET_NODE_RANK", "master_addr": "PET_MASTER_ADDR",
             "master_port": "PET_MASTER_PORT", "local_addr": "PET_LOCAL_ADDR", "rdzv_timeout": None, "interface": None,
+            "secret_file": None,
         }  # fmt: skip

@@ -1,0 +1,302 @@
+"""Sessions on two nodes: one of them ends, is killed or stands still, the link between them is cut, a rank is struck.
+
+The nodes are network namespaces of this machine, one rank each; making them needs root.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from random import Random
+from threading import Lock
+
+import psutil
+
+from benchmarks.hosts import Host, NoNodes, hosts
+from parabench.launch.rendezvous import DEAD_AFTER_S
+from tests.faults import ranks
+from tests.faults.stranger import EVIL, FLOOD_BYTES, FORGERS
+from tests.faults.stranger import KINDS as KINDS_OF_STRANGERS
+from tests.faults.subject import KINDS
+from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict
+
+PORT = 29400
+
+# A node is waited for so long: longer than two of them may begin apart on a machine that others use too.
+TIMEOUT_S = 12.0
+
+# How a node that was asked to stop ends, one that had nobody to wait for any longer, and one whose session ended early.
+STOPPED, WRONG, NOT_OK = 130, 2, 1
+
+# A launch whose node or link is gone while its ranks find one another, work, or are waited for.
+GONE = ("crashed", "failed", "hung")
+
+# What node 0 may have in memory: what it has without a stranger (0.7 GB when it writes the report), what the stranger
+# sends, and a fifth.
+GROWTH_BYTES = int(1.2 * ((700 << 20) + FLOOD_BYTES))
+
+_measuring = Lock()
+
+
+class TwoNodes(Trial):
+    """A session on two nodes, each with one rank of every launch. Node 0 keeps the store."""
+
+    def __init__(self, made: Sequence[Host], timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__()
+        self.hosts, self._timeout_s = made, timeout_s
+
+    def node(self, number: int, *options: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start the driver of that node."""
+        words = [sys.executable, "-m", "parabench", "run", "mine.py", "--nnodes", "2", "--nproc-per-node", "1"]
+        words += ["--rdzv-endpoint", f"{self.hosts[0].address}:{PORT}", "--rdzv-timeout", f"{self._timeout_s:g}"]
+        words += ["--out", "results" if number == 0 else "results1", *ranks.DEADLINE, *options]
+        return self.start(environment=environment, command=self.hosts[number].command(words))
+
+    def both(self, *options: str, environment: Mapping[str, str] | None = None) -> list[subprocess.Popen[bytes]]:
+        """Start the drivers of both nodes."""
+        return [self.node(number, *options, environment=environment) for number in (0, 1)]
+
+    def check_empty(self, number: int) -> None:
+        """Nothing runs on that node."""
+        until = time.monotonic() + ORPHANS_S
+        while (left := self.hosts[number].processes()) and time.monotonic() < until:
+            time.sleep(0.05)
+        if left:
+            self.verdict.fault("orphans", f"{len(left)} processes run on node {number}")
+
+    def check_words(self, drivers: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Who ended early has said why, and what goes on, in its last lines."""
+        zero, one = drivers
+        if zero.returncode in (STOPPED, NOT_OK) and "the session ends here" in self.said(zero):
+            self.check_says(zero, "node 1", "resume with: parabench run --resume")
+        if zero.returncode == STOPPED and self.rows():
+            self.check_says(zero, "stopped by", "parabench")
+        if zero.returncode == WRONG:
+            self.check_says(zero, "node 1", "--rdzv-timeout")
+        if one.returncode == WRONG:
+            self.check_says(one, "node 0")
+
+    def resume_both(self) -> list[Row]:
+        """Resume the session on both nodes, or begin it where there is none, and see it complete."""
+        before = self.rows()
+        drivers = self.both("--resume")
+        code = self.ended(drivers[0])
+        if code == WRONG and "run without --resume" in self.said(drivers[0]) and not before:
+            self.ended(drivers[1])
+            drivers = self.both()
+            code = self.ended(drivers[0])
+        rows = self.check_complete(drivers[0], code, before)
+        if (other := self.ended(drivers[1])) != code:
+            self.verdict.fault("wrong_exit", f"node 1 ended with {other}: {self.said(drivers[1])[-300:]!r}")
+        self.check_orphans()
+        return rows
+
+
+@contextmanager
+def two_nodes(count: int = 2) -> Iterator[TwoNodes]:
+    """Two nodes, and further hosts in their network."""
+    try:
+        with hosts(count) as made, TwoNodes(made) as trial:
+            yield trial
+    except NoNodes as why:
+        raise CannotTry(str(why)) from why
+
+
+@cache
+def _session_s() -> float:
+    with two_nodes() as trial:
+        began = time.monotonic()
+        for each in trial.both():
+            trial.ended(each)
+        return time.monotonic() - began
+
+
+def moment_s(lot: Random) -> float:
+    """A moment of a session, in seconds from its start, by lot: as long as one takes here."""
+    with _measuring:
+        return lot.uniform(0.0, _session_s())
+
+
+def _end(trial: TwoNodes, drivers: Sequence[subprocess.Popen[bytes]], allowed: Sequence[Sequence[int]]) -> list[Row]:
+    """See both drivers end with one of their `allowed` codes, and what they leave; what is stored then."""
+    for driver, codes in zip(drivers, allowed, strict=True):
+        trial.check_exit(driver, trial.ended(driver), *codes)
+    trial.check_orphans()
+    rows = trial.check_kept(drivers[0])
+    trial.check_words(drivers)
+    return rows
+
+
+def told_to_end(lot: Random, number: int) -> Verdict:
+    """A node is told to end, or killed; then the session is resumed, or that node started again at once."""
+    told = lot.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    with two_nodes() as trial:
+        drivers = trial.both()
+        time.sleep(moment_s(lot))
+        if drivers[number].poll() is None:
+            drivers[number].send_signal(told)
+        if told == signal.SIGKILL:
+            drivers[number].wait()
+            trial.check_empty(number)
+            again = number == 1 and drivers[0].poll() is None and lot.random() < 0.5
+            if again:
+                drivers[1] = trial.node(1)
+        # A node that is told to end before it has met the other ends alone, and that one waits in vain.
+        own, other = (-told, STOPPED, 0, 1), (STOPPED, 0, 1, WRONG)
+        if told == signal.SIGKILL:
+            own = (-told, 0, 1, WRONG)
+            other = (0, 1, WRONG)
+        rows = _end(trial, drivers, (own, other) if number == 0 else (other, own))
+        trial.check_statuses(rows, GONE if told == signal.SIGKILL else (), most=int(told == signal.SIGKILL))
+        after = trial.resume_both()
+        trial.check_statuses(after, GONE if told == signal.SIGKILL else (), most=int(told == signal.SIGKILL))
+    trial.verdict.words[:] = [f"{told.name}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+def follower_told_to_end(lot: Random) -> Verdict:
+    """The node without the store."""
+    return told_to_end(lot, 1)
+
+
+def keeper_told_to_end(lot: Random) -> Verdict:
+    """Node 0, which has the store."""
+    return told_to_end(lot, 0)
+
+
+def stands_still(lot: Random) -> Verdict:
+    """A node's driver is stopped: for a moment, for longer than the others wait, or for good."""
+    number, for_s = lot.randrange(2), lot.choice([lot.uniform(0.1, 3.0), DEAD_AFTER_S + 4.0, None])
+    with two_nodes() as trial:
+        drivers = trial.both()
+        time.sleep(moment_s(lot))
+        with suppress(ProcessLookupError):
+            drivers[number].send_signal(signal.SIGSTOP)
+        if for_s is None:
+            trial.ended(drivers[1 - number])
+            drivers[number].send_signal(signal.SIGKILL)
+        else:
+            time.sleep(for_s)
+            drivers[number].send_signal(signal.SIGCONT)
+        codes = [(0, 1, WRONG), (0, 1, WRONG)]
+        if for_s is None:
+            codes[number] = (0, 1, -signal.SIGKILL)
+        _check_lost_launch(trial, _end(trial, drivers, codes))
+    trial.verdict.words[:] = [f"node {number} for {for_s} s: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+def link_cut(lot: Random) -> Verdict:
+    """The link between the nodes is cut: for a moment, for longer than they wait for a sign of life, or for good."""
+    for_s = lot.choice([lot.uniform(0.1, 4.0), DEAD_AFTER_S + 4.0, None])
+    with two_nodes() as trial:
+        drivers = trial.both()
+        time.sleep(moment_s(lot))
+        trial.hosts[1].link(False)
+        if for_s is not None:
+            time.sleep(for_s)
+            trial.hosts[1].link(True)
+        rows = _end(trial, drivers, ((0, 1, WRONG), (0, 1, WRONG)))
+        if for_s is None:
+            trial.hosts[1].link(True)
+        _check_lost_launch(trial, rows)
+    trial.verdict.words[:] = [f"cut for {for_s} s: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+def _check_lost_launch(trial: TwoNodes, rows: list[Row]) -> None:
+    """No more than one launch suffered, and the session is whole once it is resumed."""
+    trial.check_statuses(rows, GONE, most=1)
+    trial.check_statuses(trial.resume_both(), GONE, most=1)
+
+
+def rank_struck(lot: Random) -> Verdict:
+    """One rank of one launch is struck, on either node, and all else goes on, on both."""
+    fault = ranks.fault_by(lot, lot.choice(KINDS))
+    with two_nodes() as trial:
+        drivers = trial.both(environment=fault.environment(trial.folder))
+        code = trial.ended(drivers[0])
+        other = trial.ended(drivers[1])
+        rows = trial.check_complete(drivers[0], code)
+        trial.check_statuses(rows, [ranks.STATUS[fault.kind]], most=1)
+        ranks.check_blame(trial, rows, fault)
+        if other != code:
+            trial.verdict.fault("wrong_exit", f"node 1 ended with {other}, node 0 with {code}")
+        if code == 1 and not trial.said(drivers[1]).count(f"on node {fault.rank} (h{fault.rank})"):
+            trial.verdict.fault("wrong_words", f"node 1 does not name the node: {trial.said(drivers[1])[-300:]!r}")
+    trial.verdict.words[:] = [f"{fault}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+def stranger(lot: Random) -> Verdict:
+    """Somebody else on the network tries what `stranger.py` knows, from the beginning to the end of a session whose
+    nodes may have a secret: it goes on, or ends with a line where its own keys were written to."""
+    kind, signed = lot.choice(sorted(KINDS_OF_STRANGERS)), lot.random() < 0.5
+    with two_nodes(3) as trial:
+        secret = {"PARABENCH_SECRET": lot.randbytes(16).hex()} if signed else None
+        drivers = trial.both(environment=secret)
+        words = [
+            sys.executable,
+            "-m",
+            "tests.faults.stranger",
+            trial.hosts[0].address,
+            str(PORT),
+            kind,
+            str(lot.random()),
+        ]
+        attack = trial.start(command=trial.hosts[2].command(words))
+        grown = Growth(drivers[0].pid)
+        codes = [trial.ended(each) for each in drivers]
+        attack.kill()
+        attack.wait()
+        if grown.end() > GROWTH_BYTES:
+            trial.verdict.fault("files_left", f"node 0 grew to {grown.most >> 20} MiB")
+        if kind not in FORGERS:
+            trial.check_complete(drivers[0], codes[0])
+            if codes != [0, 0]:
+                trial.verdict.fault("wrong_exit", f"{codes}: {trial.said(drivers[0])[-300:]!r}")
+            trial.check_statuses(trial.rows())
+        else:
+            _end(trial, drivers, ((0, 1, WRONG, STOPPED), (0, 1, WRONG, STOPPED)))
+            trial.check_statuses(trial.rows(), GONE, most=1)
+            if signed and trial.store.exists() and EVIL.encode() in trial.store.read_bytes():
+                trial.verdict.fault("wrong_status", "what was forged is in the store")
+            trial.check_statuses(trial.resume_both(), GONE, most=1)
+    trial.verdict.words[:] = [f"{kind}, {'signed' if signed else 'unsigned'}: {each}" for each in trial.verdict.words]
+    return trial.verdict
+
+
+class Growth:
+    """The most memory that a process has had, looked at now and then."""
+
+    def __init__(self, pid: int) -> None:
+        self.most = 0
+        self._process, self._over = psutil.Process(pid), threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        with suppress(psutil.Error):
+            while not self._over.wait(0.1):
+                self.most = max(self.most, self._process.memory_info().rss)
+
+    def end(self) -> int:
+        self._over.set()
+        self._thread.join()
+        return self.most
+
+
+FAMILIES = {
+    "follower told to end": follower_told_to_end,
+    "node 0 told to end": keeper_told_to_end,
+    "node stands still": stands_still,
+    "link cut": link_cut,
+    "rank struck on two nodes": rank_struck,
+    "stranger on the network": stranger,
+}
