@@ -195,7 +195,7 @@ class Database:
 
     def _save(self) -> Path | None:
         """A folder beside the one of the store with what it held; None where it could not be saved."""
-        own = self.path.resolve().parent
+        own = self.path.parent if self.path.parent.name else self.path.parent.resolve()
         try:
             for number in range(1, 1000):
                 folder = own.with_name(f"{own.name}-saved{number if number > 1 else ''}")

@@ -17,11 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import drivers, ranks
+from tests.faults import contention, disk, drivers, ranks
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
-FAMILIES: dict[str, Family] = {**ranks.FAMILIES, **drivers.FAMILIES}
+FAMILIES: dict[str, Family] = {**ranks.FAMILIES, **drivers.FAMILIES, **disk.FAMILIES, **contention.FAMILIES}
 
 
 def tried(name: str, seed: int, number: int) -> Verdict:
