@@ -8,6 +8,7 @@ import pytest
 
 from parabench.machine.machine import Machine
 from parabench.signals import signals_restored
+from parabench.store import database
 
 pytest_plugins = ["pytester", "browser_helpers"]
 
@@ -21,6 +22,12 @@ def handlers() -> Iterator[None]:
     """A session that was stopped ignores further stop signals, as its process is ending; a test's process goes on."""
     with signals_restored():
         yield
+
+
+@pytest.fixture(autouse=True)
+def quick_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power does not fail in tests, and a disk that many wait for is slow."""
+    monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +34,12 @@ from parabench.session.resume import (
     resume,
     resume_command,
     store_in,
+    way_on,
 )
 from parabench.session.runner import RUNNERS, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.store.database import StoreError
 from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
 from parabench.store.results import Results, load
 from parabench.store.store import STORE_NAME, Store
@@ -96,6 +97,9 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
         folder = shlex.quote(str(request.out))
         log(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
         return STOPPED
+    except UsageError as error:
+        again = f"parabench report {shlex.quote(str(request.out))} -o FILE"
+        raise UsageError(f"{error}; all is stored, write the report with: {again}") from error
     return code
 
 
@@ -113,36 +117,44 @@ def lead_session(
     if planned is not None:
         request.stopping(planned.plan)  # what it cannot do is said before anything is written
         check_traces(request.out, planned.plan.protocol)
-    with store_in(request.out, resumes=request.resume) as store:
-        state: SessionState[Any, Any]
-        if request.resume:
-            plan = planned.plan if planned else None
-            state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
-            check_nodes_of(state.plan, machine)
-            check_traces(request.out, state.plan.protocol)
-            nodes.assemble(state.plan.cases)
-        else:
-            assert planned is not None
-            nodes.assemble(planned.plan.cases)
-            state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
-            for finding in planned.findings:
-                log(finding.message)
-        stopping = request.stopping(state.plan)
-        nodes.begun(store, state.session_id)
-        options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
-        go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
-        if request.part_of is not None:
-            # The sessions that follow are planned from what was given.
-            go_on = shlex.join([*request.argv, "--resume"])
+    go_on = ""
+    try:
+        with store_in(request.out, resumes=request.resume) as store:
+            state: SessionState[Any, Any]
+            if request.resume:
+                plan = planned.plan if planned else None
+                state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
+                check_nodes_of(state.plan, machine)
+                check_traces(request.out, state.plan.protocol)
+                nodes.assemble(state.plan.cases)
+            else:
+                assert planned is not None
+                nodes.assemble(planned.plan.cases)
+                state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
+                for finding in planned.findings:
+                    log(finding.message)
+            stopping = request.stopping(state.plan)
+            nodes.begun(store, state.session_id)
+            options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
+            go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
+            if request.part_of is not None:
+                # The sessions that follow are planned from what was given.
+                go_on = shlex.join([*request.argv, "--resume"])
 
-        def prepared() -> Runner[Any, Any]:
-            runner = runner_of(store, state, launch, nodes)
-            runner.room = machine.room
-            if request.links:
-                measure_links(store, state, machine, log, runner.launch)
-            return runner
+            def prepared() -> Runner[Any, Any]:
+                runner = runner_of(store, state, launch, nodes)
+                runner.room = machine.room
+                if request.links:
+                    measure_links(store, state, machine, log, runner.launch)
+                return runner
 
-        code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+            code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+    except StoreError as error:
+        if not go_on:
+            again = "nothing was launched; give the command again, or another --out"
+            raise UsageError(f"the run cannot begin: {error}; {way_on(error, again, request.kind)}") from error
+        kept = f"every launch is kept; go on with: {go_on}"
+        raise UsageError(f"the run does not end well: {error}; {way_on(error, kept, request.kind)}") from error
     return code, state.session_id
 
 
@@ -188,7 +200,9 @@ def run_launches(
     except NodeGone as why:
         log(f"the session ends here: {why}; {resume_with}")
         return NOT_OK
-    except (OSError, sqlite3.Error) as error:
+    except StoreError as error:
+        raise UsageError(f"the run cannot go on: {error}; {way_on(error, resume_with, state.plan.kind)}") from error
+    except OSError as error:
         # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     return 0 if store.all_ok(state.session_id) and ran else NOT_OK

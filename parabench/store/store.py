@@ -9,23 +9,16 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
+from parabench.store.database import Database, StoreError, open_to_read
 from parabench.store.digest import digests
 from parabench.store.private import public_argv, public_text
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
-from parabench.store.schema import (
-    APPLICATION_ID,
-    DONE,
-    NOT_WELL,
-    SCHEMA_VERSION,
-    LaunchRow,
-    SessionRow,
-    create_statements,
-    insert_statement,
-)
+from parabench.store.schema import DONE, NOT_WELL, LaunchRow, SessionRow, insert_statement
 
 # What `parabench run` calls the store of its folder.
 STORE_NAME = "results.db"
@@ -44,59 +37,36 @@ class PlannedSession:
 
 
 class Store:
-    """An open store. Use `Store.open_or_create` to write, `load` to read."""
+    """An open store. Use `Store.open_or_create` to write, `load` to read. What fails raises StoreError."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, database: Database) -> None:
         self.path = path
-        self._db = connection
+        self._db = database
 
     @classmethod
     def open_or_create(cls, path: Path) -> Store:
-        """The store at `path`, made if it is not there. Raises UsageError when it is no store or cannot be written."""
-        fresh = not path.exists() or path.stat().st_size == 0
-        try:
-            db = sqlite3.connect(path, isolation_level=None)
-            if fresh:
-                marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
-                db.executescript(f"BEGIN; {marks} {create_statements()} COMMIT;")
-            check_store(db, path)
-            # Readers (a live report) never block the run; one file is left when the store is closed.
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.execute("PRAGMA foreign_keys = ON")
-        except sqlite3.Error as error:
-            raise UsageError(f"{path} cannot be used as a store: {error}; give another --out") from error
-        return cls(path, db)
+        """The store at `path`, made if it is not there. Raises UsageError when it is no store, is damaged, or cannot be
+        written."""
+        return cls(path, Database.open_or_create(path))
 
     @classmethod
     @contextlib.contextmanager
     def open_to_read(cls, path: Path) -> Iterator[Store]:
         """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
         with open_to_read(path) as db:
-            yield cls(path, db)
+            yield cls(path, Database(path, db))
 
     def close(self) -> None:
-        """Fold the write-ahead log into the one file that people copy."""
-        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # a reader of the moment is waited for, some seconds
-        with contextlib.suppress(sqlite3.OperationalError):  # one is still there: the log stays beside it, empty
-            self._db.execute("PRAGMA journal_mode = DELETE")
+        """Leave the one file that people copy."""
         self._db.close()
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # What ended the block says more.
+        with contextlib.suppress(*([] if kind is None else [StoreError])):
+            self.close()
 
     def begin_session(
         self,
@@ -126,26 +96,24 @@ class Store:
             plan=json.dumps(plan),
             interleaved=None if interleaved is None else json.dumps(interleaved),
         )
-        return self._insert("session", (), row)
+        with self._db.transaction() as db:
+            return _insert(db, "session", (), row)
 
     def replan(self, session_id: int, plan: dict[str, Any]) -> None:
         """Give a session a plan with more launches; it is then not complete any more."""
-        self._db.execute(
-            "UPDATE session SET plan = ?, finished_utc = NULL WHERE id = ?", (json.dumps(plan), session_id)
-        )
+        with self._db.transaction() as db:
+            db.execute("UPDATE session SET plan = ?, finished_utc = NULL WHERE id = ?", (json.dumps(plan), session_id))
 
     def finish_session(self, session_id: int) -> None:
         """Mark a session as complete: every planned launch is there."""
-        self._db.execute(
-            "UPDATE session SET finished_utc = ? WHERE id = ? AND finished_utc IS NULL", (utc_now(), session_id)
-        )
+        finish = "UPDATE session SET finished_utc = ? WHERE id = ? AND finished_utc IS NULL"
+        with self._db.transaction() as db:
+            db.execute(finish, (utc_now(), session_id))
 
     def all_ok(self, session_id: int) -> bool:
         """Whether every launch of a session that ended by itself succeeded; one that only explains does not count."""
-        bad = self._db.execute(
-            f"SELECT count(*) FROM launch WHERE session_id = ? AND {NOT_WELL}", (session_id,)
-        ).fetchone()[0]
-        return bool(bad == 0)
+        bad = self._db.rows(f"SELECT 1 FROM launch WHERE session_id = ? AND {NOT_WELL} LIMIT 1", (session_id,))
+        return not bad
 
     def last_session(self) -> PlannedSession | None:
         """The newest session, or None in an empty store."""
@@ -157,22 +125,22 @@ class Store:
 
     def labels(self) -> set[str]:
         """How the store's sessions are called."""
-        return {label for (label,) in self._db.execute("SELECT label FROM session WHERE label IS NOT NULL")}
+        return {label for (label,) in self._db.rows("SELECT label FROM session WHERE label IS NOT NULL")}
 
     def _sessions(self) -> Iterator[PlannedSession]:
         """All sessions, the newest first."""
-        rows = self._db.execute("SELECT id, plan, argv, interleaved, label, suite FROM session ORDER BY id DESC")
+        rows = self._db.rows("SELECT id, plan, argv, interleaved, label, suite FROM session ORDER BY id DESC")
         for number, plan, argv, tied, label, suite in rows:
             yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label, suite)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
-        rows = self._db.execute(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
+        rows = self._db.rows(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
         return {(case_id, block) for case_id, block in rows}
 
     def reference_values(self, session_id: int) -> dict[str, dict[str, dict[int, float | None]]]:
         """{case id: {"loss" or "grad_norm": {step: value}}} of a session's ok reference launches."""
-        rows = self._db.execute(
+        rows = self._db.rows(
             "SELECT case_id, metric, step, value FROM sample JOIN launch ON launch.id = launch_id"
             " WHERE session_id = ? AND block = ? AND status = ? AND metric IN ('loss', 'grad_norm')",
             (session_id, REFERENCE_BLOCK, Status.OK),
@@ -204,8 +172,8 @@ class Store:
             traceback=public_text(failure.traceback) if failure and failure.traceback else None,
             facts=json.dumps(launch.facts),
         )
-        with self._transaction():
-            launch_id = self._insert("launch", (session_id,), row)
+        with self._db.transaction() as db:
+            launch_id = _insert(db, "launch", (session_id,), row)
             of_launch: dict[str, Iterable[tuple[Any, ...]]] = {
                 "sample": launch.samples,
                 "digest": digests(launch.samples),
@@ -215,65 +183,41 @@ class Store:
                 "collective": launch.collectives,
             }
             for table, rows in of_launch.items():
-                self._insert_all(table, (launch_id,), rows)
-            self._insert_all("finding", (session_id, launch_id), map(astuple, launch.findings))
+                _insert_all(db, table, (launch_id,), rows)
+            _insert_all(db, "finding", (session_id, launch_id), map(astuple, launch.findings))
         return launch_id
 
     def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
         """Record what lies between the ranks of a session, and the messages from which that follows, in one
         transaction, instead of what it had there before."""
-        with self._transaction():
+        with self._db.transaction() as db:
             of_session: dict[str, Iterable[tuple[Any, ...]]] = {"link": rows, "link_message": messages}
             for table, values in of_session.items():
-                self._db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
-                self._insert_all(table, (session_id,), values)
+                db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+                _insert_all(db, table, (session_id,), values)
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a warning that concerns the session or a case, not one launch."""
-        self._insert("finding", (session_id, None), astuple(finding))
+        with self._db.transaction() as db:
+            _insert(db, "finding", (session_id, None), astuple(finding))
 
     def has_finding(self, session_id: int, code: str) -> bool:
         """Whether the session has a finding of that code."""
         query = "SELECT 1 FROM finding WHERE session_id = ? AND code = ?"
-        return self._db.execute(query, (session_id, code)).fetchone() is not None
-
-    def _insert(self, table: str, belongs_to: tuple[int | None, ...], row: tuple[Any, ...]) -> int:
-        """Insert a row of what has those ids; returns the row's own."""
-        cursor = self._db.execute(insert_statement(table), (*belongs_to, *row))
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
-
-    def _insert_all(self, table: str, belongs_to: tuple[int, ...], rows: Iterable[tuple[Any, ...]]) -> None:
-        self._db.executemany(insert_statement(table), ((*belongs_to, *row) for row in rows))
+        return bool(self._db.rows(query, (session_id, code)))
 
 
-@contextlib.contextmanager
-def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
-    """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
-    with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-        check_store(db, path)
-        yield db
+def _insert(db: sqlite3.Connection, table: str, belongs_to: tuple[int | None, ...], row: tuple[Any, ...]) -> int:
+    """Insert a row of what has those ids; returns the row's own."""
+    cursor = db.execute(insert_statement(table), (*belongs_to, *row))
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
 
 
-def check_store(db: sqlite3.Connection, path: Path) -> None:
-    """Raise UsageError when the file is no store, or one of another schema."""
-    try:
-        application_id = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.OperationalError as error:
-        # Not what it holds: another process has it locked, or the disk fails.
-        raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
-    except sqlite3.DatabaseError as error:
-        raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
-    if application_id != APPLICATION_ID:
-        raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
-    if version != SCHEMA_VERSION:
-        raise UsageError(
-            f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
-            "use the version that wrote it, or another store"
-        )
-    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
+def _insert_all(
+    db: sqlite3.Connection, table: str, belongs_to: tuple[int, ...], rows: Iterable[tuple[Any, ...]]
+) -> None:
+    db.executemany(insert_statement(table), ((*belongs_to, *row) for row in rows))
 
 
 def split(text: str) -> tuple[Path, str | None]:

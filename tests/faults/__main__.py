@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import around, clocks, drivers, leavings, memory, network, nodes, nvml, ranks, servers, sweeps
+from tests.faults import around, clocks, disk, drivers, leavings, memory, network, nodes, nvml, ranks, servers, sweeps
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
@@ -26,6 +26,7 @@ FAMILIES: dict[str, Family] = {
     **drivers.FAMILIES,
     **servers.FAMILIES,
     **sweeps.FAMILIES,
+    **disk.FAMILIES,
     **network.FAMILIES,
     **memory.FAMILIES,
     **around.FAMILIES,

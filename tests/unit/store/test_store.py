@@ -15,7 +15,8 @@ from parabench.serve.progress import standing
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
-from parabench.store.store import Store, check_store
+from parabench.store.database import check_store
+from parabench.store.store import Store
 from paths import DOCS
 
 
