@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cluster_helpers import cluster
@@ -23,6 +24,10 @@ CASES = sweep(
 )
 PROTOCOL = Protocol(warmup=2, steps=4, launches=1, instrumented=1)
 '''
+
+
+# What listens does so for a launch.
+EVERY_S = 0.05
 
 
 def documented() -> dict[str, tuple[str, str]]:
@@ -49,6 +54,8 @@ def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
             assert time.monotonic() < until, "\n".join(drivers[0].lines)
             for number, driver in enumerate(drivers):
                 found[number] |= seen(driver.process.pid)
+            with suppress(subprocess.TimeoutExpired):
+                drivers[0].process.wait(EVERY_S)
         assert [driver.ends() for driver in drivers] == [0, 0], "\n".join(drivers[0].lines)
         for number, host in enumerate(hosts):
             reached = {(kind, place) for kind, place in found[number] if place.kind != "unix"}
