@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -69,10 +70,14 @@ def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
 
 def test_a_host_is_another_network(tmp_path: Path) -> None:
     """What a process of a host listens at is read in its namespace, not in this one."""
-    code = "import socket; s = socket.create_server(('0.0.0.0', 4567)); print(1, flush=True); input()"
+    code = "import signal, socket; s = socket.create_server(('', 4567)); print(1, flush=True); signal.pause()"
     with cluster(1) as (host,):
         process = host.start(
-            ["python3", "-c", code], environment={}, folder=tmp_path, output=subprocess.PIPE, errors=subprocess.STDOUT
+            [sys.executable, "-c", code],
+            environment={},
+            folder=tmp_path,
+            output=subprocess.PIPE,
+            errors=subprocess.STDOUT,
         )
         try:
             assert process.stdout is not None
