@@ -85,7 +85,7 @@ def test_the_first_of_a_front_saves_no_memory_and_not_minus_none(store):
 
 def test_one_store_is_read_once_for_two_sides(store):
     sides = read_sides(f"{store}@one", f"{store.parent}@two")
-    assert sides[0].results is sides[1].results
+    assert sides[0].results.whole_store is sides[1].results.whole_store
     with pytest.raises(UsageError, match="session 'three' is not in"):
         read_sides(f"{store}@one", f"{store}@three")
 
