@@ -2,11 +2,12 @@
 
     python -m benchmarks.report_cost STORE... [--report FILE] [--browser PATH]
 
-Runs `parabench report STORE...` as a user does (of several stores it is one page that compares them), and tells how long it took, the most memory that it held, and the size of
-the file. Then opens the page in Chromium, visits each tab, sets and clears each filter in each, sorts both tables and
-opens a case, and tells the longest task of the page's thread in each (the browser's own `longtask` entries, which begin
-at 50 ms; https://w3c.github.io/longtasks/). Ends with 1 when the page said anything on the console. A store of 10,000
-cases is made by `python -m benchmarks.big_store`.
+Runs `parabench report STORE...` as a user does (of several stores it is one page that compares them), and tells how
+long it took, the most memory that it held, and the size of the file. Then opens the page in Chromium, visits each tab,
+sets and clears each filter in each, sorts both tables and opens a case, and tells the longest task of the page's thread
+in each (the browser's own `longtask` entries, which begin at 50 ms; https://w3c.github.io/longtasks/).
+Ends with 1 when the page said anything on the console. A store of 10,000 cases is made by `python -m
+benchmarks.big_store`.
 """
 
 from __future__ import annotations
