@@ -91,18 +91,20 @@ class _Planned:
 
 def _find(db: sqlite3.Connection, session: str | None) -> list[_Planned]:
     """The session first, then the other side of its ab."""
-    query = "SELECT id, label, json_extract(interleaved, '$.run') FROM session ORDER BY id DESC"
-    rows = db.execute(query).fetchall()
-    chosen = [row for row in rows if session is None or str(row[0]) == session]
-    chosen = (chosen or [row for row in rows if row[1] == session])[:1]
-    others = [row for row in rows for one in chosen if row[2] is not None and row[2] == one[2] and row[0] != one[0]]
+    rows = db.execute("SELECT id, label FROM session ORDER BY id DESC").fetchall()
+    chosen = [at for at, _ in rows if session is None or str(at) == session]
+    chosen = (chosen or [at for at, label in rows if label == session])[:1]
+    run = "json_extract(interleaved, '$.run')"
+    tied = [db.execute(f"SELECT {run} FROM session WHERE id = ?", (at,)).fetchone()[0] for at in chosen]
+    if tied and tied[0] is not None:  # else no other session's texts are looked at
+        chosen += [at for (at,) in db.execute(f"SELECT id FROM session WHERE {run} = ? AND id != ?", (*tied, *chosen))]
     query = (
         "SELECT id, label, started_utc, finished_utc, json_array_length(plan, '$.cases'),"
         " coalesce(json_extract(plan, '$.blocks'), json_extract(plan, '$.protocol.launches')),"
         " coalesce(json_extract(plan, '$.extra'), '[]'),"
         " json_extract(plan, '$.protocol.deadline_s') FROM session WHERE id = ?"
     )
-    return [_Planned(*db.execute(query, (row[0],)).fetchone()) for row in chosen + others]
+    return [_Planned(*db.execute(query, (at,)).fetchone()) for at in chosen]
 
 
 def _standing(db: sqlite3.Connection, found: list[_Planned], file: int, now: datetime) -> Standing:

@@ -121,15 +121,16 @@ class Store:
 
     def sides(self, run: str) -> dict[str, PlannedSession]:
         """The sessions that took turns in one `parabench ab`, by their side."""
-        return {row.interleaved["side"]: row for row in self._sessions() if row.interleaved.get("run") == run}
+        return {row.interleaved["side"]: row for row in self._sessions("json_extract(interleaved, '$.run') = ?", run)}
 
     def labels(self) -> set[str]:
         """How the store's sessions are called."""
         return {label for (label,) in self._db.rows("SELECT label FROM session WHERE label IS NOT NULL")}
 
-    def _sessions(self) -> Iterator[PlannedSession]:
-        """All sessions, the newest first."""
-        rows = self._db.rows("SELECT id, plan, argv, interleaved, label, suite FROM session ORDER BY id DESC")
+    def _sessions(self, where: str = "TRUE", *values: str) -> Iterator[PlannedSession]:
+        """The sessions that a condition of SQL holds of, the newest first."""
+        query = f"SELECT id, plan, argv, interleaved, label, suite FROM session WHERE {where} ORDER BY id DESC"
+        rows = self._db.rows(query, values)
         for number, plan, argv, tied, label, suite in rows:
             yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label, suite)
 
