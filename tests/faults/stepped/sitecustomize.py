@@ -38,7 +38,8 @@ class _Readers(importlib.abc.MetaPathFinder):
         if name not in READERS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)  # type: ignore[arg-type]
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
