@@ -27,7 +27,8 @@ FIRST_USER, USERS = 1 << 20, 1 << 20
 @dataclass(frozen=True, slots=True)
 class Around:
     """Where a session runs: `shell` is done first, as root, in `namespaces` of its own, with the trial's folder as $F
-    and a user's number as $U; then the session is started by the words of `user`. Of the `environment` what is None is unset.
+    and a user's number as $U; then the session is started by the words of `user`. Of the `environment` what is None is
+    unset.
 
     It is to go on and be well, unless `refused` says with which words it ends before anything is launched, or launches
     `may` have another status than ok.
