@@ -131,7 +131,9 @@ HOST = {
     "umask 0777": Around("chown -R $U:$U $F\numask 0777", user=ANOTHER, refused=("umask 0777", "umask 022")),
     "no /proc": Around("mount -t tmpfs tmpfs /proc", refused=("/proc/", "mount -t proc")),
     "standard input closed": Around("exec 0<&-"),
-    "working folder deleted": Around("mkdir $F/gone\ncd $F/gone\nrmdir $F/gone"),
+    "working folder deleted": Around(
+        "mkdir $F/gone\ncd $F/gone\nrmdir $F/gone", refused=("the working directory was removed",)
+    ),
 }
 
 FAMILIES = {"surroundings": family(HOST)}
