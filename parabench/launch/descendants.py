@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import signal
+import warnings
 from collections.abc import Collection
 
 import psutil
@@ -37,5 +38,7 @@ def end_with_this_process() -> None:
     """From now on what descendants of this process leave behind becomes its child, and when it ends all are ended. What
     it forks does not do so in its turn."""
     adopt_orphans()
+    # The fork server has not forked them itself, and says so as they end.
+    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
     me = os.getpid()
     atexit.register(lambda: end() if os.getpid() == me else None)
