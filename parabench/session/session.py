@@ -153,9 +153,9 @@ def lead_session(
                 return runner
 
             try:
-            code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
-        except NodeGone as why:
-            nodes.over, code = str(why), NOT_OK
+                code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+            except NodeGone as why:
+                nodes.over, code = str(why), NOT_OK
     except StoreError as error:
         if not go_on:
             again = "nothing was launched; give the command again, or another --out"

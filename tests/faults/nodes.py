@@ -74,7 +74,7 @@ class TwoNodes(Trial):
         """Who ended early has said why, and what goes on, in its last lines."""
         zero, one = drivers
         if zero.returncode in (STOPPED, NOT_OK) and "the session ends here" in self.said(zero):
-            self.check_says(zero, "node 1", "resume with: parabench run --resume")
+            self.check_says(zero, "the session ends here: ", "resume with: parabench run --resume")
         if zero.returncode == STOPPED and self.rows():
             self.check_says(zero, "stopped by", "parabench")
         if zero.returncode == WRONG:
