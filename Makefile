@@ -15,17 +15,18 @@ AUDIT  := .venv-audit/bin/pip-audit
 ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
 	$(addprefix tests/unit/,analysis commands report store)
 
-.PHONY: help install demo test test-js slow golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions clean
+.PHONY: help install demo test test-js slow faults golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
 	@echo "make test    run all tests but the slow ones"
 	@echo "make slow    run the slow ones"
+	@echo "make faults  inject every kind of fault 50 times into whole sessions, for hours: a table of what was lost (FAULTS=...)"
 	@echo "make golden  write what users read on the command line to tests/golden, for git diff to show"
 	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
-	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified"
+	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified; and a session of 1,000"
 	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
 	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
@@ -56,6 +57,10 @@ test-js:
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# FAULTS="'driver told to end' --tries 5 --seed 2" for some of them.
+faults: $(STAMP)
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 golden: $(STAMP)
 	$(BIN)/python -m pytest -q tests/golden/test_golden.py --golden
@@ -88,6 +93,7 @@ bench: $(STAMP)
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.turns_soak
+	$(BIN)/python -m benchmarks.long_session parabench-results/long
 
 gpu:
 	@mkdir -p parabench-results
