@@ -148,7 +148,7 @@ def told_to_end(lot: Random, number: int) -> Verdict:
             if again:
                 drivers[1] = trial.node(1)
         # A node that is told to end before it has met the other ends alone, and that one waits in vain.
-        own, other = (-told, STOPPED, 0, 1), (STOPPED, 0, 1, WRONG)
+        own, other = (-told, STOPPED, 0), (STOPPED, 0, 1, WRONG)
         if told == signal.SIGKILL:
             own = (-told, 0, 1, WRONG)
             other = (0, 1, WRONG)
