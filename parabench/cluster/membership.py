@@ -34,6 +34,9 @@ from parabench.launch.store_client import ForeignValue, StoreClient
 # With a heartbeat in so many seconds a member surely lives: a few may come late.
 ALIVE_S = 8 * KEEP_ALIVE_S
 
+# So many who have an id are waited for at once, whatever number a stranger puts there.
+MOST_PENDING = 100
+
 # What a member gets to look at its own files.
 ANSWER_S = 30.0
 
@@ -95,6 +98,8 @@ class Membership:
         self.code: Sequence[str] = ()
         self.begun = False
         self._unit, self._size, self._facts, self._client, self._log = unit, size, facts, client, log
+        # Who has an id, and is about to say who it is, or was killed before; and since when.
+        self._pending: dict[int, float] = {}
         self._seen = 0
         self._refused = Waiting(log, math.inf)
         self._lock = threading.Lock()  # requests are taken by the heartbeat's thread too
@@ -113,14 +118,22 @@ class Membership:
     def take_requests(self) -> None:
         """Put who asks to join on the wait list."""
         with self._lock:
-            for join_id in range(self._seen + 1, self._client.call("add", "joining", 0) + 1):
-                if not self._client.has(f"join/{join_id}"):
-                    return  # it has an id, and is about to say who it is
-                self._seen = join_id
-                try:
-                    self.wait_list.append(self._client.pop_blob(f"join/{join_id}", partial(Member.of, join_id)))
-                except ForeignValue as why:
-                    self._refused.still(partial("refused: {}".format, why))
+            asked = self._client.call("add", "joining", 0)
+            room = self._seen + MOST_PENDING - len(self._pending)
+            for join_id in range(self._seen + 1, min(asked, room) + 1):
+                self._pending[join_id], self._seen = time.monotonic(), join_id
+            for join_id, since in list(self._pending.items()):
+                if self._client.has(f"join/{join_id}"):
+                    del self._pending[join_id]
+                    self._take(join_id)
+                elif time.monotonic() - since > DEAD_AFTER_S:
+                    del self._pending[join_id]
+
+    def _take(self, join_id: int) -> None:
+        try:
+            self.wait_list.append(self._client.pop_blob(f"join/{join_id}", partial(Member.of, join_id)))
+        except ForeignValue as why:
+            self._refused.still(partial("refused: {}".format, why))
 
     def is_here(self, number: int) -> bool:
         """Whether that member was admitted and lives."""

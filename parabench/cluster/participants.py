@@ -23,6 +23,8 @@ class Participants:
     # What the command that resumes the session says of them; `go_on` is that command where it is another one.
     options: Sequence[str] = ()
     go_on: str | None = None
+    # Why the session ended before its time, and how it goes on; None where it did not.
+    over: str | None = None
     # What is recorded of each node, and of this machine where several processes tell of it.
     environments: Sequence[Mapping[str, Any]] = ()
     about: Mapping[str, Any] | None = None

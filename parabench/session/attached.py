@@ -63,6 +63,8 @@ def run_worker(request: TrainingRequest, secret_file: str | None, console: Conso
             code, session_id = lead_session(request, planned, here, lead, console)
             if code != STOPPED:
                 conclude(request, session_id, console)
+            if lead.over is not None:
+                log(lead.over)
             lead.end(code)
     except Interrupted as stop:
         log(f"stopped by {stop}")

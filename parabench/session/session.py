@@ -100,6 +100,10 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     except UsageError as error:
         again = f"parabench report {shlex.quote(str(request.out))} -o FILE"
         raise UsageError(f"{error}; all is stored, write the report with: {again}") from error
+    finally:
+        # After the report on what there is: what one has to know is what is read last.
+        if nodes.over is not None:
+            log(nodes.over)
     return code
 
 
@@ -148,7 +152,10 @@ def lead_session(
                     measure_links(store, state, machine, log, runner.launch)
                 return runner
 
-            code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+            try:
+                code = run_launches(store, state, prepared, stopping, console, request.prefix, go_on)
+            except NodeGone as why:
+                nodes.over, code = str(why), NOT_OK
     except StoreError as error:
         if not go_on:
             again = "nothing was launched; give the command again, or another --out"
@@ -168,7 +175,10 @@ def run_launches(
     go_on: str,
 ) -> int:
     """Run what is left of a session, then the blocks that `stopping` adds; returns the exit code. The runner is
-    `prepared` once there is something to launch; `go_on` is the command that resumes the session."""
+    `prepared` once there is something to launch; `go_on` is the command that resumes the session.
+
+    Raises NodeGone, with that command, when the session cannot go on without a node.
+    """
     resume_with = f"every finished launch is kept; resume with: {go_on}"
     log = logger(console, prefix)
     for line in skipped_lines(state.plan.skipped):
@@ -198,8 +208,7 @@ def run_launches(
         log(f"stopped by {stop}; {resume_with}")
         return STOPPED
     except NodeGone as why:
-        log(f"the session ends here: {why}; {resume_with}")
-        return NOT_OK
+        raise NodeGone(f"the session ends here: {why}; {resume_with}") from why
     except StoreError as error:
         raise UsageError(f"the run cannot go on: {error}; {way_on(error, resume_with, state.plan.kind)}") from error
     except OSError as error:

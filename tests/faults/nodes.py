@@ -74,7 +74,7 @@ class TwoNodes(Trial):
         """Who ended early has said why, and what goes on, in its last lines."""
         zero, one = drivers
         if zero.returncode in (STOPPED, NOT_OK) and "the session ends here" in self.said(zero):
-            self.check_says(zero, "node 1", "resume with: parabench run --resume")
+            self.check_says(zero, "the session ends here: ", "resume with: parabench run --resume")
         if zero.returncode == STOPPED and self.rows():
             self.check_says(zero, "stopped by", "parabench")
         if zero.returncode == WRONG:
@@ -148,7 +148,7 @@ def told_to_end(lot: Random, number: int) -> Verdict:
             if again:
                 drivers[1] = trial.node(1)
         # A node that is told to end before it has met the other ends alone, and that one waits in vain.
-        own, other = (-told, STOPPED, 0, 1), (STOPPED, 0, 1, WRONG)
+        own, other = (-told, STOPPED, 0), (STOPPED, 0, 1, WRONG)
         if told == signal.SIGKILL:
             own = (-told, 0, 1, WRONG)
             other = (0, 1, WRONG)

@@ -135,6 +135,9 @@ class RankCoordinator(Coordinator):
                     raise
                 self.stop, self._results[0] = stop, self._here.result()
                 results = self.results(spec, workload)
+            except NodeGone:
+                self.sane = False
+                raise
         # One rank alone that failed has left no other in the middle of anything.
         alone = len(results) == 1 and self._here.over.is_set()
         self.sane = self.sane and (alone or all(result.outcome.ok for result in results))

@@ -254,7 +254,7 @@ def test_rank_0_says_for_whom_it_waits(monkeypatch, free_port):
         lead.wait_for_ranks()
     assert said == [f"rank 0 waits at 127.0.0.1 port {free_port} for ranks 1, 3-5 of 6, for up to 0.01 s"]
     lead.close(2, "")
-    assert client.get("answer/1") == {"rejected": "", "code": 2}
+    assert client.get("answer/1") == {"rejected": "", "code": 2, "nonce": ""}
     client.end()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from datetime import timedelta
@@ -80,6 +82,19 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(UsageError, match="belongs to another user"):
         read_secret(path, {})
+
+
+def test_the_fork_server_has_no_secret() -> None:
+    """Ranks have what it has."""
+    program = (
+        "import multiprocessing.forkserver as forkserver, parabench.launch.processes as processes\n"
+        "processes.start_server()\n"
+        "print(open(f'/proc/{forkserver._forkserver._forkserver_pid}/environ').read())"
+    )
+    environment = {**os.environ, VALUE: "no rank needs this", "SHOWN": "this it has"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert "SHOWN=this it has" in done.stdout
+    assert "no rank needs this" not in done.stdout
 
 
 # -- what is signed --------------------------------------------------------------------------------------------------
