@@ -152,7 +152,7 @@ def environment(machine: Machine) -> dict[str, Any]:
         "git": versions.git(Path.cwd()),
         "env": {name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ}
         | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
-        "nccl_files": [name for name, path in NCCL_FILES.items() if path.expanduser().is_file()],
+        "nccl_files": [name for name, path in NCCL_FILES.items() if os.path.isfile(path.expanduser())],
     }
 
 

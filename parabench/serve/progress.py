@@ -16,9 +16,9 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
+from parabench.store.database import open_to_read
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.schema import DONE, NOT_WELL
-from parabench.store.database import open_to_read
 
 
 @dataclass(frozen=True)

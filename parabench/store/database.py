@@ -1,6 +1,6 @@
 """The file of a store, as the database that one process writes to, and what may happen to it meanwhile.
 
-After each transaction the write-ahead log is folded into the file, and is empty: a plain copy of it is whole, and the log
+After each transaction the write-ahead log is folded into the file, and is empty: a plain copy of it is whole, and a log
 that is lost, or that lies beside another store, does no harm. Before each one it is looked at whether the path still
 leads to that file, for what is written to one that was removed or replaced nobody would find.
 """
@@ -8,7 +8,6 @@ leads to that file, for what is written to one that was removed or replaced nobo
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -287,7 +286,8 @@ def _begin(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    # What Python itself raises, of text that is none, has no such name.
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _cause(path: Path, error: sqlite3.Error | OSError) -> str:

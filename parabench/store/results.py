@@ -15,10 +15,10 @@ import numpy as np
 
 from parabench.errors import UsageError
 from parabench.store.columns import Columns
+from parabench.store.database import open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import TABLES
-from parabench.store.database import open_to_read
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -99,9 +99,7 @@ class Forked:
         return self._code
 
 
-def _run(
-    words: list[str], trial: ForkedTrial, said: Path, failing: Failing, before: Callable[[int], None]
-) -> int:
+def _run(words: list[str], trial: ForkedTrial, said: Path, failing: Failing, before: Callable[[int], None]) -> int:
     handle = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

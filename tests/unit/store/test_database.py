@@ -231,9 +231,7 @@ def test_who_has_a_store_locked_is_named(store: Store, path: Path, monkeypatch: 
     assert launches(path) == 3
 
 
-def test_a_lock_is_waited_for_until_it_is_gone(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_is_waited_for_until_it_is_gone(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store._db._db.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
