@@ -298,7 +298,7 @@ def _cause(path: Path, error: sqlite3.Error | OSError) -> str:
         return str(error)
     who = holders([Path(f"{path}{end}") for end in BESIDE])
     by = ", ".join(who) or "another process"
-    return f"it is locked by {by}, and was for {PATIENCE_S:g} s"
+    return f"it is locked by {by}"
 
 
 def _not_usable(path: Path, error: sqlite3.Error | OSError) -> str:
