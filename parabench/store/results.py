@@ -163,8 +163,8 @@ def _selected(
         with open_to_read(path) as db:
             yield db, f"SELECT * FROM {name} WHERE {where} ORDER BY {order}"
     except Exception as error:
-        # pandas has an error of its own for it.
-        if isinstance(error, sqlite3.Error) or type(error).__name__ == "DatabaseError":
+        # pandas has an error of its own for it; of a damaged store not even names need be text.
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
             raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
         raise
 
