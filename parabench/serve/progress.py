@@ -59,7 +59,7 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
             found = _find(db, session)
             if found:
                 return _standing(db, found, path.stat().st_ino, now or datetime.now(UTC))
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
         raise UsageError(
             f"{path} cannot be read as a parabench store: {error}; give the results.db of a run"
         ) from error

@@ -276,7 +276,7 @@ def resume_command(store: Path, kind: str = "training", *options: str) -> str:
 
 
 def way_on(error: StoreError, kept: str, kind: str) -> str:
-    """What is left when a store cannot be used any more, and how to go on; `kept` says so of one that is still there."""
+    """What is left where a store cannot be used any more, and how to go on; `kept` says so of one that is there."""
     if not error.lost:
         return kept
     if error.saved is None:

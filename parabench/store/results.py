@@ -246,8 +246,8 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         with open_to_read(path) as db:
             yield db
     except Exception as error:
-        # pandas has an error of its own for it.
-        if isinstance(error, sqlite3.Error) or type(error).__name__ == "DatabaseError":
+        # pandas has an error of its own for it; of a damaged store not even names need be text.
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
             raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
         raise
 

@@ -174,6 +174,8 @@ class Trial:
         if not self.store.exists() or not self.store.stat().st_size:
             return []
         with closing(sqlite3.connect(self.store)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'launch'").fetchone():
+                return []  # it was not made yet
             columns = "session_id, case_id, block, status, failed_rank, failed_signal, error"
             return [Row(*each) for each in db.execute(f"SELECT {columns} FROM launch ORDER BY id")]
 
