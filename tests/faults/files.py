@@ -1,0 +1,7 @@
+"""Files that are not ours beside stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FAMILIES: dict[str, Any] = {}
