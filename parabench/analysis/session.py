@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -11,10 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from parabench.analysis.stored import argv_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
+from parabench.store import json_text
 from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
@@ -145,33 +146,39 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
         there = ", ".join(f"{at}{label}" for at, label in labels.items())
         raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
     row = max(chosen, key=lambda row: int(row["id"]))
+    plan = plan_of(results, row)
+    check_launches(results, row["id"], plan)
     return Session(
         id=row["id"],
         label=row["label"],
         suite=row["suite"],
         question=row["question"],
-        argv=[str(word) for word in json.loads(row["argv"])],
+        argv=argv_of(results, row),
         seed=row["seed"],
         started_utc=row["started_utc"],
         finished_utc=row["finished_utc"],
         version=row["parabench_version"],
-        environment=_with_loaded(json.loads(row["environment"]) or {}, _loaded_nccl(results, row["id"])),
-        plan=json.loads(row["plan"]) or {},
-        interleaved=json.loads(row["interleaved"] or "{}"),
+        environment=_with_loaded(environment_of(results, row), _loaded_nccl(results, row["id"])),
+        plan=plan,
+        interleaved=interleaved_of(results, row),
     )
 
 
 def holds(results: Results, kind: str) -> bool:
     """Whether a store has a session of that kind, told by its plan alone."""
-    plans = results.session_columns["plan"].tolist()
-    return any(f'"{kind}"' in plan and (json.loads(plan) or {}).get("kind") == kind for plan in plans)
+    sessions = records(results.session_columns, ("id", "plan"))
+    return any(
+        f'"{kind}"' in row["plan"]
+        and plan_of(results, row).get("kind") == kind
+        for row in sessions
+    )
 
 
 def _loaded_nccl(results: Results, session: int) -> str | None:
     """The version of NCCL that ranks of the session had loaded, the last that any told; None where none did."""
     facts = results.launch_columns["facts"][results.launch_columns["session_id"] == session]
     told = [text for text in facts if '"nccl_version"' in text]
-    return json.loads(told[-1]).get("nccl_version") if told else None
+    return json_text.parsed(told[-1]).get("nccl_version") if told else None
 
 
 def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
@@ -285,7 +292,7 @@ class SessionData:
     def facts(self) -> dict[int, dict[str, Any]]:
         """What ranks told of each launch, by its id."""
         pairs = zip(self.launches["launch_id"], self.launches["facts"], strict=True)
-        return {int(at): json.loads(text) if isinstance(text, str) else {} for at, text in pairs}
+        return {int(at): json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""

@@ -6,7 +6,6 @@ compared.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stored import case_of, environment_of, interleaved_of
 from parabench.analysis.turns import (
     isolated,
     pair_launches,
@@ -99,9 +99,9 @@ def launch_columns(results: Results, session: Session) -> Columns:
 def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
     """{id: whether its machine had GPUs} of the other side of the session, where that is a side of an `ab`."""
     return {
-        row["id"]: bool(json.loads(row["environment"]).get("gpus"))
+        row["id"]: bool(environment_of(results, row).get("gpus"))
         for row in records(results.session_columns, ("id", "environment", "interleaved"))
-        if session.interleaved and json.loads(row["interleaved"] or "{}").get("run") == session.interleaved["run"]
+        if session.interleaved and interleaved_of(results, row).get("run") == session.interleaved["run"]
     }
 
 
@@ -138,7 +138,7 @@ def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array
     # One by one in Python: numpy would make arrays of pairs.
     of: dict[tuple[str, bool], int] = {}
     codes = [of.setdefault(pair, len(of)) for pair in zip(stored, gpus, strict=True)]
-    cases = [Case.from_dict(json.loads(text)) for text, _ in of]
+    cases = [case_of(text) for text, _ in of]
     ids = [case.id for case in cases]
     labels = unique_labels(dict(zip(ids, cases, strict=True)))
     rows = []

@@ -18,6 +18,7 @@ from parabench.store.columns import Columns
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import TABLES
+from parabench.store.soundness import check_rows
 from parabench.store.store import open_to_read
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Results:
     launch_columns: Columns
     finding_columns: Columns
     only: Mapping[str, str] = field(default_factory=dict)
+    # The sessions whose launches were looked at, whether they tell what launches tell.
+    checked: set[int] = field(default_factory=set)
 
     session = _frame("session_columns")
     launch = _frame("launch_columns")
@@ -161,6 +164,7 @@ def _selected(
     where = " AND ".join(f"({each})" for each in conditions if each) or "TRUE"
     try:
         with open_to_read(path) as db:
+            check_rows(db, path, name, where)
             yield db, f"SELECT * FROM {name} WHERE {where} ORDER BY {order}"
     except Exception as error:
         # pandas has an error of its own for it.

@@ -13,6 +13,7 @@ from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
+from parabench.store import soundness
 from parabench.store.digest import digests
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
 from parabench.store.schema import (
@@ -256,6 +257,7 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
 def check_store(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError when the file is no store, or one of another schema."""
     try:
+        soundness.limit(db)
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.OperationalError as error:
@@ -270,8 +272,7 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
             f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
             "use the version that wrote it, or another store"
         )
-    if db.execute("SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')").fetchone()[0] < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
+    soundness.check_tables(db, path)
 
 
 def split(text: str) -> tuple[Path, str | None]:

@@ -464,7 +464,5 @@ MUTATIONS: dict[str, Mutation] = {
         no_store,
     )
 }  # fmt: skip
-# Those of bytes and of the schema, of which most are one answer; the others are of values.
-OF_BYTES = frozenset(list(MUTATIONS)[:6])
-# By lot, what is of values comes as often as all others together.
-OF_VALUES = tuple(list(MUTATIONS)[6:22])
+# Those of bytes, of values and of the schema.
+OF_BYTES, OF_VALUES, OF_SCHEMA = (tuple(MUTATIONS)[part] for part in (slice(6), slice(6, 22), slice(22, None)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -21,10 +20,10 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
+from parabench.analysis.stored import case_of
 from parabench.analysis.tables import WORK, numbered, status_counts, step_times, timed_launches, unique_labels
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.plan.case import Case
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import Results
 
@@ -94,7 +93,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case_id")
     cases = {
-        str(case): Case.from_dict(json.loads(text))
+        str(case): case_of(text)
         for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
     }
     seconds = {
@@ -168,7 +167,7 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     newest = table[table["visit"] == table["visit"].max()].iloc[0]
     return Series(
         suite=str(newest["suite"]),
-        case=Case.from_dict(json.loads(newest["case_json"])),
+        case=case_of(newest["case_json"]),
         device=str(newest["device"]),
         label=str(newest["label"]),
         points=tuple(points),
