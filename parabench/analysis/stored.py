@@ -76,6 +76,5 @@ def check_launches(results: Results, session: int, plan: Mapping[str, Any]) -> N
 def _check_case(kind: type[Case | CollectiveCase], values: dict[str, Any], place: str) -> None:
     try:
         kind.from_dict(values)
-    except (UsageError, TypeError) as error:
-        why = error if isinstance(error, UsageError) else "it lacks what every case has"
-        raise UsageError(f"{place} cannot be read: {why}; {soundness.REMEDY}") from error
+    except UsageError as error:
+        raise UsageError(f"{place} cannot be read: {error}; {soundness.REMEDY}") from error

@@ -347,7 +347,8 @@ def _parts(by_rank: Columns, ids: Array) -> dict[str, Array]:
     slowest = np.full(len(ids), -1)
     slowest[there] = rank[own][first]
     found = {name: np.full(len(ids), np.nan) for name in STEP_PARTS}
-    of_slowest = (place >= 0) & (rank == slowest[place])
+    of_slowest = place >= 0
+    of_slowest[of_slowest] = rank[of_slowest] == slowest[place[of_slowest]]
     for name, values in found.items():
         rows = of_slowest & (metric == name)
         values[place[rows]] = value[rows]

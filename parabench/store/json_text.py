@@ -1,8 +1,8 @@
 """JSON of a store as Python's own values, whoever wrote it: parsed, and of the shape that its readers take for granted.
 
-A shape is one of the kinds below; `[shape]`, a list of such; or a dict of shapes by name, where "*" stands for all names
-that are not listed. Whatever a shape does not name may be anything. A name that ends with "!" must be there, and with
-"!!" must not be null either; everything else may be null or absent.
+A shape is one of the kinds below; `[shape]`, a list of such; or a dict of shapes by name, where "*" stands for all
+names that are not listed. Whatever a shape does not name may be anything. A name that ends with "!" must be there, and
+with "!!" must not be null either; everything else may be null or absent.
 """
 
 from __future__ import annotations
@@ -53,35 +53,29 @@ ANYTHING = Kind("anything", lambda value: True)
 
 
 def parsed(text: str) -> Any:
-    """The value of JSON. What is no number is None, and halves of characters, which no file can hold, are marks.
-
-    Raises UsageError for what is no JSON, or nested too deeply.
-    """
-    try:
-        value = _DECODER.decode(text)
-        # Only where there are such.
-        return _without_halves(value) if "\\ud" in text or "\\uD" in text else value
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise UsageError(f"the store holds what is no JSON: {why}; {REMEDY}") from error
+    """The value of JSON that was looked at before. What is no number is None, and halves of characters, which no file
+    can hold, are marks. Raises UsageError for what is no JSON, or nested too deeply."""
+    return read(text, ANYTHING, "JSON of a store")
 
 
 def read(text: str | None, shape: Shape, place: str) -> Any:
-    """The value of JSON of that shape; `place` says where it stands: 'plan of session 3 of r.db'. None is {}.
+    """The value of JSON of that shape, as `parsed` makes it; `place` says where it stands: 'plan of session 3 of r.db'.
+    No text is {}.
 
     Raises UsageError.
     """
     try:
-        value = parsed(text if text is not None else "{}")
-        wrong = misfit(value, shape) if value is not None else ("", "null", shape)
-    except RecursionError:
-        raise UsageError(f"{place} cannot be read: it is nested too deeply; {REMEDY}") from None
-    except UsageError as error:
-        raise UsageError(f"{place} cannot be read: {error}") from error
+        value = _DECODER.decode("{}" if text is None else text)
+        if text and ("\\ud" in text or "\\uD" in text):
+            value = _without_halves(value)
+        wrong = misfit(value, shape)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no JSON: {error}"
+        raise UsageError(f"{place} cannot be read: {why}; {REMEDY}") from error
     if wrong is None:
         return value
     name, said, expected = wrong
-    raise UsageError(f"{place} cannot be read: {name and name + ' '}is {said}, not {_expected(expected)}; {REMEDY}")
+    raise UsageError(f"{place} cannot be read: {name or 'it'} is {said}, not {_expected(expected)}; {REMEDY}")
 
 
 def misfit(value: Any, shape: Shape, name: str = "") -> tuple[str, str, Shape] | None:

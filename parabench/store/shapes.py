@@ -89,12 +89,16 @@ def _event(value: Any) -> bool:
     if not isinstance(value, list) or not value:
         return False
     kind, *rest = value
-    of: dict[Any, tuple[Kind, ...]] = {PART: (TEXT,), WORK: (NUMBER,), WAIT_FOR: (COUNT,), CALL: (TEXT, WHOLE, _ALL, NUMBER)}
-    wants = of.get(kind if isinstance(kind, str) else None)
-    return wants is not None and len(wants) == len(rest) and all(map(Kind.holds.__get__, wants, rest))
+    wants = _EVENTS.get(kind) if isinstance(kind, str) else None
+    return (
+        wants is not None
+        and len(wants) == len(rest)
+        and all(want.holds(each) for want, each in zip(wants, rest, strict=True))
+    )
 
 
 _ALL = Kind("ranks", lambda value: isinstance(value, list) and bool(value) and all(map(COUNT.holds, value)))
+_EVENTS = {PART: (TEXT,), WORK: (NUMBER,), WAIT_FOR: (COUNT,), CALL: (TEXT, WHOLE, _ALL, NUMBER)}
 _EVENT = Kind("an event", _event)
 _GRADIENT = Kind(
     "a gradient",
@@ -121,7 +125,9 @@ FACTS: Shape = {
     "sampler": _SAMPLER,
     "clock": {"began_s": NUMBER},
     "phases": {"*": _WINDOW},
-    "model": dict.fromkeys(("bytes", "tensor_parallel_bytes", "parameters", "embedding_parameters", "layers", "heads", "head_dim"), NUMBER),
+    "model": dict.fromkeys(
+        ("bytes", "tensor_parallel_bytes", "parameters", "embedding_parameters", "layers", "heads", "head_dim"), NUMBER
+    ),
     "flops": {"counted": NUMBER, "reason": TEXT},
     "arithmetic": {"overrides!!": {"*": ANYTHING}, "matmul!": TEXT, "cudnn_tf32!": FLAG},
     "unit_bytes": [NUMBER],

@@ -4,7 +4,7 @@ number is declared, a view where a table was, and a gigabyte where a name is."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -52,9 +52,12 @@ def check_tables(db: sqlite3.Connection, path: Path) -> None:
         raise UsageError(f"{path} has triggers, which no store has; {REMEDY}")
 
 
-def check_rows(db: sqlite3.Connection, path: Path, table: str, where: str = "TRUE") -> None:
-    """Raise UsageError where a row that is to be read holds something else than its columns say."""
-    conditions = _conditions(table)
+def check_rows(
+    db: sqlite3.Connection, path: Path, table: str, where: str = "TRUE", only: Sequence[str] | None = None
+) -> None:
+    """Raise UsageError where a row that is to be read holds something else than its columns say; `only` those, where
+    others are not read."""
+    conditions = {name: each for name, each in _conditions(table).items() if only is None or name in only}
     wrong = f"SELECT rowid FROM {table} WHERE ({where}) AND NOT ({' AND '.join(conditions.values())}) LIMIT 1"
     for (row,) in db.execute(wrong).fetchall():
         for column, condition in conditions.items():

@@ -13,7 +13,7 @@ from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.store import soundness
+from parabench.store import json_text, shapes, soundness
 from parabench.store.digest import digests
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
 from parabench.store.schema import (
@@ -161,11 +161,21 @@ class Store:
     def _sessions(self) -> Iterator[PlannedSession]:
         """All sessions, the newest first."""
         rows = self._db.execute("SELECT id, plan, argv, interleaved, label, suite FROM session ORDER BY id DESC")
-        for number, plan, argv, tied, label, suite in rows:
-            yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label, suite)
+        soundness.check_rows(self._db, self.path, "session")
+        for number, plan, argv, tied, label, suite in rows.fetchall():
+            place = f"of session {number} of {self.path}"
+            yield PlannedSession(
+                number,
+                json_text.read(plan, shapes.PLAN, f"plan {place}"),
+                json_text.read(argv, shapes.ARGV, f"argv {place}"),
+                json_text.read(tied, shapes.INTERLEAVED, f"interleaved {place}"),
+                label,
+                suite,
+            )
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
+        soundness.check_rows(self._db, self.path, "launch", f"session_id = {session_id}")
         rows = self._db.execute(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
         return {(case_id, block) for case_id, block in rows}
 

@@ -13,6 +13,7 @@ import pytest
 import fake_results as fake
 from fake_launch import FakeLauncher
 from guard import GUARD_S
+from nccl_logs import NCCL_2_18, NCCL_2_22, NCCL_2_27
 from parabench.analysis.session import session_data
 from parabench.analysis.step.nccl import choices
 from parabench.launch.launcher import launch
@@ -24,47 +25,6 @@ from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, TrainingRunner
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.store import Store
-
-# 2.18: numbers, no operation, Trees on one line, devices by bus id.
-NCCL_2_18 = """\
-NCCL version 2.18.5+cuda12.2
-h100:497888:497888 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
-h100:497888:497970 [0] NCCL INFO Using network Socket
-h100:497888:497970 [0] NCCL INFO Channel 00/02 :    0   1
-h100:497888:497970 [0] NCCL INFO Channel 01/02 :    0   1
-h100:497888:497970 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1
-h100:497888:497970 [0] NCCL INFO Channel 00 : 0[1e0] -> 1[1e0] [send] via NET/Socket/0
-h100:497888:497970 [0] NCCL INFO Channel 01 : 1[1e0] -> 0[1e0] [receive] via NET/Socket/0
-h100:497888:497970 [0] NCCL INFO 2 coll channels, 0 nvls channels, 2 p2p channels, 1 p2p channels per peer
-h100:497888:497888 [0] NCCL INFO 262144 Bytes -> Algo 0 proto 1 time 54.707825
-h100:497888:497888 [0] NCCL INFO 805306368 Bytes -> Algo 1 proto 2 time 3970.683594
-h100:497888:497888 [0] NCCL INFO 805306368 Bytes -> Algo 1 proto 2 time 3970.683594
-"""
-
-# 2.20 to 2.23: numbers, with the operation.
-NCCL_2_22 = """\
-node-0:309:309 [0] NCCL INFO NCCL version 2.22.3+cuda12.6
-node-0:309:309 [0] NCCL INFO NVLS multicast support is not available on dev 0
-node-0:309:309 [0] NCCL INFO AllGather: 37756928 Bytes -> Algo 1 proto 2 time 2860.208008
-node-0:309:309 [0] NCCL INFO AllGather: opCount 1606 sendbuff 0x93fd44a00 recvbuff 0x96d44e200 count 2359808 datatype 7
-"""
-
-# 2.27 and later: names, channels, sometimes what follows them.
-NCCL_2_27 = """\
-NCCL version 2.27.5+cuda12.9
-gpu-a3:47021:47095 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
-gpu-a3:47021:47095 [0] NCCL INFO Using network AWS Libfabric
-gpu-a3:47021:47095 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 24)
-gpu-a3:47021:47095 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7
-gpu-a3:47021:47095 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-gpu-a3:47021:47095 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
-gpu-a3:47021:47095 [0] NCCL INFO Channel 02/0 : 0[0] -> 8[0] [send] via NET/IB/0(0)/GDRDMA
-gpu-a3:47021:47095 [0] NCCL INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
-gpu-a3:47021:47021 [0] NCCL INFO AllReduce: 4 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}
-gpu-a3:47021:47021 [0] NCCL INFO AllReduce: 26214400 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..15} comm 0x55a7
-gpu-a3:47021:47021 [0] NCCL INFO ReduceScatter: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={4..7} cgaClusterSize 4
-"""  # noqa: E501
-
 
 def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [tuple(choice.values()) for choice in seen["choices"]]
