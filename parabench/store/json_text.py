@@ -64,9 +64,11 @@ def read(text: str | None, shape: Shape, place: str) -> Any:
 
     Raises UsageError.
     """
+    if text is None:
+        return {}
     try:
-        value = _DECODER.decode("{}" if text is None else text)
-        if text and ("\\ud" in text or "\\uD" in text):
+        value = _DECODER.decode(text)
+        if "\\ud" in text or "\\uD" in text:
             value = _without_halves(value)
         wrong = misfit(value, shape)
     except (ValueError, RecursionError) as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from parabench.store.columns import Columns
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import TABLES
-from parabench.store.soundness import check_rows
+from parabench.store.soundness import REMEDY, check_rows
 from parabench.store.store import open_to_read
 
 if TYPE_CHECKING:
@@ -176,7 +176,24 @@ def _selected(
 def _columns(path: Path, name: str, *conditions: str) -> Columns:
     with _selected(path, name, *conditions) as (db, query):
         found = db.execute(query)
-        return Columns.of([name for name, *_ in found.description], found)
+        rows = _bounded(found, path, name) if name in WHOLE_TABLES else found
+        return Columns.of([name for name, *_ in found.description], rows)
+
+
+# What is read as a whole, of all sessions; and how many characters of text each may hold: 100,000 launches have half of
+# that.
+WHOLE_TABLES = ("session", "launch", "finding")
+MOST_CHARACTERS = 512 << 20
+
+
+def _bounded(rows: Iterable[Sequence[Any]], path: Path, name: str) -> Iterator[Sequence[Any]]:
+    """The rows, as long as their texts fit into memory. Raises UsageError."""
+    left = MOST_CHARACTERS
+    for row in rows:
+        left -= sum(len(each) for each in row if isinstance(each, (str, bytes)))
+        if left < 0:
+            raise UsageError(f"{path} cannot be read: {name} holds more text than fits into memory; {REMEDY}")
+        yield row
 
 
 def _check_file(path: Path) -> None:

@@ -11,7 +11,7 @@ _REASONS = {"*": TEXT}
 _OBJECT: Shape = {"*": ANYTHING}
 
 ARGV: Shape = [TEXT]
-INTERLEAVED: Shape = {"run": TEXT, "side": TEXT, "setting": TEXT}
+INTERLEAVED: Shape = {"run!!": TEXT, "side!!": TEXT, "setting": TEXT}
 
 # What of a case its own checks do not look at: it may have more ranks than anybody has measured.
 CASE: Shape = {"world_size": COUNT, "nodes": COUNT, "global_batch": WHOLE, "seq_len": WHOLE}

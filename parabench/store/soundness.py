@@ -29,6 +29,8 @@ _BETWEEN: dict[str, tuple[int, int]] = {
 LARGEST = 1e18
 # A loss may have no end.
 _ENDLESS = ("value",)
+# Bytes of a value that is wrong.
+_SHOWN = 40
 REMEDY = "it is damaged, or no parabench wrote it; give another store"
 
 
@@ -61,9 +63,10 @@ def check_rows(
     wrong = f"SELECT rowid FROM {table} WHERE ({where}) AND NOT ({' AND '.join(conditions.values())}) LIMIT 1"
     for (row,) in db.execute(wrong).fetchall():
         for column, condition in conditions.items():
-            query = f"SELECT typeof({column}), substr(CAST({column} AS TEXT), 1, 40) FROM {table}"
+            # As bytes, for it may be no text.
+            query = f"SELECT typeof({column}), substr(CAST({column} AS BLOB), 1, {_SHOWN}) FROM {table}"
             for kind, value in db.execute(f"{query} WHERE rowid = ? AND NOT ({condition})", (row,)):
-                said = "null" if kind == "null" else f"{kind} {value!r}"
+                said = "null" if kind == "null" else f"{kind} {value.decode(errors='replace')!r}"
                 raise UsageError(f"{path} cannot be read: {column} of row {row} of {table} is {said}; {REMEDY}")
 
 

@@ -261,7 +261,18 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
     with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
         check_store(db, path)
-        yield db
+        with _words_of_sqlite(path):
+            yield db
+
+
+@contextlib.contextmanager
+def _words_of_sqlite(path: Path) -> Iterator[None]:
+    """Raise UsageError where what SQLite says of an error quotes bytes of the file that are no text: Python then raises
+    UnicodeDecodeError in the place of sqlite3.Error."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} cannot be read as a parabench store: a name in it is no text; {soundness.REMEDY}") from error
 
 
 def check_store(db: sqlite3.Connection, path: Path) -> None:
@@ -282,7 +293,8 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
             f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
             "use the version that wrote it, or another store"
         )
-    soundness.check_tables(db, path)
+    with _words_of_sqlite(path):
+        soundness.check_tables(db, path)
 
 
 def split(text: str) -> tuple[Path, str | None]:

@@ -35,6 +35,8 @@ COUNTS = ("traceback", "memory", "time", "exit_code", "output", "warning")
 # What a try may hold, and how long it may compute (of its own time, whatever else the machine does).
 MEMORY_BYTES = 1_000_000_000
 COMPUTING_S = 60.0
+# Tries that a process is given at once.
+BATCH = 25
 
 # (the folder of this process with what was made once, a folder of the try's own, the lot) -> what is wrong, by COUNTS.
 Try = Callable[[Path, Path, Random], Iterator[tuple[str, str]]]
@@ -111,12 +113,12 @@ def run(tries: int, seed: int, jobs: int = 2, only: str = "", say: Callable[[str
     """{family: its row}: `tries` of stores, and of the others their share."""
     rows = {name: Row() for name in FAMILIES if only in name}
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
-        todo = {}
+        batches = []
         for name in rows:
             count = max(1, round(tries * FAMILIES[name][1]))
-            for first in range(0, count, 25):
-                numbers = list(range(first, min(first + 25, count)))
-                todo[pool.submit(batch, name, seed, numbers)] = name
+            batches += [(name, list(range(first, min(first + BATCH, count)))) for first in range(0, count, BATCH)]
+        Random(seed).shuffle(batches)  # what is wrong with any family shows early
+        todo = {pool.submit(batch, name, seed, numbers): name for name, numbers in batches}
         for done in as_completed(todo):
             name = todo[done]
             for number, wrong in done.result():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -17,12 +19,16 @@ import numpy as np
 import prediction_helpers
 from command_line import parabench
 
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.protocol import Protocol
 from parabench.pytest_plugin.stored_base import StoredBase
 from parabench.serve.progress import standing
 from parabench.serve.rebuild import Renewal
 from parabench.serve.server import Live
+from parabench.session.resume import ab_sides, load_state, settings_of
+from parabench.session.resume import resume as resume_session
+from parabench.store.store import Store
 from tests.faults import outputs
 from tests.faults.mutations import OF_BYTES, OF_SCHEMA, OF_VALUES, mutate
 
@@ -100,8 +106,6 @@ def asked(*arguments: object, page: Path | None = None, allowed: tuple[int, ...]
     """A command, in this process; what is wrong with how it ended, what it said, and the page that it wrote."""
     done = parabench(*arguments)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
-        import traceback
-
         yield "traceback", "".join(traceback.format_exception(done.exception))
         return
     if done.exit_code not in allowed:
@@ -159,9 +163,25 @@ def predict(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
 
 def resume(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
     """What it would do; nothing is launched."""
-    store.rename(folder / "results.db")
-    command = lot.choice((["run"], ["run"], ["run", "quick"], ["collectives"], ["ab", "--a", "lr=0", "--b", "lr=1"]))
-    yield from asked(*command, "--resume", *(["--dry-run"] if command[0] != "ab" else ["--dry-run"]), "--out", folder)
+    command = lot.choice((["run"], ["run"], ["run", "quick"], ["collectives"], []))
+    if command:
+        store.rename(folder / "results.db")
+        # It may say what is to be done, and then what of it cannot be.
+        told = asked(*command, "--resume", "--dry-run", "--out", folder)
+        yield from (each for each in told if not each[1].startswith("refused, and said"))
+        return
+    try:
+        with Store.open_or_create(store) as opened:  # as a run that goes on, or an ab
+            last = opened.last_session()
+            if last is not None and last.interleaved:
+                sides = ab_sides(opened, last)
+                settings_of(sides)
+                for each in sides.values():
+                    load_state(opened, each, None, "the same")
+            else:
+                resume_session(opened, None)
+    except (UsageError, sqlite3.Error) as error:
+        yield from (("output", each) for each in outputs.of_terminal(format.error_line(error)))
 
 
 def serve(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
