@@ -66,7 +66,7 @@ def check_rows(
             # As bytes, for it may be no text.
             query = f"SELECT typeof({column}), substr(CAST({column} AS BLOB), 1, {_SHOWN}) FROM {table}"
             for kind, value in db.execute(f"{query} WHERE rowid = ? AND NOT ({condition})", (row,)):
-                said = "null" if kind == "null" else f"{kind} {value.decode(errors='replace')!r}"
+                said = "null" if kind == "null" else f"{kind} {(value or b'').decode(errors='replace')!r}"
                 raise UsageError(f"{path} cannot be read: {column} of row {row} of {table} is {said}; {REMEDY}")
 
 

@@ -197,3 +197,52 @@ def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
 def test_the_inspector_is_left_alone_where_it_is_off_or_writes_no_json(off: dict[str, str]) -> None:
     assert nccl.read_inspector(off) == {}
     assert nccl.read_inspector({"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_PROM_DUMP": "1"}) == {}
+
+
+def test_numbers_of_a_log_that_are_none_are_left_out() -> None:
+    digits = "9" * 5000
+    log = NCCL_2_27 + "".join(
+        f"h:1:1 [0] NCCL INFO {line}\n"
+        for line in (
+            f"AllReduce: {digits} Bytes -> Algo TREE proto LL",
+            f"AllReduce: 7 Bytes -> Algo {digits} proto LL",
+            f"Channel {digits}/24 : 0 1",
+            f"Trees [{digits}] 1/-1/-1->0->-1",
+            f"{digits} coll channels, {digits} p2p channels",
+            "AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={9..3}",
+        )
+    )
+    seen, sound = nccl.parse_log(log), nccl.parse_log(NCCL_2_27)
+    assert {name: seen[name] for name in ("rings", "trees", "channels")} == {
+        name: sound[name] for name in ("rings", "trees", "channels")
+    }
+    sizes = [(choice["bytes"], choice["channels"]) for choice in seen["choices"]]
+    assert sizes == [*((choice["bytes"], choice["channels"]) for choice in sound["choices"]), (7, None), (8, None)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
+        '{"header": [], "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
+        '{"header": {"n_ranks": [2]}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
+        '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": {"a": 1}}}',
+        '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 1e400}}',
+        '{"a":' * 100_000,
+        '{"a": ' + "1" * 5000 + "}",
+    ],
+)
+def test_what_is_no_call_of_the_inspector_is_left_out(odd: str) -> None:
+    call = '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8, %s}}'
+    sound, wordy = call % '"coll_exec_time_us": 61', call % '"coll_exec_time_us": "long"'
+    (told,) = nccl.inspector_ops(f"{sound}\n{wordy}\n{odd}")
+    assert (told["bytes"], told["ranks"], told["calls"]) == (8, 2, 2)
+    assert told["duration_s"] == pytest.approx(61e-6)
+
+
+def test_of_a_large_file_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "MOST_BYTES", len(NCCL_2_18))
+    log = tmp_path / f"nccl-{os.getpid()}.log"
+    log.write_text(NCCL_2_18 + NCCL_2_27)
+    seen = nccl.NcclProbe.left_behind(Protocol(explain=True), tmp_path)
+    assert seen["nccl"] == nccl.parse_log(NCCL_2_18)
