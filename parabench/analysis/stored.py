@@ -58,10 +58,11 @@ def check_launches(results: Results, session: int, plan: Mapping[str, Any]) -> N
         return
     kind, table = _kind_of(plan), results.launch_columns
     rows = records(table[table["session_id"] == session], ("id", "case_id", "case_json", "facts"))
+    told = shapes.FACTS_OF_COLLECTIVES if kind is CollectiveCase else shapes.FACTS
     known: dict[str, str] = {}
     for row in rows:
         place = f"of launch {row['id']} of {results.path}"
-        json_text.read(row["facts"], shapes.FACTS, f"facts {place}")
+        json_text.read(row["facts"], told, f"facts {place}")
         text = row["case_json"]
         if text not in known:
             known[text] = row["case_id"]

@@ -17,7 +17,7 @@ INTERLEAVED: Shape = {"run!!": TEXT, "side!!": TEXT, "setting": TEXT}
 CASE: Shape = {"world_size": COUNT, "nodes": COUNT, "global_batch": WHOLE, "seq_len": WHOLE}
 _PROTOCOL: Shape = {
     "launches": COUNT, "rounds": COUNT, "warmup": COUNT, "steps": COUNT, "deadline_s": NUMBER, "iterations": WHOLE,
-    "mode": TEXT, "graph": COUNT,
+    "mode": TEXT, "graph": FLAG,
 }  # fmt: skip
 PLAN: Shape = {
     "kind": TEXT,
@@ -64,7 +64,7 @@ _NODE: Shape = {
 }  # fmt: skip
 ENVIRONMENT: Shape = _NODE | {
     "nodes": [_NODE],
-    "cluster": {"nodes!!": COUNT, "ranks_per_node!!": COUNT},
+    "cluster": {"nodes!": COUNT, "ranks_per_node!": COUNT},
     "nccl_wheel": TEXT,
 }
 
@@ -150,3 +150,5 @@ FACTS: Shape = {
     "program": [{"events!!": [_EVENT]}],
     "gradients": [_GRADIENT],
 }  # fmt: skip
+# Their turns have no protocol of their own.
+FACTS_OF_COLLECTIVES: Shape = FACTS | {"turns": {"cases!!": [TEXT], "rounds!!": COUNT, "place!!": COUNT}}

@@ -156,8 +156,6 @@ def suite(made: Path, folder: Path, lot: Random) -> Wrong:
 def template(made: Path, folder: Path, lot: Random) -> Wrong:
     """One of a reader's own templates, styles or scripts."""
     kept = made / "templates"
-    if not kept.exists():
-        copy_to(kept)
     name = lot.choice(names())
     own = folder / "own" / name
     own.parent.mkdir(parents=True)
@@ -174,6 +172,13 @@ def template(made: Path, folder: Path, lot: Random) -> Wrong:
     elif done.exit_code:
         yield "exit_code", str(done.exit_code)
     shutil.rmtree(folder / "own")
+
+
+def make(made: Path) -> None:
+    """What tries start from."""
+    for name in stores.BASES:
+        stores.base(made, name)
+    copy_to(made / "templates")
 
 
 FAMILIES: dict[str, tuple[Callable[[Path, Path, Random], Wrong], float]] = {

@@ -9,7 +9,6 @@ A try is made again by its family, seed and number. The exit code is 1 where any
 from __future__ import annotations
 
 import argparse
-import resource
 import signal
 import sys
 import tempfile
@@ -29,7 +28,8 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests/fixtures")) if path not in sys.path]
 
-from tests.faults import files, stores  # noqa: E402  (they need the path)
+from parabench.files import shared_memory_folder  # noqa: E402  (it needs the path, as do the next)
+from tests.faults import files, stores  # noqa: E402
 
 COUNTS = ("traceback", "memory", "time", "exit_code", "output", "warning")
 # What a try may hold, and how long it may compute (of its own time, whatever else the machine does).
@@ -37,6 +37,8 @@ MEMORY_BYTES = 1_000_000_000
 COMPUTING_S = 60.0
 # Tries that a process is given at once.
 BATCH = 25
+# Batches after which a process is replaced, for what it holds is its own; and after which the table so far is told.
+TASKS, TOLD = 60, 40
 
 # (the folder of this process with what was made once, a folder of the try's own, the lot) -> what is wrong, by COUNTS.
 Try = Callable[[Path, Path, Random], Iterator[tuple[str, str]]]
@@ -49,7 +51,6 @@ class Row:
 
     tries: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    kinds: Counter[str] = field(default_factory=Counter)
 
 
 class TooLong(BaseException):
@@ -99,33 +100,39 @@ def tried(family: str, seed: int, number: int, made: Path) -> list[tuple[str, st
     return wrong
 
 
-_made: dict[str, Path] = {}
+def batch(family: str, seed: int, numbers: list[int], made: Path) -> list[tuple[int, list[tuple[str, str]]]]:
+    """Some tries, which start from what is `made` already."""
+    return [(number, tried(family, seed, number, made)) for number in numbers]
 
 
-def batch(family: str, seed: int, numbers: list[int]) -> list[tuple[int, list[tuple[str, str]]]]:
-    """Some tries, in a process that keeps what they all start from."""
-    if "folder" not in _made:
-        _made["folder"] = Path(tempfile.mkdtemp(prefix="reading-", dir="/dev/shm"))
-    return [(number, tried(family, seed, number, _made["folder"])) for number in numbers]
+def say(words: str) -> None:
+    print(words, flush=True)
 
 
-def run(tries: int, seed: int, jobs: int = 2, only: str = "", say: Callable[[str], None] = print) -> dict[str, Row]:
+def run(tries: int, seed: int, jobs: int = 2, only: str = "", tell: Callable[[str], None] = say) -> dict[str, Row]:
     """{family: its row}: `tries` of stores, and of the others their share."""
     rows = {name: Row() for name in FAMILIES if only in name}
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="reading-", dir=shared_memory_folder()) as folder,
+        ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=TASKS) as pool,
+    ):
+        made = Path(folder)
+        files.make(made)
         batches = []
         for name in rows:
             count = max(1, round(tries * FAMILIES[name][1]))
             batches += [(name, list(range(first, min(first + BATCH, count)))) for first in range(0, count, BATCH)]
         Random(seed).shuffle(batches)  # what is wrong with any family shows early
-        todo = {pool.submit(batch, name, seed, numbers): name for name, numbers in batches}
-        for done in as_completed(todo):
+        todo = {pool.submit(batch, name, seed, numbers, made): name for name, numbers in batches}
+        for at, done in enumerate(as_completed(todo), 1):
             name = todo[done]
             for number, wrong in done.result():
                 rows[name].tries += 1
                 rows[name].counts.update({kind for kind, _ in wrong})
                 for kind, words in wrong:
-                    say(f"--- {name} {number} {kind}\n{words.strip()[-3000:]}")
+                    tell(f"--- {name} {number} {kind}\n{words.strip()[-3000:]}")
+            if at % TOLD == 0:
+                tell(f"{at} of {len(todo)} batches\n{table(rows)}")
     return rows
 
 
@@ -147,6 +154,7 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.number is not None:
         with tempfile.TemporaryDirectory() as folder:
+            files.make(Path(folder))
             found = tried(asked.only, asked.seed, asked.number, Path(folder))
         print(*(f"{kind}: {words}" for kind, words in found), sep="\n")
         sys.exit(bool(found))

@@ -216,11 +216,11 @@ def baseline(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
 
 COMMANDS: dict[str, tuple[Command, ...]] = {
     "trainings": (report, best, best, compare, compare, compare, history, history, export, serve, serve, baseline, resume),
-    "collectives": (report, best, best, serve, resume),
+    "collectives": (report, best, best, best, serve, serve, resume),
     "turns": (report, best, best, compare, compare, history, history, serve, baseline, resume),
-    "planned": (resume, resume, resume, serve, best, report),
+    "planned": (resume, resume, resume, serve, serve, best, best, report),
     "foresight": (predict, predict, predict, serve, best),
-    "sides": (resume, compare, best, history, serve, serve, report),
+    "sides": (resume, resume, compare, compare, best, history, serve, serve, report),
 }
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
 import base64
 import errno
 import gzip
 import itertools
 import json
 import multiprocessing
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

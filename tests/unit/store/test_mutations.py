@@ -16,7 +16,9 @@ from tests.faults.naughty import CALL
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return tmp_path_factory.mktemp("made")
+    folder = tmp_path_factory.mktemp("made")
+    files.make(folder)
+    return folder
 
 
 @pytest.mark.parametrize("kind", MUTATIONS)
