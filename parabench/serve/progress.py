@@ -18,7 +18,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
 from parabench.store.record import FIRST_BLOCK
-from parabench.store.json_text import COUNT, NUMBER, TEXT, misfit, read
+from parabench.store.json_text import COUNT, NUMBER, TEXT, first_wrong, read
 from parabench.store.schema import DONE, NOT_WELL
 from parabench.store.shapes import CASE
 from parabench.store.soundness import REMEDY, check_rows
@@ -121,7 +121,7 @@ def _planned(db: sqlite3.Connection, path: Path, session: int) -> _Planned:
     number, label, began, finished, *of_plan, extra = db.execute(query, (session,)).fetchone()
     told = dict(zip(_OF_PLAN, of_plan, strict=True))
     place = f"plan of session {session} of {path}"
-    if (wrong := misfit(told, _SHAPE)) is not None:
+    if (wrong := first_wrong(told, _SHAPE)) is not None:
         raise UsageError(f"{place} cannot be read: {wrong[0]} is {wrong[1]}; {REMEDY}")
     again = read(extra if isinstance(extra, str) else "[]", [[TEXT]], place)
     return _Planned(number, label, began, finished, extra=again, **told)

@@ -70,7 +70,7 @@ def read(text: str | None, shape: Shape, place: str) -> Any:
         value = _DECODER.decode(text)
         if "\\ud" in text or "\\uD" in text:
             value = _without_halves(value)
-        wrong = misfit(value, shape)
+        wrong = first_wrong(value, shape)
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is no JSON: {error}"
         raise UsageError(f"{place} cannot be read: {why}; {REMEDY}") from error
@@ -80,12 +80,12 @@ def read(text: str | None, shape: Shape, place: str) -> Any:
     raise UsageError(f"{place} cannot be read: {name or 'it'} is {said}, not {_expected(expected)}; {REMEDY}")
 
 
-def misfit(value: Any, shape: Shape, name: str = "") -> tuple[str, str, Shape] | None:
+def first_wrong(value: Any, shape: Shape, name: str = "") -> tuple[str, str, Shape] | None:
     """(name, what is there, the shape) of the first value within that is not of its shape; None where all are."""
     if isinstance(shape, Kind):
         return None if shape.holds(value) else (name, _said(value), shape)
     if isinstance(shape, OrNull):
-        return None if value is None else misfit(value, shape.shape, name)
+        return None if value is None else first_wrong(value, shape.shape, name)
     if isinstance(shape, list):
         if not isinstance(value, list):
             return name, _said(value), shape
@@ -104,7 +104,7 @@ def misfit(value: Any, shape: Shape, name: str = "") -> tuple[str, str, Shape] |
             for key, each in value.items()
             if each is not None and (others is not None or key in by_name)
         )
-    return next((wrong for each, of, within in parts if (wrong := misfit(each, of, within))), None)
+    return next((wrong for each, of, within in parts if (wrong := first_wrong(each, of, within))), None)
 
 
 def _expected(shape: Shape) -> str:

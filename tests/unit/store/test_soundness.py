@@ -191,13 +191,13 @@ def test_what_json_holds_that_no_file_can_becomes_marks_and_nulls():
 def test_shapes():
     shape = {"a!!": [COUNT], "b!": TEXT, "c": {"*": NUMBER}, "d": FLAG}
     fits = {"a": [1, 2], "b": None, "c": {"x": 1, "y": 2.5, "z": None}, "d": True, "other": [{}]}
-    assert json_text.misfit(fits, shape) is None
+    assert json_text.first_wrong(fits, shape) is None
     for wrong, name in (
         ({}, "a"), ({"a": None, "b": ""}, "a"), ({"a": [1]}, "b"), ({"a": [True], "b": ""}, "a[0]"),
         ({"a": [-1], "b": ""}, "a[0]"), ({"a": [], "b": "", "c": {"x": "1"}}, "c.x"), ({"a": [], "b": 1}, "b"),
         ({"a": {}, "b": ""}, "a"), ({"a": [], "b": "", "c": []}, "c"), ({"a": [], "b": "", "d": 1}, "d"),
         ({"a": [], "b": "", "c": {"x": 10**30}}, "c.x"),
     ):  # fmt: skip
-        found = json_text.misfit(wrong, shape)
+        found = json_text.first_wrong(wrong, shape)
         assert found is not None
         assert found[0] == name, (wrong, found)
