@@ -306,7 +306,7 @@ def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
 def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
     """What the sides of an ab were, a and b. Not in all words: the store has no path but its last name, and `...` for a
     value that may be a secret."""
-    return [sides[name].interleaved["setting"] for name in sorted(sides)]
+    return [sides[name].interleaved.get("setting", "...") for name in sorted(sides)]
 
 
 def ab_command(store: Path, settings: Sequence[str], *options: str) -> str:

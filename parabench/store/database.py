@@ -17,6 +17,7 @@ from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
+from parabench.store import soundness
 from parabench.store.locks import holders
 from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 
@@ -99,6 +100,11 @@ class Database:
         """What a query finds."""
         with self._failing("read"):
             return self._db.execute(query, values).fetchall()
+
+    def check_rows(self, table: str, where: str = "TRUE", only: Sequence[str] | None = None) -> None:
+        """Raise UsageError where rows that are to be read hold something else than their columns say."""
+        with self._failing("read"):
+            soundness.check_rows(self._db, self.path, table, where, only)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -234,16 +240,27 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
     with contextlib.closing(_connect_to_read(path)) as db:
         check_store(db, path)
-        yield db
+        with _words_of_sqlite(path):
+            yield db
+
+
+@contextlib.contextmanager
+def _words_of_sqlite(path: Path) -> Iterator[None]:
+    """Raise UsageError where what SQLite says of an error quotes bytes of the file that are no text: Python then raises
+    UnicodeDecodeError in the place of sqlite3.Error."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        why = f"a name in it is no text; {soundness.REMEDY}"
+        raise UsageError(f"{path} cannot be read as a parabench store: {why}") from error
 
 
 def check_store(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError when the file is no store, or one of another schema."""
     try:
+        soundness.limit(db)
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        query = "SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')"
-        tables = db.execute(query).fetchone()[0]
     except sqlite3.OperationalError as error:
         # Not what it holds: another process has it locked, or the disk fails.
         raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
@@ -256,8 +273,8 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
             f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
             "use the version that wrote it, or another store"
         )
-    if tables < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
+    with _words_of_sqlite(path):
+        soundness.check_tables(db, path)
 
 
 def check_sound(db: sqlite3.Connection, path: Path) -> None:
