@@ -124,8 +124,12 @@ _KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 
 def create_statements() -> str:
     """An empty store's tables and indexes, as SQL."""
-    statements = (*map(create_table, TABLES), *(f"CREATE INDEX {index}" for index in _INDEXES))
-    return " ".join(f"{statement};" for statement in statements)
+    return " ".join(f"{statement};" for statement in (*map(create_table, TABLES), *create_indexes()))
+
+
+def create_indexes() -> tuple[str, ...]:
+    """Make the indexes, as SQL; SQLite keeps these texts."""
+    return tuple(f"CREATE INDEX {index}" for index in _INDEXES)
 
 
 @cache

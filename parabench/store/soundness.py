@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, get_args
 
 from parabench.errors import UsageError
-from parabench.store.schema import TABLES, create_table
+from parabench.store.schema import TABLES, create_indexes, create_table
 
 # No text or packed numbers of one value are longer than that. A plan of 10,000 cases has 7 MB.
 LONGEST_BYTES = 32 << 20
@@ -35,15 +35,14 @@ REMEDY = "it is damaged, or no parabench wrote it; give another store"
 
 
 def limit(db: sqlite3.Connection) -> None:
-    """Let no value be read that would fill the memory, and no function be called that a schema names."""
+    """Let no value be read that would fill the memory."""
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_BYTES)
-    db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA cell_size_check = ON")
 
 
 def check_tables(db: sqlite3.Connection, path: Path) -> None:
-    """Raise UsageError unless the tables are the schema's own, and nothing else would be read in their place, or run
-    when they are written to."""
+    """Raise UsageError unless tables and indexes are the schema's own: nothing else would be read in their place, or
+    run when they are read or written to. (PRAGMA trusted_schema would refuse our own index, which uses json_extract.)"""
     found = {name: (kind, sql) for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master")}
     if not found.keys() >= TABLES.keys():
         raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
@@ -52,6 +51,10 @@ def check_tables(db: sqlite3.Connection, path: Path) -> None:
             raise UsageError(f"{path} has another table {name} than parabench makes; {REMEDY}")
     if any(kind == "trigger" for kind, _ in found.values()):
         raise UsageError(f"{path} has triggers, which no store has; {REMEDY}")
+    own = set(create_indexes())
+    for name, (kind, sql) in found.items():
+        if kind == "index" and sql not in own:
+            raise UsageError(f"{path} has an index {name} that parabench does not make; {REMEDY}")
 
 
 def check_rows(

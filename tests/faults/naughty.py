@@ -15,7 +15,7 @@ BY_KIND: dict[str, tuple[str, ...]] = {
         f"<math><mtext><style><img title='</style><img src=x onerror={CALL}>'>",
     ),
     "attributes": (
-        f"\" onmouseover={CALL} x=\"",
+        f'" onmouseover={CALL} x="',
         f"' onfocus={CALL} autofocus tabindex=1 x='",
         f"javascript:{CALL}",
         f"data:text/html;base64,PHNjcmlwdD5oYWNrZWQoKTwvc2NyaXB0Pg==",
@@ -52,7 +52,15 @@ BY_KIND: dict[str, tuple[str, ...]] = {
         "\r=1+1",
         "＝1+1",
     ),
-    "markup": ("<!--", "-->", "]]>", "<![CDATA[x", "<!DOCTYPE a [<!ENTITY b 'c'>]>&b;", "&lt;&amp;&#0;", "\ufffe\uffff"),
+    "markup": (
+        "<!--",
+        "-->",
+        "]]>",
+        "<![CDATA[x",
+        "<!DOCTYPE a [<!ENTITY b 'c'>]>&b;",
+        "&lt;&amp;&#0;",
+        "\ufffe\uffff",
+    ),
     "markdown": (
         "@octocat",
         "#1 octo/repo#2 GH-3",
