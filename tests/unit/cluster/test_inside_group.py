@@ -316,7 +316,7 @@ def begun(tmp_path) -> Iterator[Callable[..., Store]]:
 def test_launches_of_a_group_and_fresh_ones_are_not_pooled(begun):
     with pytest.raises(UsageError, match="not to be pooled with them; resume it with 'parabench run --resume --out"):
         resume(begun("run"), PLAN, attached=True)
-    again = "resume it in such a group with 'parabench worker mine.py --set seq_len=8 --resume'"
+    again = "resume it in such a group with 'parabench worker mine.py --set seq_len=8 --resume --out /"
     for plan in (PLAN, None):
         with pytest.raises(UsageError, match=again):
             resume(begun("worker"), plan)
