@@ -289,8 +289,10 @@ class SessionData:
 
     @cached_property
     def launched(self) -> dict[str, pd.DataFrame]:
-        """All launches of each case, the reference launch apart."""
-        return {str(case): group for case, group in self._own.groupby("case_id")}
+        """How all launches of each case ended (`status`, `error`), the reference launch apart."""
+        own = self._own
+        # Of ten thousand cases a copy of every column of each is much memory.
+        return {str(case): group for case, group in own[["status", "error"]].groupby(own["case_id"])}
 
     @property
     def _own(self) -> pd.DataFrame:
