@@ -46,7 +46,7 @@ def ratios(store: Path, pairs: int = PAIRS) -> dict[str, Cost]:
             "report": ["parabench", "report", str(store), "-o", str(page)],
             "best": ["parabench", "best", str(store)],
         }
-        seen = [(cost(torchrun), {name: cost(words) for name, words in answers.items()}) for _ in range(1 + pairs)]
+        seen = [(_cost(torchrun), {name: _cost(words) for name, words in answers.items()}) for _ in range(1 + pairs)]
     return {name: _median([(own[name], bare) for bare, own in seen[1:]]) for name in answers}
 
 
@@ -58,8 +58,7 @@ def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
         return ratios(store, pairs)
 
 
-def cost(words: Sequence[str], answers: Sequence[int] = (0,)) -> Cost:
-    """What `python -m` of these words costs. Ends where its exit code is none of `answers`."""
+def _cost(words: Sequence[str]) -> Cost:
     began = time.perf_counter()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     process = subprocess.Popen(
@@ -67,7 +66,7 @@ def cost(words: Sequence[str], answers: Sequence[int] = (0,)) -> Cost:
     )
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in answers:
+    if process.returncode:
         raise SystemExit(f"{' '.join(words)} ended with {process.returncode}")
     return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime)
 

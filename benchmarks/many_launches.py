@@ -9,9 +9,10 @@ suite, `two.db` two of them, `one.db` one.
 `append`: 1,000 launches are appended to a copy of `large.db` and to an empty store in turns, each to the one and then
 to the other; told are the ratio of all the time they took, and that of the medians with its 95 % bootstrap interval.
 
-Answers: commands are run as a user does, on each of the stores in turns, PAIRS times after one that nobody counts; told
-are medians of the ratio of processor time, and of the time on the wall, of `large.db` by the small store. What a
-command is about is a session from the middle of `large.db`, and the one of its suite before it.
+Answers: commands are run on each of the stores in turns, PAIRS times after one that nobody counts, which also imports
+what they need: what is left is what they do with the store. Told are medians of the ratio of processor time of
+`large.db` by the small store, with its 95 % bootstrap interval, and the seconds of processor time. What a command is
+about is a session from the middle of `large.db`, and the one of its suite before it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from click.testing import CliRunner
 
-from benchmarks.answer_cost import Cost, cost
 from benchmarks.big_store import Maker, begin, sweep
 from benchmarks.ratios import median_ratio
+from parabench.cli import main as parabench
 from parabench.plan.case import Case
 from parabench.store.record import Launch
 from parabench.store.store import Store
@@ -126,36 +128,35 @@ def appends(large: Path, shape: Shape) -> str:
     )
 
 
-def answers(folder: Path, shape: Shape, pairs: int) -> list[str]:
+def answers(folder: Path, shape: Shape, pairs: int) -> Iterator[str]:
     """What commands take of the large store by what they take of the small ones."""
     asked, before = f"s{shape.asked}", f"s{shape.asked - shape.suites}"
     suite = f"suite{shape.asked % shape.suites}"
     with tempfile.TemporaryDirectory() as pages:
         page = str(Path(pages) / "page.html")
         # By question: what is asked of a store, and the small stores that hold all that it is about.
-        questions = {
+        questions: dict[str, tuple[Callable[[str], list[str]], tuple[str, ...]]] = {
             "best": (lambda store: ["best", f"{store}@{asked}"], ("one.db", "suite.db")),
             "compare": (lambda store: ["compare", f"{store}@{before}", f"{store}@{asked}"], ("two.db", "suite.db")),
             "report": (lambda store: ["report", f"{store}@{asked}", "-o", page], ("one.db", "suite.db")),
             "history": (lambda store: ["history", store, "--suite", suite], ("suite.db",)),
         }
-        said = []
         for name, (words, small) in questions.items():
             stores = ("large.db", *small)
-            rounds = [
-                {store: cost(["parabench", *words(str(folder / store))], answers=(0, 1, 3)) for store in stores}
-                for _ in range(1 + pairs)
-            ][1:]
-            said += [_line(name, store, rounds) for store in small]
-        return said
+            rounds = [{store: cpu_s(words(str(folder / store))) for store in stores} for _ in range(1 + pairs)][1:]
+            for other in small:
+                ratio, low, high = median_ratio(np.log([one["large.db"] / one[other] for one in rounds]))
+                seconds = statistics.median(one["large.db"] for one in rounds)
+                yield f"{name:<8} {ratio:.2f} ({low:.2f} to {high:.2f}) times {other:<8} {seconds:.2f} s of a processor"
 
 
-def _line(name: str, small: str, rounds: Sequence[Mapping[str, Cost]]) -> str:
-    cpu, wall = (
-        statistics.median(one["large.db"][at] / one[small][at] for one in rounds) for at in (1, 0)
-    )  # fmt: skip
-    seconds = statistics.median(one["large.db"].wall for one in rounds)
-    return f"{name:<8} {cpu:.2f} times {small:<8} in processor time, {wall:.2f} on the wall ({seconds:.2f} s)"
+def cpu_s(words: list[str]) -> float:
+    """Seconds of a processor that a command takes in this process."""
+    began = time.process_time()
+    done = CliRunner().invoke(parabench, words, catch_exceptions=False)
+    if done.exit_code not in (0, 1, 3):
+        raise SystemExit(f"{' '.join(words)} ended with {done.exit_code}: {done.output}")
+    return time.process_time() - began
 
 
 def main() -> None:
@@ -169,7 +170,8 @@ def main() -> None:
     write(given.folder, shape)
     print(f"{shape.sessions * shape.cases * shape.launches:,} launches of {shape.sessions:,} sessions", flush=True)
     print(appends(given.folder / "large.db", shape), flush=True)
-    print("\n".join(answers(given.folder, shape, given.pairs)))
+    for line in answers(given.folder, shape, given.pairs):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

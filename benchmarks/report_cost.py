@@ -1,12 +1,13 @@
 """What a report costs to write, to send and to read.
 
-    python -m benchmarks.report_cost STORE [--report FILE] [--browser PATH]
+    python -m benchmarks.report_cost STORE... [--report FILE] [--browser PATH]
 
-Runs `parabench report STORE` as a user does, and tells how long it took, the most memory that it held, and the size of
-the file. Then opens the page in Chromium, visits each tab, sets and clears each filter in each, sorts both tables and
-opens a case, and tells the longest task of the page's thread in each (the browser's own `longtask` entries, which begin
-at 50 ms; https://w3c.github.io/longtasks/). Ends with 1 when the page said anything on the console. A store of 10,000
-cases is made by `python -m benchmarks.big_store`.
+Runs `parabench report STORE...` as a user does (of several stores it is one page that compares them), and tells how
+long it took, the most memory that it held, and the size of the file. Then opens the page in Chromium, visits each tab,
+sets and clears each filter in each, sorts both tables and opens a case, and tells the longest task of the page's thread
+in each (the browser's own `longtask` entries, which begin at 50 ms; https://w3c.github.io/longtasks/).
+Ends with 1 when the page said anything on the console. A store of 10,000 cases is made by `python -m
+benchmarks.big_store`.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ DRAWN = "html[data-drawn=yes]"
 PATIENCE_MS = 120_000
 
 
-def write(store: str, report: Path) -> None:
+def write(stores: list[str], report: Path) -> None:
     """Write the report in a process of its own, and tell what that took."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "parabench", "report", store, "-o", str(report)], check=True)
+    subprocess.run([sys.executable, "-m", "parabench", "report", *stores, "-o", str(report)], check=True)
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     print(f"written in {seconds:.1f} s, peak memory {peak / MIB:,.0f} MiB, file {report.stat().st_size / 1e6:.1f} MB")
@@ -104,7 +105,7 @@ def longest(page: Page, use: str) -> None:
 def main() -> None:
     """Measure one report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store")
+    parser.add_argument("stores", nargs="+", metavar="STORE")
     parser.add_argument("--report", type=Path, help="Keep the page there.")
     parser.add_argument("--browser", default=shutil.which("chromium"), help="Chromium's program.")
     given = parser.parse_args()
@@ -112,7 +113,7 @@ def main() -> None:
         sys.exit("no chromium is installed; give --browser the path of one")
     with tempfile.TemporaryDirectory() as folder:
         report = given.report or Path(folder) / "report.html"
-        write(given.store, report)
+        write(given.stores, report)
         said = read(report, given.browser)
     if said:
         sys.exit("the page said:\n" + "\n".join(dict.fromkeys(said)))

@@ -69,7 +69,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            print_error(f"parabench: {format.one_line(error)}")
+            print_error(f"parabench: {format.error_line(error)}")
             ctx.exit(USAGE)
         except KeyboardInterrupt:
             # Before or after what a command does itself when it is asked to stop.
@@ -78,10 +78,10 @@ class Commands(click.Group):
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EIO):
                 raise  # a closed pipe is click's to end; anything else is a fault
-            print_error(f"parabench: what is said cannot be written: {format.one_line(error)}")
+            print_error(f"parabench: what is said cannot be written: {format.error_line(error)}")
             ctx.exit(USAGE)
         except sqlite3.Error as error:
-            why = format.one_line(error)
+            why = format.error_line(error)
             print_error(f"parabench: the store cannot be used: {why}; give the results.db of a run")
             ctx.exit(USAGE)
 

@@ -170,7 +170,7 @@ def check_own_folder() -> None:
     from multiprocessing import get_context
 
     try:
-        get_context().Lock()
+        get_context("fork").Lock()  # of others a process of its own keeps account
     except OSError as error:
         raise UsageError(
             f"{SHARED_MEMORY} cannot be used: {error.strerror}; the locks that processes share lie there: let it be "

@@ -48,11 +48,18 @@ def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
     raise UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(table)}, or package.module:name")
 
 
+def working_directory() -> str:
+    """Where this process stands. Raises UsageError where that was removed: not even torch can be loaded there."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError("the working directory was removed; change to one that is there") from error
+
+
 def import_from_here() -> None:
     """Let package.module:name also stand for a module in the working directory; last in line, so that no file there
-    takes the place of a library's."""
-    with contextlib.suppress(FileNotFoundError):
-        sys.path.append(os.getcwd())
+    takes the place of a library's. Raises UsageError."""
+    sys.path.append(working_directory())
 
 
 def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:

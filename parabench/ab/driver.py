@@ -234,7 +234,7 @@ class Turns:
         command = self._command(store, settings_of(before))
         for side in sides:
             name, here = side.variant.name, side.variant.recorded()
-            there = before[name].interleaved["setting"]
+            there = before[name].interleaved.get("setting")
             if there != here:
                 raise UsageError(
                     f"side {name} was {there!r} and is now {here!r}; resume with the same sides, as in {command!r}, "

@@ -6,7 +6,6 @@ activations and communication buffers are not.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
+from parabench.store import json_text
 from parabench.store.columns import Columns, Rows, records
 from parabench.store.metrics import STATE_PARTS
 from parabench.store.record import Phase
@@ -182,7 +182,7 @@ def _between(states: list[State]) -> str:
 
 def shape_of(launch: Any) -> Shape | None:
     """The sizes that a launch told, with its case's ranks; None when it told none."""
-    facts = json.loads(launch["facts"]) if isinstance(launch["facts"], str) else {}
+    facts = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
     model = facts.get("model") or {}
     if "bytes" not in model:
         return None

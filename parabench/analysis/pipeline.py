@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis.tables import valid_launches
+from parabench.store import json_text
 
 BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")
@@ -48,7 +48,7 @@ def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
 
 def _of(facts: Any) -> dict[str, Any] | None:
     """What a launch's facts, JSON text or nothing, say of its pipeline."""
-    read = json.loads(facts) if isinstance(facts, str) else {}
+    read = json_text.parsed(facts) if isinstance(facts, str) else {}
     pipeline = read.get("pipeline")
     return pipeline if isinstance(pipeline, dict) else None
 

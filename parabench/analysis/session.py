@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from parabench.analysis.stored import argv_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
+from parabench.store import json_text
 from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
@@ -147,29 +148,32 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 
 def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
-    """The sessions with these ids, in their order; they are read at once."""
+    """The sessions with these ids, in their order; they are read at once. Raises UsageError for what none records."""
     if not ids:
         return []
     own = results.of(ids)
-    loaded = _loaded_nccl(own)
     rows = {row["id"]: row for row in records(own.session_columns, ("id", *SessionRow._fields))}
-    return [_session(rows[at], loaded.get(at)) for at in ids]
+    plans = {at: plan_of(own, rows[at]) for at in ids}
+    for at, plan in plans.items():
+        check_launches(own, at, plan)
+    loaded = _loaded_nccl(own)
+    return [_session(own, rows[at], plans[at], loaded.get(at)) for at in ids]
 
 
-def _session(row: Mapping[str, Any], nccl: str | None) -> Session:
+def _session(results: Results, row: Mapping[str, Any], plan: dict[str, Any], nccl: str | None) -> Session:
     return Session(
         id=row["id"],
         label=row["label"],
         suite=row["suite"],
         question=row["question"],
-        argv=[str(word) for word in json.loads(row["argv"])],
+        argv=argv_of(results, row),
         seed=row["seed"],
         started_utc=row["started_utc"],
         finished_utc=row["finished_utc"],
         version=row["parabench_version"],
-        environment=_with_loaded(json.loads(row["environment"]) or {}, nccl),
-        plan=json.loads(row["plan"]) or {},
-        interleaved=json.loads(row["interleaved"] or "{}"),
+        environment=_with_loaded(environment_of(results, row), nccl),
+        plan=plan,
+        interleaved=interleaved_of(results, row),
     )
 
 
@@ -182,7 +186,7 @@ def _loaded_nccl(results: Results) -> dict[int, str | None]:
     """By session, the version of NCCL that its ranks had loaded, the last that any told; without those of none."""
     rows = results.columns("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
     last = dict(zip(rows["session_id"].tolist(), rows["facts"].tolist(), strict=True))
-    return {session: json.loads(facts).get("nccl_version") for session, facts in last.items()}
+    return {session: json_text.parsed(facts).get("nccl_version") for session, facts in last.items()}
 
 
 def _with_loaded(environment: dict[str, Any], nccl: str | None) -> dict[str, Any]:
@@ -296,7 +300,7 @@ class SessionData:
     def facts(self) -> dict[int, dict[str, Any]]:
         """What ranks told of each launch, by its id."""
         pairs = zip(self.launches["launch_id"], self.launches["facts"], strict=True)
-        return {int(at): json.loads(text) if isinstance(text, str) else {} for at, text in pairs}
+        return {int(at): json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""

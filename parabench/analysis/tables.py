@@ -6,7 +6,6 @@ compared.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
+from parabench.analysis.stored import case_of, environment_of, interleaved_of
 from parabench.analysis.turns import (
     isolated,
     pair_launches,
@@ -102,9 +102,9 @@ def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
     if not session.interleaved:
         return {}
     return {
-        row["id"]: bool(json.loads(row["environment"]).get("gpus"))
+        row["id"]: bool(environment_of(results, row).get("gpus"))
         for row in records(results.whole_store.session_columns, ("id", "environment", "interleaved"))
-        if json.loads(row["interleaved"] or "{}").get("run") == session.interleaved["run"]
+        if interleaved_of(results, row).get("run") == session.interleaved["run"]
     }
 
 
@@ -141,7 +141,7 @@ def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array
     # One by one in Python: numpy would make arrays of pairs.
     of: dict[tuple[str, bool], int] = {}
     codes = [of.setdefault(pair, len(of)) for pair in zip(stored, gpus, strict=True)]
-    cases = [Case.from_dict(json.loads(text)) for text, _ in of]
+    cases = [case_of(text) for text, _ in of]
     ids = [case.id for case in cases]
     labels = unique_labels(dict(zip(ids, cases, strict=True)))
     rows = []
@@ -350,7 +350,8 @@ def _parts(by_rank: Columns, ids: Array) -> dict[str, Array]:
     slowest = np.full(len(ids), -1)
     slowest[there] = rank[own][first]
     found = {name: np.full(len(ids), np.nan) for name in STEP_PARTS}
-    of_slowest = (place >= 0) & (rank == slowest[place])
+    of_slowest = place >= 0
+    of_slowest[of_slowest] = rank[of_slowest] == slowest[place[of_slowest]]
     for name, values in found.items():
         rows = of_slowest & (metric == name)
         values[place[rows]] = value[rows]

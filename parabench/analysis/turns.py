@@ -7,13 +7,13 @@ one.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parabench.plan.turns import ISOLATED, TurnsProtocol
+from parabench.store import json_text
 from parabench.store.columns import Array, Rows
 from parabench.store.record import Status
 
@@ -32,7 +32,7 @@ TRIMMED = 0.1
 def turns_told(facts: Array) -> Array:
     """What the facts tell of each launch's turns; None of one that had its processes to itself."""
     found = np.empty(len(facts), dtype=object)
-    found[:] = [json.loads(text)["turns"] if IN_TURNS in (text or "") else None for text in facts.tolist()]
+    found[:] = [json_text.parsed(text)["turns"] if IN_TURNS in (text or "") else None for text in facts.tolist()]
     return found
 
 
@@ -96,7 +96,7 @@ def paired_numbers(
     found = np.array(seconds, dtype=float)
     for first in np.unique(shared_launch[in_turns]).tolist():
         group = np.flatnonzero(in_turns & (shared_launch == first))
-        protocol = TurnsProtocol(**told[group[0]]["protocol"])
+        protocol = TurnsProtocol.from_dict(told[group[0]]["protocol"])
         own = {at: values[begin[at] : end[at]] for at in group.tolist()}
         timed = {at: sum(protocol.lengths) * protocol.timed_of(told[at]["place"]) for at in own}
         whole = [at for at, each in own.items() if each.size == timed[at] and np.isfinite(each).all()]
@@ -174,7 +174,7 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     steps, settling = (_by_launch(each) for each in (seen.results.steps_columns, seen.results.settling_columns))
     found = []
     for key, places in groups.items():
-        protocol = TurnsProtocol(**told[key]["protocol"])
+        protocol = TurnsProtocol.from_dict(told[key]["protocol"])
         rows = []
         for place, at in sorted(places.items()):
             ends = np.cumsum([length * protocol.timed_of(place) for length in protocol.lengths])

@@ -22,6 +22,7 @@ from parabench.commands.options import (
 )
 from parabench.commands.output import STANDARD_OUTPUT, console, file_option, files_in, give, renders_of
 from parabench.plan.protocol import MOST_ROUNDS
+from parabench.registry import working_directory
 
 if TYPE_CHECKING:
     from parabench.ab.referee import Series
@@ -55,6 +56,7 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.session.request import TrainingRequest
 
+    working_directory()
     files, axes = files_in(options), axes_in(options)
 
     def keep(outcome: Comparison) -> None:

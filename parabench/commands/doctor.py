@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench import __version__
+from parabench.registry import working_directory
 from parabench.store.record import Finding
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ LOOK_S = 0.5
 @click.command
 def doctor() -> None:
     """Show devices, versions and backends, and warn of what would disturb measurements."""
+    working_directory()
     raise SystemExit(examine(click.echo))
 
 

@@ -7,6 +7,7 @@ number of dimensions, each dimension as four bytes, the highest first, then the 
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import zlib
@@ -23,6 +24,8 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 SIDE, CLASSES = 28, 10
 
 _UNSIGNED_BYTES = 8
+# The largest set of such images, EMNIST's by class, has 550 million bytes.
+MOST_BYTES = 600_000_000
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -59,23 +62,35 @@ def _count(folder: str, *states: tuple[str, int, int]) -> int:
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
     """The array of unsigned bytes in an IDX file. Raises UsageError for anything else."""
+    magic, length = bytes([0, 0, _UNSIGNED_BYTES, dimensions]), 4 + 4 * dimensions
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(length)
+            if head[:4] != magic:
+                raise UsageError(
+                    f"data file {str(path)!r} begins with {head[:4].hex() or 'nothing'}, MNIST's with {magic.hex()}; "
+                    "give the IDX file of that name"
+                )
+            shape = [int.from_bytes(head[at : at + 4], "big") for at in range(4, length, 4)]
+            size = math.prod(shape)
+            # No more than the head says, however much a small file unpacks to.
+            elements = _read(file, min(size, MOST_BYTES) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"data file {str(path)!r} cannot be read: {error}; fetch it again") from error
-    magic = bytes([0, 0, _UNSIGNED_BYTES, dimensions])
-    if raw[:4] != magic:
-        raise UsageError(
-            f"data file {str(path)!r} begins with {raw[:4].hex() or 'nothing'}, MNIST's with {magic.hex()}; "
-            "give the IDX file of that name"
-        )
-    head = 4 + 4 * dimensions
-    shape = [int.from_bytes(raw[at : at + 4], "big") for at in range(4, head, 4)]
-    if len(raw) != head + math.prod(shape):
-        raise UsageError(
-            f"data file {str(path)!r} has {len(raw)} bytes, and by its head {head + math.prod(shape)}; fetch it again"
-        )
-    return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
+    if len(head) + len(elements) != length + size:
+        there = f"{len(head) + len(elements)} bytes{' or more' * (len(elements) > min(size, MOST_BYTES))}"
+        raise UsageError(f"data file {str(path)!r} has {there}, and by its head {length + size}; fetch it again")
+    if size > MOST_BYTES:
+        raise UsageError(f"data file {str(path)!r} holds {size} bytes, and {MOST_BYTES} are read at most; give a part")
+    return np.frombuffer(elements, np.uint8).reshape(shape)
+
+
+def _read(file: io.BufferedIOBase, most: int) -> bytearray:
+    """What is left of a file, up to `most` bytes."""
+    found = bytearray()
+    while len(found) < most and (part := file.read(min(most - len(found), 1 << 20))):
+        found += part
+    return found
 
 
 def _find(folder: str, name: str) -> Path:

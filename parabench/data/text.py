@@ -28,6 +28,8 @@ SPLIT = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 END_OF_TEXT = "<|endoftext|>"
 
 TOKEN_BYTES = 4
+# The largest vocabulary there is, o200k_base, has 3.6 million bytes.
+MOST_VOCABULARY_BYTES = 64 << 20
 
 
 def path_of(data: str) -> Path:
@@ -135,6 +137,8 @@ def _ranks(path: str, size: int, changed: int) -> dict[bytes, int]:
 
     tiktoken's own reader keeps a copy by the file's name alone, and would not see that the file has changed.
     """
+    if size > MOST_VOCABULARY_BYTES:
+        raise UsageError(f"vocabulary file {path!r} has {size} bytes, and none of tiktoken's has a tenth of that")
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         if not line:

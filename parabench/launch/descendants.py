@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import os
 import signal
+import warnings
 from collections.abc import Collection
 
 import psutil
@@ -22,14 +23,15 @@ def left(others: Collection[int] = ()) -> list[psutil.Process]:
     return [child for child in psutil.Process().children(recursive=True) if child.pid not in others]
 
 
-def end(others: Collection[int] = ()) -> None:
-    """End all that is left, and what it starts meanwhile."""
+def end(others: Collection[int] = (), gone_s: float = GONE_S) -> None:
+    """End all that is left, and what it starts meanwhile; what was killed is waited for so long."""
     ended: set[int] = set()
     while found := [each for each in left(others) if each.pid not in ended]:
         for each in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
-        psutil.wait_procs(found, timeout=GONE_S)
+        if gone_s:
+            psutil.wait_procs(found, timeout=gone_s)
         ended |= {each.pid for each in found}
 
 
@@ -37,5 +39,7 @@ def end_with_this_process() -> None:
     """From now on what descendants of this process leave behind becomes its child, and when it ends all are ended. What
     it forks does not do so in its turn."""
     adopt_orphans()
+    # The fork server has not forked them itself, and says so as they end.
+    warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
     me = os.getpid()
-    atexit.register(lambda: end() if os.getpid() == me else None)
+    atexit.register(lambda: end(gone_s=0.0) if os.getpid() == me else None)

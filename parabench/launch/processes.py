@@ -34,6 +34,7 @@ PRELOAD = "parabench.launch.preload"
 
 # What the fork server says, in the driver's own folder: as it ends, why.
 SERVER_LOG = "fork-server.log"
+TRACEBACK = "Traceback (most recent call last)"
 
 # Where the environment may have what nodes sign with (`cluster.secret` reads it).
 SECRET = "PARABENCH_SECRET"
@@ -132,10 +133,11 @@ def _starting() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:
-        said = (own_folder() / SERVER_LOG).read_text(errors="replace").splitlines()
-        if not said:
+        said = (own_folder() / SERVER_LOG).read_text(errors="replace")
+        if TRACEBACK not in said:
             raise ServerKilled("the fork server, which starts the ranks, was killed") from error
-        raise OSError(f"the fork server, which starts the ranks, has ended: {said[-1]}") from error
+        why = said.splitlines()[-1]
+        raise OSError(f"the fork server, which starts the ranks, has ended: {why}") from error
     except RuntimeError as error:
         if str(error) != "can't start new thread":
             raise

@@ -195,7 +195,12 @@ class Checked:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The reverse of `to_dict`; fields that a newer version added are ignored."""
-        return cls(**{name: values[name] for name in cls._declared() if name in values})
+        try:
+            return cls(**{name: values[name] for name in cls._declared() if name in values})
+        except TypeError as error:  # no value of its own can be: each is checked
+            needed = (name for name, each in cls._declared().items() if each.default is dataclasses.MISSING)
+            missing = ", ".join(name for name in needed if name not in values)
+            raise UsageError(f"{cls.__name__} lacks {missing or error}") from error
 
     @classmethod
     def _declared(cls) -> Mapping[str, Declared]:

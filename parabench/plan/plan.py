@@ -160,6 +160,9 @@ class Plan(Generic[C, P]):
         entry = WORKLOADS.get(kind)
         if entry is None or not entry.planned:
             raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
+        missing = [name for name in ("cases", "skipped", "protocol", "seed") if values.get(name) is None]
+        if missing:
+            raise UsageError(f"the plan of the session has no {', '.join(missing)}; start a new one without --resume")
         case, protocol = entry.case_type, entry.protocol_type
         told = [(case, each) for each in values["cases"]] + [(protocol, values["protocol"])]
         new = dict.fromkeys(name for of, fields in told for name in unknown_fields(of, fields))

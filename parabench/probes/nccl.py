@@ -20,10 +20,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 
 from parabench.plan.protocol import Protocol
 from parabench.probes import Probe
+
+# Of a file that NCCL or its plugin writes, as much is read: the Inspector's has some hundred bytes a call.
+MOST_BYTES = 64 << 20
+# What no size and no number of ranks comes to.
+MOST = 1 << 53
 
 # NCCL's numbers of algorithms and protocols, which it logged instead of names before 2.24 (src/include/nccl_common.h).
 ALGORITHMS = ("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat")
@@ -41,14 +46,15 @@ _TOLD = {
     "plugin": re.compile(r"NCCL INFO NET/Plugin ?: ?(Loaded net plugin .+|No plugin found.*|Could not find.*)"),
 }
 _NVLS = re.compile(r"NCCL INFO NVLS multicast support is (not )?available")
-_RING = re.compile(r"NCCL INFO Channel (\d+)/(\d+) ?: +((?:\d+ *)+)$")
+_RING = re.compile(r"NCCL INFO Channel (\d{1,9})/(\d+) ?: +((?:\d+ *)+)$")
 _TREES = re.compile(r"NCCL INFO Trees (\[.+)")
-_TREE = re.compile(r"\[(\d+)\] ([-\d]\S*)")
-_CHANNELS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels(?! per peer)")
+_TREE = re.compile(r"\[(\d{1,9})\] ([-\d]\S*)")
+_CHANNELS = re.compile(r"\b(\d{1,9}) (coll|collnet|nvls|p2p) channels(?! per peer)")
 _TRANSPORT = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? ?: \d+\[\S+\] -> \d+\[\S+\](?: \[\w+\])? via (\S.*)")
 # 2.24 and later name them, with the channels; before, they are numbers, before 2.20 without the operation.
 _CHOICE = re.compile(
-    r"NCCL INFO (?:(\w+): )?(\d+) Bytes -> Algo (\w+) proto (\w+)(?: channel\{Lo\.\.Hi\}=\{(\d+)\.\.(\d+)\})?"
+    r"NCCL INFO (?:(\w+): )?(\d{1,15}) Bytes -> Algo (\w+) proto (\w+)"
+    r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?"
 )
 
 
@@ -71,8 +77,14 @@ class NcclProbe(Probe):
         """{"nccl": what this process' NCCL wrote, where it did, "nccl_inspector": what its Inspector did}."""
         seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
         if protocol.explain and log.exists():
-            seen["nccl"] = parse_log(log.read_text(errors="replace"))
+            seen["nccl"] = parse_log(_beginning(log))
         return seen
+
+
+def _beginning(path: Path) -> str:
+    """The text of a file, of a large one the first MOST_BYTES; what is no text is marked."""
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES).decode(errors="replace")
 
 
 def parse_log(text: str) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def _choice(match: re.Match[str]) -> tuple[Any, ...]:
         int(size),
         _name(algorithm, ALGORITHMS),
         _name(protocol, PROTOCOLS),
-        None if low is None else int(high) - int(low) + 1,
+        None if low is None or int(high) < int(low) else int(high) - int(low) + 1,
     )
 
 
@@ -127,7 +139,7 @@ def _name(word: str, names: tuple[str, ...]) -> str:
     """The name of what is logged as a number, or as a name in another spelling."""
     if not word.isdigit():
         return word.lower().replace("_", "")
-    return names[int(word)] if int(word) < len(names) else word
+    return names[int(word)] if len(word) == 1 and int(word) < len(names) else word
 
 
 # The plugin's name for each number and ours, with what makes SI units of it.
@@ -150,7 +162,7 @@ def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     path = folder / f"{socket.gethostname()}-pid{os.getpid()}.log"
     if not path.exists():
         return {"nccl_inspector": {"file": None, "ops": []}}
-    return {"nccl_inspector": {"file": str(path), "ops": inspector_ops(path.read_text(errors="replace"))}}
+    return {"nccl_inspector": {"file": str(path), "ops": inspector_ops(_beginning(path))}}
 
 
 def _is_off(environment: Mapping[str, str], name: str) -> bool:
@@ -165,9 +177,10 @@ def inspector_ops(text: str) -> list[dict[str, Any]]:
     for entry in _entries(text):
         call = entry.get("coll_perf")
         if isinstance(call, dict) and "coll" in call:
-            op = str(call["coll"])
-            key = OPS.get(op, op), call["coll_msg_size_bytes"], entry["header"]["n_ranks"]
-            calls.setdefault(key, []).append(call)
+            op, header = str(call["coll"]), entry.get("header")
+            size, ranks = call.get("coll_msg_size_bytes"), header.get("n_ranks") if isinstance(header, dict) else None
+            if _is_count(size) and _is_count(ranks):  # else it is damaged, or of a version that is not known
+                calls.setdefault((OPS.get(op, op), size, ranks), []).append(call)
     return [
         {"op": op, "bytes": size, "ranks": ranks, "calls": len(each)}
         | {ours: _median(each, theirs, factor) for theirs, (ours, factor) in NUMBERS.items()}
@@ -181,11 +194,16 @@ def _entries(text: str) -> Iterator[dict[str, Any]]:
     while (at := text.find("{", at)) >= 0:
         try:
             entry, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return
         yield entry
 
 
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < MOST
+
+
 def _median(calls: list[Mapping[str, Any]], name: str, factor: float) -> float | None:
-    values = [call[name] * factor for call in calls if call.get(name) is not None]
+    told = [call.get(name) for call in calls]
+    values = [each * factor for each in told if type(each) in (int, float) and 0 <= each < MOST]
     return median(values) if values else None

@@ -145,7 +145,7 @@ class SuiteFile(pytest.File):
             self.suite = load_suite(str(self.path))
             self.planned = plan_suite(self.request(), self.suite, this_machine())
         except UsageError as error:
-            raise self.CollectError(f"parabench: {error}") from error
+            raise self.CollectError(f"parabench: {_line(error)}") from error
         for case in self.planned.plan.cases:
             yield CaseItem.of(self, case, None)
         for skipped in self.planned.plan.skipped:
@@ -173,7 +173,7 @@ class SuiteFile(pytest.File):
                 self._run()
             except UsageError as error:
                 self._step_times = {}
-                self._failures = {each.id: f"parabench: {error}" for each in self.planned.plan.cases}
+                self._failures = {each.id: f"parabench: {_line(error)}" for each in self.planned.plan.cases}
         assert self._step_times is not None
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
@@ -252,6 +252,13 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
     item.parent.finish(item)  # last, so that what got slower is in --benchmark-json too
 
 
+def _line(error: object) -> str:
+    """What is wrong, as a terminal may be sent it: it may quote what ranks or a store said."""
+    from parabench.analysis.text import format
+
+    return format.error_line(error)
+
+
 def _read(seen: SessionData, compared: Mapping[str, Collection[int]]) -> tuple[dict[str, list[float]], dict[str, str]]:
     """({case id: step times}, {case id: why it failed}) of a session. Of a case that was `compared` they are of those
     launches, by their ids: where it takes turns, not of the launch that it has to itself."""
@@ -265,5 +272,5 @@ def _read(seen: SessionData, compared: Mapping[str, Collection[int]]) -> tuple[d
     for case, group in steps.groupby("case_id"):
         counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])
         step_times[str(case)] = group.loc[counts, "step_s"].tolist()
-    failures = {str(row["case_id"]): f"{row['status']}: {row['error']}" for row in failed.to_dict("records")}
+    failures = {str(row["case_id"]): _line(f"{row['status']}: {row['error']}") for row in failed.to_dict("records")}
     return step_times, failures

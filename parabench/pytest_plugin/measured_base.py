@@ -13,6 +13,7 @@ from rich.console import Console
 from parabench.ab.driver import AbRequest, Turns, check_side, conclude, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.sides import side_of
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.pytest_plugin.judged import Judged
 from parabench.pytest_plugin.suite_run import SuiteRun, end_pytest
@@ -35,7 +36,7 @@ class MeasuredBase:
         try:
             check_side(read_variant("a", side, AGAINST))
         except UsageError as error:
-            raise pytest.UsageError(f"parabench: {AGAINST}: {error}") from error
+            raise pytest.UsageError(f"parabench: {AGAINST}: {format.error_line(error)}") from error
         return cls(side=side)
 
     def judge(self, run: SuiteRun, tolerance: float, alpha: float) -> Judged:

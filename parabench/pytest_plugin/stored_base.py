@@ -44,7 +44,7 @@ class StoredBase:
             results = load(path)
             select_session(results, named)
         except UsageError as error:
-            raise pytest.UsageError(f"parabench: --parabench-baseline: {error}") from error
+            raise pytest.UsageError(f"parabench: --parabench-baseline: {format.error_line(error)}") from error
         return cls(results=results, named=named, allowance=allowance, changed=changed)
 
     def judge(self, run: SuiteRun, tolerance: float, alpha: float) -> Judged:

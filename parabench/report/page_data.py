@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from parabench.report.packing import declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
+from parabench.store import json_text
 from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import entry_of
 
@@ -247,7 +247,7 @@ def buckets(told: Iterable[object]) -> list[str]:
 
 def _bucket_sizes(facts: object) -> str:
     """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
-    sizes = json.loads(facts).get("bucket_bytes") if isinstance(facts, str) else None
+    sizes = json_text.parsed(facts).get("bucket_bytes") if isinstance(facts, str) else None
     if not isinstance(sizes, list) or not sizes:
         return ""
     return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"
@@ -260,7 +260,7 @@ def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
     for case, told in zip(launches["case_id"], launches["facts"], strict=True):
         if case not in known:
             if told not in said:
-                sizes = json.loads(told).get("bucket_bytes") if isinstance(told, str) else None
+                sizes = json_text.parsed(told).get("bucket_bytes") if isinstance(told, str) else None
                 said[told] = " ".join(f"{size:.0f}" for size in sizes) if isinstance(sizes, list) else ""
             if said[told]:
                 known[case] = said[told]

@@ -22,6 +22,7 @@ from parabench.analysis.stats.intervals import union
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
+from parabench.store import json_text
 from parabench.store.record import FIRST_BLOCK, TRACES, WAIT, Phase
 
 Event = dict[str, Any]
@@ -96,7 +97,7 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
             f"step {step} of launch {launch} is not instrumented; use one of {', '.join(map(str, steps['step']))}"
         )
     facts = launches.loc[launches["launch_id"] == launch, "facts"].iloc[0]
-    return Choice(case_id, label, launch, step, json.loads(facts))
+    return Choice(case_id, label, launch, step, json_text.parsed(facts))
 
 
 def _case(seen: SessionData, name: str) -> tuple[str, str]:

@@ -11,14 +11,18 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
 from parabench.store.database import open_to_read
+from parabench.store.json_text import COUNT, NUMBER, TEXT, first_wrong, read
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.schema import DONE, NOT_WELL
+from parabench.store.shapes import CASE
+from parabench.store.soundness import REMEDY, check_rows
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,10 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
         with open_to_read(path) as db:
             db.row_factory = sqlite3.Row
             db.execute("BEGIN")  # one moment of the store, however it grows meanwhile
-            found = _find(db, session)
+            found = _find(db, path, session)
             if found:
-                return _standing(db, found, path.stat().st_ino, now or datetime.now(UTC))
-    except (sqlite3.Error, OSError) as error:
+                return _standing(db, path, found, now or datetime.now(UTC))
+    except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
         raise UsageError(
             f"{path} cannot be read as a parabench store: {error}; give the results.db of a run"
         ) from error
@@ -76,7 +80,7 @@ class _Planned:
     finished: str | None
     n_cases: int
     blocks: int
-    extra: str
+    extra: list[list[str]]
     deadline_s: float | None
 
     @property
@@ -86,28 +90,51 @@ class _Planned:
     @property
     def again(self) -> Counter[str]:
         """In how many extra blocks each case is."""
-        return Counter(case for block in json.loads(self.extra) for case in block)
+        return Counter(case for block in self.extra for case in block)
 
 
-def _find(db: sqlite3.Connection, session: str | None) -> list[_Planned]:
+# What is asked of a plan, each by the query that finds it: all of a plan is too much to read again and again.
+_OF_PLAN = {
+    "n_cases": "coalesce(json_array_length(plan, '$.cases'), 0)",
+    "blocks": "coalesce(json_extract(plan, '$.blocks'), json_extract(plan, '$.protocol.launches'), 0)",
+    "deadline_s": "json_extract(plan, '$.protocol.deadline_s')",
+}
+_SHAPE = {"n_cases": COUNT, "blocks": COUNT, "deadline_s": NUMBER}
+
+
+def _find(db: sqlite3.Connection, path: Path, session: str | None) -> list[_Planned]:
     """The session first, then the other side of its ab."""
-    query = "SELECT id, label, json_extract(interleaved, '$.run') FROM session ORDER BY id DESC"
-    rows = db.execute(query).fetchall()
-    chosen = [row for row in rows if session is None or str(row[0]) == session]
-    chosen = (chosen or [row for row in rows if row[1] == session])[:1]
-    others = [row for row in rows for one in chosen if row[2] is not None and row[2] == one[2] and row[0] != one[0]]
+    check_rows(db, path, "session", only=("label",))
+    rows = db.execute("SELECT id, label FROM session ORDER BY id DESC").fetchall()
+    chosen = [at for at, _ in rows if session is None or str(at) == session]
+    chosen = (chosen or [at for at, label in rows if label == session])[:1]
+    run = "json_extract(interleaved, '$.run')"
+    tied = [db.execute(f"SELECT {run} FROM session WHERE id = ?", (at,)).fetchone()[0] for at in chosen]
+    if tied and tied[0] is not None:  # else no other session's texts are looked at
+        chosen += [at for (at,) in db.execute(f"SELECT id FROM session WHERE {run} = ? AND id != ?", (*tied, *chosen))]
+    return [_planned(db, path, at) for at in chosen]
+
+
+def _planned(db: sqlite3.Connection, path: Path, session: int) -> _Planned:
+    check_rows(db, path, "session", f"id = {session}", ("interleaved", "started_utc", "finished_utc"))
     query = (
-        "SELECT id, label, started_utc, finished_utc, json_array_length(plan, '$.cases'),"
-        " coalesce(json_extract(plan, '$.blocks'), json_extract(plan, '$.protocol.launches')),"
-        " coalesce(json_extract(plan, '$.extra'), '[]'),"
-        " json_extract(plan, '$.protocol.deadline_s') FROM session WHERE id = ?"
+        f"SELECT id, label, started_utc, finished_utc, {', '.join(_OF_PLAN.values())},"
+        " json_extract(plan, '$.extra') FROM session WHERE id = ?"
     )
-    return [_Planned(*db.execute(query, (row[0],)).fetchone()) for row in chosen + others]
+    number, label, began, finished, *of_plan, extra = db.execute(query, (session,)).fetchone()
+    told = dict(zip(_OF_PLAN, of_plan, strict=True))
+    place = f"plan of session {session} of {path}"
+    if (wrong := first_wrong(told, _SHAPE)) is not None:
+        raise UsageError(f"{place} cannot be read: {wrong[0]} is {wrong[1]}; {REMEDY}")
+    again = read(extra if isinstance(extra, str) else "[]", [[TEXT]], place)
+    return _Planned(number, label, began, finished, extra=again, **told)
 
 
-def _standing(db: sqlite3.Connection, found: list[_Planned], file: int, now: datetime) -> Standing:
+def _standing(db: sqlite3.Connection, path: Path, found: list[_Planned], now: datetime) -> Standing:
     ids = [each.id for each in found]
     where = f"session_id IN ({', '.join('?' * len(ids))})"
+    for at in ids:
+        check_rows(db, path, "launch", f"session_id = {at}", ("case_id", "block", "status", "started_utc", "wall_s"))
     done, failed, launches, newest, longest_s = db.execute(
         f"SELECT coalesce(sum(block >= {FIRST_BLOCK} AND {DONE}), 0), coalesce(sum({NOT_WELL}), 0),"
         f" count(*) FILTER (WHERE session_id = {ids[0]}), max(id), max(wall_s) FROM launch WHERE {where}",
@@ -121,7 +148,12 @@ def _standing(db: sqlite3.Connection, found: list[_Planned], file: int, now: dat
     # Later than that the driver has ended a launch that hangs, and recorded it.
     stalled = not finished and quiet_s is not None and quiet_s > patience_s
     left_s = _left_s(db, found)
-    shown = [file, newest, findings, *((each.id, each.label, each.finished, each.launches) for each in found)]
+    shown = [
+        path.stat().st_ino,
+        newest,
+        findings,
+        *((each.id, each.label, each.finished, each.launches) for each in found),
+    ]
     return Standing(
         said=progress_words(done, planned, failed, left_s, finished, quiet_s if stalled else None),
         stamp=sha256(json.dumps(shown).encode()).hexdigest()[:16],
@@ -132,7 +164,7 @@ def _standing(db: sqlite3.Connection, found: list[_Planned], file: int, now: dat
         failed=failed,
         left_s=left_s,
         going=not finished and not stalled,
-        last="" if newest is None else _last(db, newest, len(found) > 1),
+        last="" if newest is None else _last(db, path, newest, len(found) > 1),
     )
 
 
@@ -141,7 +173,10 @@ def _quiet_s(db: sqlite3.Connection, launch: int | None, now: datetime) -> float
     if launch is None:
         return None
     began, wall_s = db.execute("SELECT started_utc, wall_s FROM launch WHERE id = ?", (launch,)).fetchone()
-    return (now - datetime.fromisoformat(began)).total_seconds() - float(wall_s)
+    try:
+        return (now - datetime.fromisoformat(began)).total_seconds() - float(wall_s)
+    except (ValueError, TypeError):  # no moment, or one without a time zone
+        return None
 
 
 def _left_s(db: sqlite3.Connection, found: Iterable[_Planned]) -> float | None:
@@ -163,13 +198,15 @@ def _left_s(db: sqlite3.Connection, found: Iterable[_Planned]) -> float | None:
     return float(sum(n * (overall if mean is None else mean) for n, mean in left))
 
 
-def _last(db: sqlite3.Connection, launch: int, sided: bool) -> str:
+def _last(db: sqlite3.Connection, path: Path, launch: int, sided: bool) -> str:
     """What ran last, and how it ended."""
+    check_rows(db, path, "launch", f"id = {launch}")
     row = db.execute(
         "SELECT case_json, json_extract(plan, '$.kind') AS kind, block, status, error, wall_s, label"
         " FROM launch JOIN session ON session.id = session_id WHERE launch.id = ?",
         (launch,),
     ).fetchone()
-    case = (CollectiveCase if row["kind"] == "collectives" else Case).from_dict(json.loads(row["case_json"]))
-    side = f"{row['label']}: " if sided and row["label"] else ""
+    values = read(row["case_json"], CASE, f"case_json of launch {launch} of {path}")
+    case = (CollectiveCase if row["kind"] == "collectives" else Case).from_dict(values)
+    side = f"{format.one_line(row['label'])}: " if sided and row["label"] else ""
     return side + last_words(case.label, row["block"], row["status"], row["error"], row["wall_s"])

@@ -317,7 +317,8 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
         return {}
     results = load(store)
     alike = []
-    for number, text in zip(results.session["id"], results.session["plan"], strict=True):
+    sessions = results.columns("session", names=("id", "plan"))
+    for number, text in zip(sessions["id"].tolist(), sessions["plan"], strict=True):
         plan = json.loads(text) or {}
         kind = plan.get("kind", "training")
         if kind != kind_of(protocol) or "protocol" not in plan:
@@ -327,8 +328,10 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
             continue
         if _amount(type(protocol)(**plan["protocol"])) == _amount(protocol):
             alike.append(number)
-    launch = results.launch
-    launch = launch[launch["session_id"].isin(alike) & launch["status"].isin([Status.OK, Status.WRONG])]
+    if not alike:
+        return {}
+    ended = f"status IN ('{Status.OK}', '{Status.WRONG}')"
+    launch = results.of(alike).columns("launch", ended, ("case_id", "block", "wall_s"))
     if isinstance(protocol, Protocol) and protocol.by_time:
         launch = launch[launch["block"] != REFERENCE_BLOCK]  # it takes other steps than the same case where it counts
     took: dict[tuple[str, bool], list[float]] = defaultdict(list)

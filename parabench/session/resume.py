@@ -276,7 +276,7 @@ def resume_command(store: Path, kind: str = "training", *options: str) -> str:
 
 
 def way_on(error: StoreError, kept: str, kind: str) -> str:
-    """What is left when a store cannot be used any more, and how to go on; `kept` says so of one that is still there."""
+    """What is left where a store cannot be used any more, and how to go on; `kept` says so of one that is there."""
     if not error.lost:
         return kept
     if error.saved is None:
@@ -306,7 +306,7 @@ def ab_sides(store: Store, row: PlannedSession) -> dict[str, PlannedSession]:
 def settings_of(sides: Mapping[str, PlannedSession]) -> list[str]:
     """What the sides of an ab were, a and b. Not in all words: the store has no path but its last name, and `...` for a
     value that may be a secret."""
-    return [sides[name].interleaved["setting"] for name in sorted(sides)]
+    return [sides[name].interleaved.get("setting", "...") for name in sorted(sides)]
 
 
 def ab_command(store: Path, settings: Sequence[str], *options: str) -> str:

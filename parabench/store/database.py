@@ -1,6 +1,6 @@
 """The file of a store, as the database that one process writes to, and what may happen to it meanwhile.
 
-After each transaction the write-ahead log is folded into the file, and is empty: a plain copy of it is whole, and the log
+After each transaction the write-ahead log is folded into the file, and is empty: a plain copy of it is whole, and a log
 that is lost, or that lies beside another store, does no harm. Before each one it is looked at whether the path still
 leads to that file, for what is written to one that was removed or replaced nobody would find.
 """
@@ -11,11 +11,13 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
+from parabench.store import soundness
 from parabench.store.locks import holders
 from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 
@@ -26,6 +28,9 @@ WAIT_S = 2.0
 
 # NORMAL: what is folded into the file is on the disk. Tests have no power failure, and most of them wait for no disk.
 SYNCHRONOUS = "NORMAL"
+
+# Whether indexes and tables agree takes 9 s for a gigabyte, and all else 2 s; of a larger store only that is looked at.
+WHOLLY_CHECKED_BYTES = 500_000_000
 
 # What belongs to a store while it is open.
 BESIDE = ("", "-wal", "-shm")
@@ -78,6 +83,7 @@ class Database:
             check_store(db, path)
             if unfinished:
                 check_sound(db, path)
+                db.text_factory = str
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA foreign_keys = ON")
@@ -94,6 +100,11 @@ class Database:
         """What a query finds."""
         with self._failing("read"):
             return self._db.execute(query, values).fetchall()
+
+    def check_rows(self, table: str, where: str = "TRUE", only: Sequence[str] | None = None) -> None:
+        """Raise UsageError where rows that are to be read hold something else than their columns say."""
+        with self._failing("read"):
+            soundness.check_rows(self._db, self.path, table, where, only)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -171,7 +182,7 @@ class Database:
                 )
             except sqlite3.OperationalError:
                 raise  # locked, or the disk: nothing of what it holds
-            except (sqlite3.DatabaseError, UsageError):
+            except (sqlite3.DatabaseError, UnicodeDecodeError, UsageError):
                 same = False
         if not same:
             self._gone = True
@@ -220,6 +231,8 @@ class Database:
             raise
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{self.path} cannot be {what}: {_cause(self.path, error)}") from error
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{self.path} cannot be {what}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -227,16 +240,27 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
     with contextlib.closing(_connect_to_read(path)) as db:
         check_store(db, path)
-        yield db
+        with _words_of_sqlite(path):
+            yield db
+
+
+@contextlib.contextmanager
+def _words_of_sqlite(path: Path) -> Iterator[None]:
+    """Raise UsageError where what SQLite says of an error quotes bytes of the file that are no text: Python then raises
+    UnicodeDecodeError in the place of sqlite3.Error."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        why = f"a name in it is no text; {soundness.REMEDY}"
+        raise UsageError(f"{path} cannot be read as a parabench store: {why}") from error
 
 
 def check_store(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError when the file is no store, or one of another schema."""
     try:
+        soundness.limit(db)
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
-        query = "SELECT count(*) FROM sqlite_master WHERE name IN ('session', 'launch', 'sample')"
-        tables = db.execute(query).fetchone()[0]
     except sqlite3.OperationalError as error:
         # Not what it holds: another process has it locked, or the disk fails.
         raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
@@ -249,14 +273,17 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
             f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
             "use the version that wrote it, or another store"
         )
-    if tables < 3:
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")
+    with _words_of_sqlite(path):
+        soundness.check_tables(db, path)
 
 
 def check_sound(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError when the store is damaged: nothing is to be added to it. That reads all of it."""
+    # What it finds wrong it may say in bytes of the damaged page.
+    db.text_factory = partial(str, encoding="utf-8", errors="replace")
+    check = "integrity_check" if _size(path) <= WHOLLY_CHECKED_BYTES else "quick_check"
     try:
-        found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        found = db.execute(f"PRAGMA {check}(1)").fetchone()[0]
     except sqlite3.OperationalError:
         raise
     except sqlite3.DatabaseError as error:
@@ -286,7 +313,8 @@ def _begin(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _is_locked(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    # What Python itself raises, of text that is none, has no such name.
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _cause(path: Path, error: sqlite3.Error | OSError) -> str:
@@ -297,7 +325,7 @@ def _cause(path: Path, error: sqlite3.Error | OSError) -> str:
         return str(error)
     who = holders([Path(f"{path}{end}") for end in BESIDE])
     by = ", ".join(who) or "another process"
-    return f"it is locked by {by}, and was for {PATIENCE_S:g} s"
+    return f"it is locked by {by}"
 
 
 def _not_usable(path: Path, error: sqlite3.Error | OSError) -> str:

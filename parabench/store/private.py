@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from urllib.parse import unquote
 
 HIDDEN = "..."
@@ -38,6 +38,8 @@ _QUOTED = re.compile(r"""(?P<quote>["'])(?P<path>(?:file://)?[~]?/[^"'\n]*)(?P=q
 _BARE = re.compile(r"""(?<![\w.\-/~"'])(?:file://)?~?(?:/[^\s/"'<>|:,;()\[\]]+){2,}/?""")
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/(.+)")
+# Where this package lies, which need not be there.
+_OURS = f"{Path(__file__).parents[2]}/"
 
 
 def public_text(text: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -91,6 +93,8 @@ def _public_path(path: str) -> str:
     plain = path.removeprefix("file://")
     if plain.startswith(_SYSTEM):
         return path
+    if plain.startswith(f"{_OURS}parabench/"):
+        return plain.removeprefix(_OURS)
     inside = _PACKAGES.fullmatch(plain)
     return inside[1] if inside else _last(plain)
 

@@ -124,8 +124,8 @@ _KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 
 def create_statements() -> str:
     """An empty store's tables and indexes, as SQL."""
-    tables = (_create(name, table) for name, table in TABLES.items())
-    return " ".join((*tables, *(f"CREATE INDEX {index};" for index in _INDEXES)))
+    statements = (*map(create_table, TABLES), *(f"CREATE INDEX {index}" for index in _INDEXES))
+    return " ".join(f"{statement};" for statement in statements)
 
 
 @cache
@@ -135,10 +135,13 @@ def insert_statement(name: str) -> str:
     return f"INSERT INTO {name}({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
-def _create(name: str, table: Table) -> str:
+@cache
+def create_table(name: str) -> str:
+    """Makes that table, as SQL; SQLite keeps this text."""
+    table = TABLES[name]
     own_id = ["id INTEGER PRIMARY KEY"] if name in _NUMBERED else []
     columns = (_column(column, hint, column in table.belongs_to) for column, hint in table.columns.items())
-    return f"CREATE TABLE {name}({', '.join((*own_id, *columns))});"
+    return f"CREATE TABLE {name}({', '.join((*own_id, *columns))})"
 
 
 def _column(name: str, hint: Any, refers: bool) -> str:

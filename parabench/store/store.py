@@ -14,6 +14,7 @@ from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
+from parabench.store import json_text, shapes
 from parabench.store.database import Database, StoreError, open_to_read
 from parabench.store.digest import digests
 from parabench.store.private import public_argv, public_text
@@ -121,20 +122,30 @@ class Store:
 
     def sides(self, run: str) -> dict[str, PlannedSession]:
         """The sessions that took turns in one `parabench ab`, by their side."""
-        return {row.interleaved["side"]: row for row in self._sessions() if row.interleaved.get("run") == run}
+        return {row.interleaved["side"]: row for row in self._sessions("json_extract(interleaved, '$.run') = ?", run)}
 
     def labels(self) -> set[str]:
         """How the store's sessions are called."""
         return {label for (label,) in self._db.rows("SELECT label FROM session WHERE label IS NOT NULL")}
 
-    def _sessions(self) -> Iterator[PlannedSession]:
-        """All sessions, the newest first."""
-        rows = self._db.rows("SELECT id, plan, argv, interleaved, label, suite FROM session ORDER BY id DESC")
-        for number, plan, argv, tied, label, suite in rows:
-            yield PlannedSession(number, json.loads(plan), json.loads(argv), json.loads(tied or "{}"), label, suite)
+    def _sessions(self, where: str = "TRUE", *values: str) -> Iterator[PlannedSession]:
+        """The sessions that a condition of SQL holds of, the newest first. Raises UsageError for what none records."""
+        self._db.check_rows("session")
+        query = f"SELECT id, plan, argv, interleaved, label, suite FROM session WHERE {where} ORDER BY id DESC"
+        for number, plan, argv, tied, label, suite in self._db.rows(query, values):
+            place = f"of session {number} of {self.path}"
+            yield PlannedSession(
+                number,
+                json_text.read(plan, shapes.PLAN, f"plan {place}"),
+                json_text.read(argv, shapes.ARGV, f"argv {place}"),
+                json_text.read(tied, shapes.INTERLEAVED, f"interleaved {place}"),
+                label,
+                suite,
+            )
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
+        self._db.check_rows("launch", f"session_id = {session_id}", ("case_id", "block", "status"))
         rows = self._db.rows(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
         return {(case_id, block) for case_id, block in rows}
 

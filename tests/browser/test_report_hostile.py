@@ -17,6 +17,7 @@ from parabench.report.sections import history as history_report
 from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
 from parabench.store.results import load
+from tests.faults.naughty import CALL, TEXTS
 
 pytestmark = needs_chromium
 
@@ -34,6 +35,15 @@ def stores(tmp_path_factory):
 @pytest.fixture(scope="module")
 def training(stores, tmp_path_factory):
     return write_report(stores[0], tmp_path_factory.mktemp("page") / "training.html")
+
+
+@pytest.fixture(scope="module")
+def naughty(tmp_path_factory):
+    """A report of a store that has every text of the fuzzer's list somewhere, and many places have all of them."""
+    folder = tmp_path_factory.mktemp("naughty")
+    path = hostile.trainings(folder / "r.db")
+    hostile.poison(path, TEXTS)
+    return write_report(load(path), folder / "page.html")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +91,15 @@ def test_nothing_runs_and_everything_is_text(browser, request, which):
         assert too_wide(page) <= 0
         assert list(hostile.missing(page.evaluate(hostile.TEXT))) == []
         assert page.evaluate("typeof hacked") == "undefined"
+
+
+def test_nothing_of_the_fuzzers_list_runs_either(browser, naughty):
+    with opened(browser, naughty) as page:
+        for tab in each_tab(page):
+            page.evaluate(hostile.HOVER)
+            assert page.evaluate(hostile.GROWN) == [], tab
+        assert page.evaluate("typeof hacked") == "undefined"
+        assert CALL in page.evaluate(hostile.TEXT)
 
 
 def test_a_hostile_value_can_be_filtered_by(browser, training):

@@ -17,24 +17,40 @@ from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
-from tests.faults import around, clocks, disk, drivers, leavings, memory, network, nodes, nvml, ranks, servers, sweeps
+from tests.faults import (
+    around,
+    clocks,
+    contention,
+    disk,
+    drivers,
+    leavings,
+    memory,
+    network,
+    nodes,
+    nvml,
+    ranks,
+    servers,
+    sweeps,
+)
 from tests.faults.trial import CannotTry, Verdict
 
 Family = Callable[[Random], Verdict]
-FAMILIES: dict[str, Family] = {
-    **ranks.FAMILIES,
-    **drivers.FAMILIES,
-    **servers.FAMILIES,
-    **sweeps.FAMILIES,
-    **disk.FAMILIES,
-    **network.FAMILIES,
-    **memory.FAMILIES,
-    **around.FAMILIES,
-    **clocks.FAMILIES,
-    **nvml.FAMILIES,
-    **leavings.FAMILIES,
-    **nodes.FAMILIES,
-}
+MODULES = (
+    ranks,
+    drivers,
+    servers,
+    sweeps,
+    nodes,
+    disk,
+    contention,
+    network,
+    memory,
+    around,
+    clocks,
+    nvml,
+    leavings,
+)
+FAMILIES: dict[str, Family] = {name: made for module in MODULES for name, made in module.FAMILIES.items()}
 
 
 def tried(name: str, seed: int, number: int) -> Verdict:

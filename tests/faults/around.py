@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,8 +26,9 @@ FIRST_USER, USERS = 1 << 20, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Where a session runs: `shell` is done first, as root, in `namespaces` of its own, with the trial's folder as $F;
-    then the session is started by the words of `user`. Of the `environment` what is None is unset.
+    """Where a session runs: `shell` is done first, as root, in `namespaces` of its own, with the trial's folder as $F
+    and a user's number as $U; then the session is started by the words of `user`. Of the `environment` what is None is
+    unset.
 
     It is to go on and be well, unless `refused` says with which words it ends before anything is launched, or launches
     `may` have another status than ok.
@@ -42,7 +44,8 @@ class Around:
     def command(self, trial: Trial, words: Sequence[str]) -> list[str]:
         """What runs `words` there."""
         unset = "".join(f"unset {name}\n" for name, value in self.environment.items() if value is None)
-        script = f'set -e\nF={trial.folder}\n{self.shell}\n{unset}exec {self.user} "$@"'
+        user = FIRST_USER + zlib.crc32(str(trial.folder).encode()) % USERS
+        script = f'set -e\nF={trial.folder}\nU={user}\n{self.shell}\n{unset}exec {self.user} "$@"'
         return ["unshare", *self.namespaces.split(), "sh", "-c", script, "sh", *words]
 
 
@@ -128,7 +131,9 @@ HOST = {
     "umask 0777": Around("chown -R $U:$U $F\numask 0777", user=ANOTHER, refused=("umask 0777", "umask 022")),
     "no /proc": Around("mount -t tmpfs tmpfs /proc", refused=("/proc/", "mount -t proc")),
     "standard input closed": Around("exec 0<&-"),
-    "working folder deleted": Around("mkdir $F/gone\ncd $F/gone\nrmdir $F/gone"),
+    "working folder deleted": Around(
+        "mkdir $F/gone\ncd $F/gone\nrmdir $F/gone", refused=("the working directory was removed",)
+    ),
 }
 
 FAMILIES = {"surroundings": family(HOST)}

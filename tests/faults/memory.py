@@ -23,6 +23,8 @@ MIB = 2**20
 GROUPS = {Path("/sys/fs/cgroup"): "memory.max", Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes"}
 # Enough for what a rank takes until it is struck.
 RANK_BYTES = 64 * MIB
+# More than a driver, a fork server and ranks of so small a model take together.
+SESSION_BYTES = 1536 * MIB
 
 
 @contextmanager
@@ -107,15 +109,15 @@ def session_out_of_memory(lot: Random) -> Verdict:
     """All of a session share a limit, as in a container, and a rank takes all: the kernel ends whom it finds largest,
     and what it was is told, or the session is resumed."""
     fault = fault_by(lot, TAKES_MEMORY)
-    with memory_group(3072 * MIB) as group, Trial() as trial:
+    with memory_group(SESSION_BYTES) as group, Trial() as trial:
         environment = {**fault.environment(trial.folder), MEMORY_GROUP: str(group)}
-        into = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *trial.command(*DEADLINE)]
+        into = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *trial.command()]
         driver = trial.start(command=into, environment=environment)
         code = trial.ended(driver)
         trial.check_exit(driver, code, 0, 1, 2, -signal.SIGKILL)
         trial.check_orphans()
         trial.check_statuses(trial.check_kept(driver), ["crashed", "failed"], most=1)
-        trial.check_statuses(trial.resume(*DEADLINE), ["crashed", "failed"], most=1)
+        trial.check_statuses(trial.resume(), ["crashed", "failed"], most=1)
     trial.verdict.words[:] = [f"{fault}: {each}" for each in trial.verdict.words]
     return trial.verdict
 

@@ -174,6 +174,8 @@ class Trial:
         if not self.store.exists() or not self.store.stat().st_size:
             return []
         with closing(sqlite3.connect(self.store)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'launch'").fetchone():
+                return []  # it was not made yet
             columns = "session_id, case_id, block, status, failed_rank, failed_signal, error"
             return [Row(*each) for each in db.execute(f"SELECT {columns} FROM launch ORDER BY id")]
 
@@ -183,7 +185,9 @@ class Trial:
         """Nothing that was started runs; what does is killed."""
         _, alive = psutil.wait_procs(self.processes(), timeout=ORPHANS_S)
         for each in alive:
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+                if _is_ending(each.pid):
+                    continue
                 self.verdict.fault("orphans", f"{each.pid} {each.status()} {' '.join(each.cmdline())[:100]}")
                 each.kill()
 
@@ -266,6 +270,14 @@ class Trial:
             for pid in self._drivers:
                 for left in where.glob(f"parabench-run-{pid}-*"):
                     self.verdict.fault("files_left", str(left))
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether it was killed, and the kernel only has to take it away: that takes time, of which a busy machine has
+    little."""
+    told = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    pending = int(told["SigPnd"], 16) | int(told["ShdPnd"], 16)
+    return "VmSize" not in told or bool(pending >> signal.SIGKILL - 1 & 1)
 
 
 def signals_as_usual() -> None:

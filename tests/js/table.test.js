@@ -38,10 +38,11 @@ test("a file has the rows that are asked for in that order, quoted where need be
 });
 
 test("a text that a spreadsheet would run is text, and numbers stay numbers", async () => {
-  const texts = ["=1+1", "+1", "-2", "@SUM(1)", "\tx", "\rx", "x=1"];
+  const texts = ["=1+1", "+1", "-2", "@SUM(1)", "\tx", "\rx", "x=1", "＝1+1", "\n=1"];
   const lines = (await written([["error", texts], ["n", texts.map(() => -2)]], [0, 1, 2, 3, 4, 6])).split("\r\n");
   assert.deepEqual(lines, ["error,n", "'=1+1,-2", "'+1,-2", "'-2,-2", "'@SUM(1),-2", "'\tx,-2", "x=1,-2", ""]);
   assert.equal(await written([["error", texts]], [5]), 'error\r\n"\'\rx"\r\n');
+  assert.equal(await written([["error", texts]], [7, 8]), 'error\r\n\'＝1+1\r\n"\'\n=1"\r\n');
 });
 
 test("a file of many rows has all of them", async () => {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from cluster_helpers import cluster
@@ -23,6 +25,10 @@ CASES = sweep(
 )
 PROTOCOL = Protocol(warmup=2, steps=4, launches=1, instrumented=1)
 '''
+
+
+# What listens does so for a launch.
+EVERY_S = 0.05
 
 
 def documented() -> dict[str, tuple[str, str]]:
@@ -49,6 +55,8 @@ def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
             assert time.monotonic() < until, "\n".join(drivers[0].lines)
             for number, driver in enumerate(drivers):
                 found[number] |= seen(driver.process.pid)
+            with suppress(subprocess.TimeoutExpired):
+                drivers[0].process.wait(EVERY_S)
         assert [driver.ends() for driver in drivers] == [0, 0], "\n".join(drivers[0].lines)
         for number, host in enumerate(hosts):
             reached = {(kind, place) for kind, place in found[number] if place.kind != "unix"}
@@ -62,10 +70,14 @@ def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
 
 def test_a_host_is_another_network(tmp_path: Path) -> None:
     """What a process of a host listens at is read in its namespace, not in this one."""
-    code = "import socket; s = socket.create_server(('0.0.0.0', 4567)); print(1, flush=True); input()"
+    code = "import signal, socket; s = socket.create_server(('', 4567)); print(1, flush=True); signal.pause()"
     with cluster(1) as (host,):
         process = host.start(
-            ["python3", "-c", code], environment={}, folder=tmp_path, output=subprocess.PIPE, errors=subprocess.STDOUT
+            [sys.executable, "-c", code],
+            environment={},
+            folder=tmp_path,
+            output=subprocess.PIPE,
+            errors=subprocess.STDOUT,
         )
         try:
             assert process.stdout is not None

@@ -8,6 +8,7 @@ import gzip
 import itertools
 import json
 import multiprocessing
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -344,7 +345,7 @@ def test_digits_are_read_and_normalised(machine: Any, tmp_path: Path, zipped: bo
         ({"images": idx_bytes(IMAGES)[:-1]}, "has 15695 bytes, and by its head 15696"),
         ({"images": idx_bytes(IMAGES)[:10]}, "has 10 bytes, and by its head"),
         ({"images": b"\0"}, "begins with 00, MNIST's"),
-        ({"labels": idx_bytes(LABELS) + b"x"}, "has 29 bytes, and by its head 28"),
+        ({"labels": idx_bytes(LABELS) + b"x"}, "has 29 bytes or more, and by its head 28"),
         ({"labels": idx_bytes(LABELS[:19])}, "holds 20 images and 19 labels"),
         ({"labels": idx_bytes(LABELS + 1)}, "holds the label 10"),
         ({"images": idx_bytes(IMAGES.reshape(20, 14, 56))}, "holds images of 14x56"),
@@ -365,6 +366,19 @@ def test_absent_and_broken_digits_are_refused(machine: Any, tmp_path: Path) -> N
     for broken in (whole[:-40], b"no gzip", whole[:40] + b"?" + whole[41:]):
         (tmp_path / f"{mnist.IMAGES}.gz").write_bytes(broken)
         assert "cannot be read" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
+
+
+def test_no_more_is_unpacked_than_the_head_says(tmp_path: Path) -> None:
+    path = tmp_path / f"{mnist.LABELS}.gz"
+    path.write_bytes(gzip.compress(idx_bytes(LABELS) + bytes(50_000_000), 1))
+    tracemalloc.start()
+    with pytest.raises(UsageError, match="has 29 bytes or more, and by its head 28"):
+        mnist.read_idx(path, 1)
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+    path.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0xFF, 0xFF, 0xFF, 0xFF]), 1))
+    with pytest.raises(UsageError, match="has 8 bytes, and by its head 4294967303"):
+        mnist.read_idx(path, 1)
 
 
 # -- a user's own, and what does not fit ----------------------------------------------------------------------------

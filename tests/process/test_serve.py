@@ -15,6 +15,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -543,9 +544,9 @@ def test_looking_costs_a_run_little(tmp_path, maker):
 
 
 @contextlib.contextmanager
-def serving_at(live):
+def serving_at(live, token=""):
     """The port of a server that answers."""
-    one = listen(live, 0)
+    one = listen(live, 0, token)
     thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -618,6 +619,47 @@ def test_it_says_where_it_is_and_ends_when_asked_to(tmp_path, number):
     assert (shown, said) == (f"shown http://127.0.0.1:{port}/\n", "stopped\n")
 
 
+def test_with_a_token_its_address_is_random_and_no_other_user_sees_it(tmp_path):
+    environment = os.environ | {"BROWSER": "echo shown %s", "PYTHONUNBUFFERED": "1"}
+    tokens = set()
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "parabench", "serve", "results", "--token", "--open"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=signals_as_usual,
+        )
+        try:
+            lines = [process.stdout.readline(), process.stdout.readline()]  # the browser's may come first
+            line, shown = sorted(lines)
+            found = re.fullmatch(r"(http://127\.0\.0\.1:(\d+)/([\w-]{43})/) shows results; Ctrl-C ends it\n", line)
+            tokens.add(found[3])
+            # Everybody sees what a browser is started with: a file of ours, which leads there.
+            file = Path(urlsplit(shown.removeprefix("shown ").strip()).path)
+            assert found[3] not in shown
+            assert f"url={found[1]}" in file.read_text()
+            assert file.parent.stat().st_mode & 0o077 == 0
+            for path, status in (
+                (f"/{found[3]}/", 200),
+                (f"/{found[3]}/progress", 200),
+                ("/", 403),
+                ("/progress", 403),
+            ):
+                connection = http.client.HTTPConnection("127.0.0.1", int(found[2]), timeout=GUARD_S)
+                connection.request("GET", path)
+                assert connection.getresponse().status == status
+                connection.close()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=GUARD_S)
+        finally:
+            end(process)
+        assert not file.exists()
+    assert len(tokens) == 2
+
+
 # In a browser
 
 
@@ -635,12 +677,12 @@ def growing(tmp_path):
 
 
 @contextlib.contextmanager
-def reading(browser, serving, monkeypatch, address=""):
+def reading(browser, serving, monkeypatch, address="", token=""):
     """A page that is followed, and who was asked for what; what it says on the console fails the test."""
     monkeypatch.setattr(server, "OFTEN_S", 0.05)
     monkeypatch.setattr(server, "LOOKING", 0)
     asked, said = [], []
-    with serving_at(serving) as port:
+    with serving_at(serving, token) as port:
         page = browser.new_page(viewport={"width": 1280, "height": 300})
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
@@ -671,6 +713,17 @@ class TestInABrowser:
             shows(page, 2)
             assert all(url.startswith(origin) or url.startswith("data:") for url in asked)
             assert {url.removeprefix(origin) for url in asked if url.startswith(origin)} == {"", "progress"}
+
+    def test_behind_a_token_it_is_followed_too(self, browser, growing, monkeypatch):
+        path, launch = growing
+        with reading(browser, live(path, in_process), monkeypatch, "s3cret/", "s3cret") as (page, asked, origin):
+            shows(page, 6)
+            launch()
+            shows(page, 7)
+            assert {url.removeprefix(origin) for url in asked if url.startswith(origin)} == {
+                "s3cret/",
+                "s3cret/progress",
+            }
 
     def test_what_is_read_stays_until_the_reader_asks(self, browser, growing, monkeypatch):
         path, launch = growing

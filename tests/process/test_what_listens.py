@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=1)
 '''
 
 
+# What listens does so for a launch.
+EVERY_S = 0.05
+
+
 def start(here: Path, *words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-m", "parabench", *words]
@@ -39,6 +44,8 @@ def over_all(process: subprocess.Popen[str]) -> set[tuple[str, Place]]:
     found: set[tuple[str, Place]] = set()
     while process.poll() is None:
         found |= seen(process.pid)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(EVERY_S)
     assert process.stdout is not None
     assert process.returncode == 0, process.stdout.read()
     return found

@@ -6,7 +6,6 @@ time, and busbw is what the links carry whatever the number of ranks, so that it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -18,6 +17,7 @@ from parabench.analysis.session import Session
 from parabench.analysis.turns import compared, shared_launches, turns_told
 from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out
+from parabench.store import json_text
 from parabench.store.record import GB, Phase, Status
 from parabench.store.results import Results
 
@@ -52,7 +52,7 @@ def session_launches(results: Results, session: Session) -> pd.DataFrame:
     """
     session.require("collectives", results.path)
     launches = results.of([session.id]).launch.rename(columns={"id": "launch_id"})
-    cases = {text: CollectiveCase.from_dict(json.loads(text)) for text in launches["case_json"].unique()}
+    cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
     told = turns_told(launches["facts"].to_numpy())
     ids, in_turns = launches["launch_id"].to_numpy(), np.array([each is not None for each in told], dtype=bool)
     first = shared_launches(ids, in_turns, launches["session_id"], launches["block"].to_numpy(), told)
@@ -105,7 +105,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
         seconds, calls = group["seconds"], group["calls"]
         launch_id, size, in_place = cast(tuple[int, int, int], key)
         launch = by_id[launch_id]
-        case = CollectiveCase.from_dict(json.loads(launch["case_json"]))
+        case = CollectiveCase.from_dict(json_text.parsed(launch["case_json"]))
         turns[launch_id, int(size), bool(in_place)] = seconds
         rows.append(
             {name: getattr(case, name) for name in _OF_CASE}
@@ -124,7 +124,7 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
                 if isolated
                 else float(np.average(seconds, weights=calls)),
                 "n_wrong": wrong[launch_id, size, in_place],
-                "piece_bytes": json.loads(launch["facts"]).get("piece_bytes", np.nan),
+                "piece_bytes": json_text.parsed(launch["facts"]).get("piece_bytes", np.nan),
             }
         )
     table = pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS))

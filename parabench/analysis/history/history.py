@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -22,10 +21,10 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
+from parabench.analysis.stored import case_of
 from parabench.analysis.tables import WORK, numbered, status_counts, step_times, timed_launches, unique_labels
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.plan.case import Case
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import Results
 
@@ -93,10 +92,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
         tables.append(table[[*_OF_LAUNCH]].assign(visit=launches["session_id"].map(own).to_numpy()))
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case_id")
-    cases = {
-        str(case): Case.from_dict(json.loads(text))
-        for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
-    }
+    cases = {str(case): case_of(text) for case, text in zip(stored["case_id"], stored["case_json"], strict=True)}
     seconds = {
         (visit, case): step_time_s
         for visit, group in table.groupby("visit")
@@ -168,7 +164,7 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     newest = table[table["visit"] == table["visit"].max()].iloc[0]
     return Series(
         suite=str(newest["suite"]),
-        case=Case.from_dict(json.loads(newest["case_json"])),
+        case=case_of(newest["case_json"]),
         device=str(newest["device"]),
         label=str(newest["label"]),
         points=tuple(points),

@@ -3,7 +3,6 @@ a prediction can be held against."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,11 @@ from parabench.analysis.prediction.collective_times import Collective, MeasuredT
 from parabench.analysis.prediction.program import Program, Segment, program_of
 from parabench.analysis.session import Session, data_of, select_sessions
 from parabench.analysis.stats.quantiles import Numbers
+from parabench.analysis.stored import case_of
 from parabench.analysis.tables import numbered, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case
+from parabench.store import json_text
 from parabench.store.columns import Columns
 from parabench.store.record import CALL
 from parabench.store.results import Results
@@ -172,9 +173,9 @@ def _computed(results: Results, session: Session) -> list[Computed]:
     found = []
     for name in dict.fromkeys(good["case_id"].tolist()):
         launches = good[good["case_id"] == name]
-        case = Case.from_dict(json.loads(launches["case_json"][0]))
+        case = case_of(launches["case_json"][0])
         case = replace(case, device=device_of(case.device, gpus[session.id]))
-        told = [json.loads(text) for text in launches["facts"]]
+        told = [json_text.parsed(text) for text in launches["facts"]]
         ids = launches["launch_id"].tolist()
         last = next((each for each in reversed(told) if each.get("program")), None)
         if last is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from parabench.analysis.ranking.pareto import front, launch_ids
 from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
+from parabench.analysis.stored import case_of
 from parabench.analysis.tables import case_columns, only_ranked, same_work, timed_launches, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
@@ -211,7 +211,7 @@ def _sharpness(effects: Effects, first: str, near: list[str], good: Rows) -> tup
 def _configured(own: Rows) -> dict[str, Case]:
     """All cases of a launch table by id, in its order."""
     stored = dict(zip(own["case_id"], own["case_json"], strict=True))
-    return {case: Case.from_dict(json.loads(text)) for case, text in stored.items()}
+    return {case: case_of(text) for case, text in stored.items()}
 
 
 def _no_number(own: Rows, ranked: Rows, objective: Objective) -> str:

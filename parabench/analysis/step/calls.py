@@ -7,7 +7,6 @@ nothing of the links.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import pandas as pd
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import COMPUTE, collectives, instrumented_steps
+from parabench.store import json_text
 from parabench.store.record import GB, MESSAGES
 
 # No rank has its outcome before the last one has come. With a root, some are done earlier.
@@ -153,7 +153,7 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
 
 
 def _layout(facts: str) -> tuple[float, Sequence[dict[str, Any]]]:
-    told = json.loads(facts)
+    told = json_text.parsed(facts)
     cap = told.get("bucket_cap_bytes")
     return np.nan if cap is None else cap, told.get("buckets") or []
 

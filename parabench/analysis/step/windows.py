@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from parabench.analysis.session import SessionData
+from parabench.store import json_text
 from parabench.store.record import Phase
 
 # What a device's power sensor and energy counter need. On A100 and H100 the sensor looks at 25 % of the time, the
@@ -25,7 +25,7 @@ SENSOR_MOVES = 10
 
 def phases(facts: object) -> dict[str, tuple[float, float]]:
     """{phase: (begin, end)} from a launch's facts (JSON text); without those that it did not come to."""
-    known: dict[str, Any] = json.loads(facts) if isinstance(facts, str) else {}
+    known: dict[str, Any] = json_text.parsed(facts) if isinstance(facts, str) else {}
     began_s = (known.get("clock") or {}).get("began_s")
     if began_s is None:
         return {}

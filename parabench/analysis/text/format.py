@@ -14,6 +14,8 @@ from parabench.store.record import MIB, Finding
 UNKNOWN = "unknown"
 # Longer lines are hard to read in a terminal.
 COLUMNS = 120
+# What an error may take: it names all sessions of a store, but not all of a text of a megabyte.
+LONGEST_LINE = 1500
 # Fractions below this are rounding: what was measured agrees exactly.
 EXACT = 1e-8
 # What may move a terminal's cursor, colour it, ring it or turn what follows around (controls, and Unicode's marks of
@@ -34,6 +36,12 @@ def one_line(text: object) -> str:
     """The same of a text without columns: whitespace becomes single spaces, so that none of it can look like a line of
     its own where a terminal wraps."""
     return printable(" ".join(str(text).split()))
+
+
+def error_line(error: object) -> str:
+    """What is wrong, in one line that a terminal can show, however long a value it names."""
+    line = one_line(error)
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 3 :]}"
 
 
 def in_lines(sentences: Sequence[str]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
+from parabench.analysis.stored import case_of
 from parabench.plan.case import Case
 from parabench.store.columns import Rows
 from parabench.store.results import Results
@@ -24,7 +24,7 @@ def with_links(answers: Iterable[Answer], results: Results, session: Session, la
     texts = dict(zip(launches["case_id"], launches["case_json"], strict=True))
 
     def cases(candidates: Iterable[str]) -> list[Case]:
-        return [Case.from_dict(json.loads(texts[each])) for each in candidates]
+        return [case_of(texts[each]) for each in candidates]
 
     said = []
     for answer in answers:

@@ -8,7 +8,6 @@ ahead: the device comes to each mark of the step a launch latency and a kernel o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import pandas as pd
 
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.session import SessionData
+from parabench.analysis.stored import case_of
 from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.models import PRECISIONS, TF32
@@ -34,7 +34,7 @@ def lag_table(seen: SessionData) -> pd.DataFrame:
     whose device lags least `rank`, `lag_s`, `step_s`, `data_s` (medians of measured steps) and `lag`, the share that
     lag_s is of step_s."""
     texts = dict(zip(seen.launches["case_id"], seen.launches["case_json"], strict=True))
-    free = {case_id for case_id in seen.valid["case_id"].unique() if _free(Case.from_dict(json.loads(texts[case_id])))}
+    free = {case_id for case_id in seen.valid["case_id"].unique() if _free(case_of(texts[case_id]))}
     good = seen.valid[seen.valid["case_id"].isin(free)][["launch_id", "case_id", "label"]]
     rows = seen.results.medians
     rows = rows[rows["launch_id"].isin(good["launch_id"]) & rows["metric"].isin(["device_lag_s", "step_s", "data_s"])]

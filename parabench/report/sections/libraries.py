@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import pandas as pd
@@ -13,6 +12,7 @@ from parabench.analysis.step.memory import memory_phases
 from parabench.analysis.step.nccl import choices, inspected, wirings
 from parabench.analysis.text import format
 from parabench.report.spec import MOST_CASES, WORDED, Column, Section, Table, case_table, table_of
+from parabench.store import json_text
 from parabench.store.metrics import MEMORY_PARTS
 from parabench.store.record import TRACES, UNCOUNTED
 
@@ -186,7 +186,7 @@ def _files(seen: SessionData) -> Iterator[Table]:
     rows = []
     told_of = seen.launches["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))
     for launch in seen.launches[told_of].to_dict("records"):
-        facts = json.loads(launch["facts"])
+        facts = json_text.parsed(launch["facts"])
         of = {"case_id": launch["case_id"], "label": launch["label"]}
         of["launch"] = UNCOUNTED.get(launch["block"], f"block {launch['block']}")
         rows += [of | {"from": who} | told for name, who in _FILES.items() for told in facts.get(name, [])]

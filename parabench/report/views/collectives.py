@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from parabench.report.page import render_page
 from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
 from parabench.report.spec import Column, Section, Tab
+from parabench.store import json_text
 from parabench.store.record import Status
 from parabench.store.results import Results
 
@@ -197,7 +197,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for case_id, own in launches.groupby("case_id", sort=False):
-        case = CollectiveCase.from_dict(json.loads(own["case_json"].iloc[0]))
+        case = CollectiveCase.from_dict(json_text.parsed(own["case_json"].iloc[0]))
         good = int((own["status"] == Status.OK).sum())
         counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
         rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts)

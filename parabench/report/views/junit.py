@@ -18,8 +18,11 @@ from parabench.analysis.text import format
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
-# What XML 1.0 has no way to say (https://www.w3.org/TR/xml/#charsets).
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML 1.0 has no way to say (https://www.w3.org/TR/xml/#charsets), and what a terminal or a log would act on: the
+# other controls, and Unicode's marks of direction.
+_FORBIDDEN = re.compile(
+    "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def render(of: Comparison) -> str:
@@ -86,5 +89,5 @@ def _launches(row: CaseResult) -> str:
 
 
 def _clean(text: str) -> str:
-    """`text` with a mark where XML has no way to say a character."""
+    """`text` with a mark where XML has no way to say a character, or a terminal would act on it."""
     return _FORBIDDEN.sub("\ufffd", text)

@@ -5,11 +5,12 @@ import { element } from "../core/element.js";
 
 const CSV_CHUNK = 4000;  // rows that are written before the page may answer again
 
-// A text that a spreadsheet would take for a formula gets an apostrophe; a number stays one, also below zero.
+// A text that a spreadsheet would take for a formula, in letters of full width too, gets an apostrophe; a number stays
+// one, also below zero.
 const csvCell = (value) => {
   if (value === null || value === undefined) return "";
   if (typeof value !== "string") return String(value);
-  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  const text = /^[=+\-@\t\r\n＝＋－＠]/.test(value) ? `'${value}` : value;
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 const csvLine = (cells) => `${cells.map(csvCell).join(",")}\r\n`;

@@ -138,6 +138,12 @@ def test_without_proc_it_is_said_what_to_mount(monkeypatch):
         machine.this_machine()
 
 
+def test_a_file_that_cannot_be_looked_at_is_none(monkeypatch, tmp_path):
+    # As in a home folder of somebody else's, which root may enter all the same.
+    monkeypatch.setattr(machine, "NCCL_FILES", {"~/.nccl.conf": tmp_path / ("x" * 300)})
+    assert machine.environment(machine.Machine(cores=1))["nccl_files"] == []
+
+
 @pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])
 def test_the_nccl_that_ranks_had_loaded_stands_for_the_installed_wheels(tmp_path, monkeypatch, wheel, told):
     """LD_PRELOAD, or torch's own: what the driver sees installed is what ranks use only where they say so."""

@@ -44,6 +44,17 @@ def test_a_damaged_store_is_a_line(store):
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), name
 
 
+def test_a_working_directory_that_was_removed_is_a_line(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for command in (["run", "quick"], ["collectives"], ["ab", "--a", "x=1", "--b", "x=2", "quick"], ["doctor"]):
+        seen = parabench(*command)
+        assert seen.exit_code == 2, seen.output
+        assert seen.stderr == "parabench: the working directory was removed; change to one that is there\n"
+
+
 def test_a_full_disk_behind_standard_output_is_a_line(store):
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "parabench", "best", str(store)]

@@ -9,7 +9,13 @@ from pathlib import Path
 from paths import DOCS, ROOT
 
 INDEX = DOCS / "README.md"
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md")))
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
+    *sorted(DOCS.rglob("*.md")),
+)
 ELSEWHERE = ("http://", "https://", "mailto:")
 
 

@@ -20,7 +20,7 @@ def test_a_fork_server_that_has_ended_has_said_why() -> None:
     said = "the fork server, which starts the ranks, has ended: BlockingIOError: [Errno 11] no process left"
     with pytest.raises(OSError, match=f"^{said.replace('[', '.').replace(']', '.')}$"), processes._starting():
         raise EOFError
-    log.write_text("")
+    log.write_text("UserWarning: of another matter\n")
     with pytest.raises(processes.ServerKilled, match="was killed"), processes._starting():
         raise ConnectionResetError
 

@@ -13,6 +13,7 @@ import pytest
 import fake_results as fake
 from fake_launch import FakeLauncher
 from guard import GUARD_S
+from nccl_logs import NCCL_2_18, NCCL_2_22, NCCL_2_27
 from parabench.analysis.session import session_data
 from parabench.analysis.step.nccl import choices
 from parabench.launch.launcher import launch
@@ -24,47 +25,6 @@ from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, TrainingRunner
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.store import Store
-
-# 2.18: numbers, no operation, Trees on one line, devices by bus id.
-NCCL_2_18 = """\
-NCCL version 2.18.5+cuda12.2
-h100:497888:497888 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
-h100:497888:497970 [0] NCCL INFO Using network Socket
-h100:497888:497970 [0] NCCL INFO Channel 00/02 :    0   1
-h100:497888:497970 [0] NCCL INFO Channel 01/02 :    0   1
-h100:497888:497970 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1
-h100:497888:497970 [0] NCCL INFO Channel 00 : 0[1e0] -> 1[1e0] [send] via NET/Socket/0
-h100:497888:497970 [0] NCCL INFO Channel 01 : 1[1e0] -> 0[1e0] [receive] via NET/Socket/0
-h100:497888:497970 [0] NCCL INFO 2 coll channels, 0 nvls channels, 2 p2p channels, 1 p2p channels per peer
-h100:497888:497888 [0] NCCL INFO 262144 Bytes -> Algo 0 proto 1 time 54.707825
-h100:497888:497888 [0] NCCL INFO 805306368 Bytes -> Algo 1 proto 2 time 3970.683594
-h100:497888:497888 [0] NCCL INFO 805306368 Bytes -> Algo 1 proto 2 time 3970.683594
-"""
-
-# 2.20 to 2.23: numbers, with the operation.
-NCCL_2_22 = """\
-node-0:309:309 [0] NCCL INFO NCCL version 2.22.3+cuda12.6
-node-0:309:309 [0] NCCL INFO NVLS multicast support is not available on dev 0
-node-0:309:309 [0] NCCL INFO AllGather: 37756928 Bytes -> Algo 1 proto 2 time 2860.208008
-node-0:309:309 [0] NCCL INFO AllGather: opCount 1606 sendbuff 0x93fd44a00 recvbuff 0x96d44e200 count 2359808 datatype 7
-"""
-
-# 2.27 and later: names, channels, sometimes what follows them.
-NCCL_2_27 = """\
-NCCL version 2.27.5+cuda12.9
-gpu-a3:47021:47095 [0] NCCL INFO NET/Plugin: Loaded net plugin Libfabric (v10)
-gpu-a3:47021:47095 [0] NCCL INFO Using network AWS Libfabric
-gpu-a3:47021:47095 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 24)
-gpu-a3:47021:47095 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7
-gpu-a3:47021:47095 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
-gpu-a3:47021:47095 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
-gpu-a3:47021:47095 [0] NCCL INFO Channel 02/0 : 0[0] -> 8[0] [send] via NET/IB/0(0)/GDRDMA
-gpu-a3:47021:47095 [0] NCCL INFO 24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32 p2p channels per peer
-gpu-a3:47021:47021 [0] NCCL INFO AllReduce: 4 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}
-gpu-a3:47021:47021 [0] NCCL INFO AllReduce: 26214400 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..15} comm 0x55a7
-gpu-a3:47021:47021 [0] NCCL INFO ReduceScatter: 1048576 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={4..7} cgaClusterSize 4
-"""  # noqa: E501
-
 
 def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [tuple(choice.values()) for choice in seen["choices"]]
@@ -237,3 +197,52 @@ def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
 def test_the_inspector_is_left_alone_where_it_is_off_or_writes_no_json(off: dict[str, str]) -> None:
     assert nccl.read_inspector(off) == {}
     assert nccl.read_inspector({"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_PROM_DUMP": "1"}) == {}
+
+
+def test_numbers_of_a_log_that_are_none_are_left_out() -> None:
+    digits = "9" * 5000
+    log = NCCL_2_27 + "".join(
+        f"h:1:1 [0] NCCL INFO {line}\n"
+        for line in (
+            f"AllReduce: {digits} Bytes -> Algo TREE proto LL",
+            f"AllReduce: 7 Bytes -> Algo {digits} proto LL",
+            f"Channel {digits}/24 : 0 1",
+            f"Trees [{digits}] 1/-1/-1->0->-1",
+            f"{digits} coll channels, {digits} p2p channels",
+            "AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={9..3}",
+        )
+    )
+    seen, sound = nccl.parse_log(log), nccl.parse_log(NCCL_2_27)
+    assert {name: seen[name] for name in ("rings", "trees", "channels")} == {
+        name: sound[name] for name in ("rings", "trees", "channels")
+    }
+    sizes = [(choice["bytes"], choice["channels"]) for choice in seen["choices"]]
+    assert sizes == [*((choice["bytes"], choice["channels"]) for choice in sound["choices"]), (7, None), (8, None)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
+        '{"header": [], "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
+        '{"header": {"n_ranks": [2]}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
+        '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": {"a": 1}}}',
+        '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 1e400}}',
+        '{"a":' * 100_000,
+        '{"a": ' + "1" * 5000 + "}",
+    ],
+)
+def test_what_is_no_call_of_the_inspector_is_left_out(odd: str) -> None:
+    call = '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8, %s}}'
+    sound, wordy = call % '"coll_exec_time_us": 61', call % '"coll_exec_time_us": "long"'
+    (told,) = nccl.inspector_ops(f"{sound}\n{wordy}\n{odd}")
+    assert (told["bytes"], told["ranks"], told["calls"]) == (8, 2, 2)
+    assert told["duration_s"] == pytest.approx(61e-6)
+
+
+def test_of_a_large_file_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "MOST_BYTES", len(NCCL_2_18))
+    log = tmp_path / f"nccl-{os.getpid()}.log"
+    log.write_text(NCCL_2_18 + NCCL_2_27)
+    seen = nccl.NcclProbe.left_behind(Protocol(explain=True), tmp_path)
+    assert seen["nccl"] == nccl.parse_log(NCCL_2_18)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -81,7 +85,7 @@ def test_the_first_of_a_front_saves_no_memory_and_not_minus_none(store):
 
 def test_one_store_is_read_once_for_two_sides(store):
     sides = read_sides(f"{store}@one", f"{store.parent}@two")
-    assert sides[0].results is sides[1].results
+    assert sides[0].results.whole_store is sides[1].results.whole_store
     with pytest.raises(UsageError, match="session 'three' is not in"):
         read_sides(f"{store}@one", f"{store}@three")
 
@@ -91,12 +95,14 @@ def test_what_is_left_out_of_a_store_changes_no_number(store):
     tables = [launch_table(results, select_session(results)) for results in (whole, numbers, times)]
     for table in tables[1:]:
         pd.testing.assert_frame_equal(table, tables[0])
-    assert all("sample" not in vars(results) for results in (whole, numbers, times))
+    assert all("sample" not in vars(results.of([2])) for results in (whole, numbers, times))
 
 
-def test_a_reversed_label_turns_nothing_else_around(store):
-    results = load(store)
-    results.session_columns["label"][:] = ["one\u202eeno", "two"]
+def test_a_reversed_label_turns_nothing_else_around(store, tmp_path):
+    store = shutil.copy(store, tmp_path)
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("UPDATE session SET label = ? WHERE id = 1", ("one\u202eeno",))
+    results = load(Path(store))
     gate = compare(side_of(results, 1), side_of(results, 2, "candidate"))
     page = compare_report.render(replace(gate, candidate="two\u202eowt"))
     assert "<bdi>two\u202eowt</bdi> get slower than <bdi>one\u202eeno</bdi>?" in page

@@ -131,7 +131,7 @@ def test_without_links_between_nodes_it_says_what_to_give(tmp_path):
     results = helpers.write(tmp_path / "results.db", cores=2)
     page = render(results)
     told = section(page, "prediction")
-    assert f"For more ranks: parabench predict {results.path} --world-size 4,8,16 --link node=25GB/s,20us" in told
+    assert f"For more ranks: parabench predict {results.path.name} --world-size 4,8,16 --link node=25GB/s,20us" in told
     # One number of ranks makes no line; what it would have been stands in the open.
     assert "prediction-0" not in figures(page)
     assert "ddp native, 2 ranks" in told

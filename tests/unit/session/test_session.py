@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
+import sqlite3
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,6 +21,7 @@ from parabench.session.request import TrainingRequest
 from parabench.session.resume import left_of
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
+from parabench.store import database
 from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
@@ -158,6 +163,122 @@ def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
 
     with pytest.raises(UsageError, match="No space left on device; every finished launch is kept; resume with"):
         run(request(suite, tmp_path), full)
+
+
+class FullDisk:
+    """Of a store's connection: a full disk, once `full` is set."""
+
+    def __init__(self, monkeypatch):
+        self.full = False
+        whole = database.Database.transaction
+
+        @contextmanager
+        def transaction(db):
+            with whole(db) as connection:
+                if self.full:
+                    # As SQLite does by itself.
+                    connection.execute("ROLLBACK")
+                    raise sqlite3.OperationalError("database or disk is full")
+                yield connection
+
+        monkeypatch.setattr(database.Database, "transaction", transaction)
+
+
+def test_a_launch_that_the_disk_has_no_room_for_ends_in_a_line_with_the_way_on(suite, tmp_path, monkeypatch):
+    disk, fake = FullDisk(monkeypatch), FakeLauncher()
+
+    def launch(spec):
+        disk.full = len(fake.specs) == 3
+        return fake(spec)
+
+    told = (
+        r"^the run cannot go on: \S*results.db cannot be written: database or disk is full; every finished launch is "
+        r"kept; resume with: parabench run --resume --out \S*out$"
+    )
+    with pytest.raises(UsageError, match=told):
+        run(request(suite, tmp_path), launch)
+    assert len(load(tmp_path / "out" / "results.db").launch) == 3
+    disk.full = False
+    again = FakeLauncher()
+    assert run(request(suite, tmp_path, resume=True), again)[0] == 0
+    assert len(again.calls) == 4
+
+
+def test_a_disk_that_is_full_before_anything_is_launched(suite, tmp_path, monkeypatch):
+    FullDisk(monkeypatch).full = True
+    told = (
+        r"^the run cannot begin: \S*results.db cannot be written: database or disk is full; nothing was launched; give"
+    )
+    with pytest.raises(UsageError, match=told):
+        run(request(suite, tmp_path), FakeLauncher())
+
+
+def test_a_store_that_cannot_be_closed_keeps_all_and_says_how_to_go_on(suite, tmp_path, monkeypatch):
+    def close(db):
+        db._db.close()
+        raise database.StoreError(f"{db.path} cannot be closed: disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database.Database, "close", close)
+        told = (
+            "^the run does not end well: .*closed: disk I/O error; every launch is kept; go on with: parabench run --r"
+        )
+        with pytest.raises(UsageError, match=told):
+            run(request(suite, tmp_path), FakeLauncher())
+    assert run(bare(tmp_path), FakeLauncher())[0] == 0
+    assert len(load(tmp_path / "out" / "results.db").launch) == 7
+
+
+def test_a_store_that_is_removed_meanwhile_is_saved_and_goes_on_from_there(suite, tmp_path):
+    fake = FakeLauncher()
+
+    def launch(spec):
+        if len(fake.specs) == 3:
+            (tmp_path / "out" / "results.db").unlink()
+        return fake(spec)
+
+    told = r"results.db was removed while this run wrote to it; what it held is saved in \S*out-saved; "
+    with pytest.raises(UsageError, match=told) as caught:
+        run(request(suite, tmp_path), launch)
+    assert str(caught.value).endswith(f"parabench run --resume --out {tmp_path / 'out-saved'}")
+    again = FakeLauncher()
+    on = TrainingRequest.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out-saved")
+    assert run(on, again)[0] == 0
+    assert len(again.calls) == 4
+
+
+def test_a_store_that_is_overwritten_meanwhile_ends_the_run_and_stays_as_it_is(suite, tmp_path):
+    fake, store = FakeLauncher(), tmp_path / "out" / "results.db"
+
+    def launch(spec):
+        if len(fake.specs) == 3:
+            store.write_text("mine")
+        return fake(spec)
+
+    told = (
+        "results.db was overwritten while this run wrote to it; what it held is not to be had from here; put a copy in"
+    )
+    with pytest.raises(UsageError, match=told):
+        run(request(suite, tmp_path), launch)
+    assert store.read_text() == "mine"
+
+
+def test_a_page_that_cannot_be_written_says_that_all_is_stored_and_how_to_get_one(suite, tmp_path):
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    again = f"all is stored, write the report with: parabench report {tmp_path / 'out'} -o FILE$"
+    with pytest.raises(UsageError, match=again):
+        run(request(suite, tmp_path), FakeLauncher())
+    assert len(load(tmp_path / "out" / "results.db").launch) == 7
+
+
+def test_a_folder_that_cannot_be_locked_is_refused(suite, tmp_path, monkeypatch):
+    def no_locks(handle, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(UsageError, match=r"'.*out' cannot be locked, .*: No locks available; give another --out"):
+        run(request(suite, tmp_path), FakeLauncher())
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_second_run_into_the_same_folder_is_refused_while_the_first_goes_on(suite, tmp_path):

@@ -12,10 +12,10 @@ import fake_results as fake
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.progress import standing
+from parabench.store.database import check_store
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
-from parabench.store.database import check_store
 from parabench.store.store import Store
 from paths import DOCS
 
