@@ -88,6 +88,11 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def outlive_parent() -> None:
+    """Undo `die_with_parent`: this process ends by itself, and in order."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, 0)
+
+
 def adopt_orphans() -> None:
     """What a child of this process leaves behind becomes this process' child, which can then end it."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -4,8 +4,15 @@ Whatever a case can name is here, from the tables that name it. Some of torch is
 pulls in dynamo, DDP and DTensor their own parts); it is named here because each rank would otherwise pay for it again.
 """
 
+# ruff: noqa: E402 - what takes long to import is imported once the driver's end ends this process
 import gc
 import importlib
+import os
+
+from parabench.signals import die_with_parent, outlive_parent
+
+# Where the driver is killed in the seconds of these imports, the server would see it only after them.
+die_with_parent(os.getppid())
 
 import torch._dynamo
 import torch.autograd.profiler
@@ -39,6 +46,7 @@ with torch.autograd.profiler.record_function("preload"):
 
 # Where the driver is killed, the server sees it and ends.
 descendants.end_with_this_process()
+outlive_parent()
 
 # Collected and frozen here, these objects are never visited by a rank's collector, and their pages stay shared.
 gc.collect()

@@ -68,7 +68,8 @@ class TwoNodes(Trial):
         while (left := self.hosts[number].processes()) and time.monotonic() < until:
             time.sleep(0.05)
         if left:
-            self.verdict.fault("orphans", f"{len(left)} processes run on node {number}")
+            told = [" ".join(psutil.Process(pid).cmdline())[:100] for pid in left if psutil.pid_exists(pid)]
+            self.verdict.fault("orphans", f"on node {number}: {told}")
 
     def check_words(self, drivers: Sequence[subprocess.Popen[bytes]]) -> None:
         """Who ended early has said why, and what goes on, in its last lines."""
