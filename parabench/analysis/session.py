@@ -167,11 +167,7 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 def holds(results: Results, kind: str) -> bool:
     """Whether a store has a session of that kind, told by its plan alone."""
     sessions = records(results.session_columns, ("id", "plan"))
-    return any(
-        f'"{kind}"' in row["plan"]
-        and plan_of(results, row).get("kind") == kind
-        for row in sessions
-    )
+    return any(f'"{kind}"' in row["plan"] and plan_of(results, row).get("kind") == kind for row in sessions)
 
 
 def _loaded_nccl(results: Results, session: int) -> str | None:

@@ -17,8 +17,8 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
-from parabench.store.record import FIRST_BLOCK
 from parabench.store.json_text import COUNT, NUMBER, TEXT, first_wrong, read
+from parabench.store.record import FIRST_BLOCK
 from parabench.store.schema import DONE, NOT_WELL
 from parabench.store.shapes import CASE
 from parabench.store.soundness import REMEDY, check_rows
@@ -145,7 +145,12 @@ def _standing(db: sqlite3.Connection, path: Path, found: list[_Planned], now: da
     # Later than that the driver has ended a launch that hangs, and recorded it.
     stalled = not finished and quiet_s is not None and quiet_s > patience_s
     left_s = _left_s(db, found)
-    shown = [path.stat().st_ino, newest, findings, *((each.id, each.label, each.finished, each.launches) for each in found)]
+    shown = [
+        path.stat().st_ino,
+        newest,
+        findings,
+        *((each.id, each.label, each.finished, each.launches) for each in found),
+    ]
     return Standing(
         said=progress_words(done, planned, failed, left_s, finished, quiet_s if stalled else None),
         stamp=sha256(json.dumps(shown).encode()).hexdigest()[:16],

@@ -272,7 +272,9 @@ def _words_of_sqlite(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} cannot be read as a parabench store: a name in it is no text; {soundness.REMEDY}") from error
+        raise UsageError(
+            f"{path} cannot be read as a parabench store: a name in it is no text; {soundness.REMEDY}"
+        ) from error
 
 
 def check_store(db: sqlite3.Connection, path: Path) -> None:

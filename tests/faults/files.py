@@ -31,7 +31,7 @@ def mutated(raw: bytes, lot: Random) -> bytes:
     numbers = (b"0", b"-1", b"9" * 5000, b"1e999", b"NaN", b"null", b"[]", b"{}", b'""', b"4294967295", b"\xff" * 4)
     hostile = lot.choice((text, *NO_TEXT, lot.choice(numbers), b"\0", b"\n", lot.choice(numbers)))
     if lot.random() < 0.1:
-        return lot.choice((b"", hostile, b"\0" * len(raw), lot.randbytes(len(raw)), b"[" * DEEP, b"{\"a\":" * DEEP))
+        return lot.choice((b"", hostile, b"\0" * len(raw), lot.randbytes(len(raw)), b"[" * DEEP, b'{"a":' * DEEP))
     if lot.random() < 0.5 and (digits := [place for place, byte in enumerate(raw) if byte in b"0123456789"]):
         place = lot.choice(digits)  # a number becomes something else
         return raw[:place] + hostile + raw[place + 1 :]
@@ -124,8 +124,8 @@ def series(made: Path, folder: Path, lot: Random) -> Wrong:
     try:
         found = read_series(folder)
         assert found is not None
-        from parabench.analysis.text import format
         from parabench.ab.referee import lines
+        from parabench.analysis.text import format
 
         said = [*table(found), *(lines(found) if found.proposals else [])]
         yield from (("output", each) for line in said for each in outputs.of_terminal(format.printable(line)))
@@ -160,7 +160,9 @@ def template(made: Path, folder: Path, lot: Random) -> Wrong:
     own = folder / "own" / name
     own.parent.mkdir(parents=True)
     raw = (kept / name).read_bytes()
-    broken = lot.choice((b"{{ nothing }}", b"{% for %}", b"{{ session.name() }}", b"{% include 'x.html' %}", b"{{ 1 / 0 }}"))
+    broken = lot.choice(
+        (b"{{ nothing }}", b"{% for %}", b"{{ session.name() }}", b"{% include 'x.html' %}", b"{{ 1 / 0 }}")
+    )
     at = lot.randrange(len(raw) + 1)
     own.write_bytes(raw[:at] + broken + raw[at:] if lot.random() < 0.3 else mutated(raw, lot))
     page = folder / "report.html"

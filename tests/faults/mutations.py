@@ -329,7 +329,9 @@ def _marked(value: Any, raws: list[_Raw]) -> Any:
 
 def _places(value: Any, inner: bool, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The ways to every value; `inner`: to objects and lists only. The whole is (None,)."""
-    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    pairs = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
     if not way:
         yield (None,)
     for key, each in pairs[:40]:
@@ -448,7 +450,9 @@ def other_pragma(path: Path, random: Random) -> str:
 
 def no_store(path: Path, random: Random) -> str:
     """Another file in its place."""
-    content = random.choice((b"", b"\0" * 5000, b"SQLite format 3\0", b"%PDF-1.4", b"PK\x03\x04", b"<html>", b"\x1b[2J"))
+    content = random.choice(
+        (b"", b"\0" * 5000, b"SQLite format 3\0", b"%PDF-1.4", b"PK\x03\x04", b"<html>", b"\x1b[2J")
+    )
     path.write_bytes(content)
     return repr(content[:10])
 

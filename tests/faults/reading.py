@@ -138,7 +138,16 @@ def run(tries: int, seed: int, jobs: int = 2, only: str = "", tell: Callable[[st
 
 def table(rows: dict[str, Row]) -> str:
     """A row for each family, as Markdown."""
-    heads = ("family", "tries", "tracebacks", "over 1 GB", "over a minute", "wrong exit codes", "hostile output", "warnings")
+    heads = (
+        "family",
+        "tries",
+        "tracebacks",
+        "over 1 GB",
+        "over a minute",
+        "wrong exit codes",
+        "hostile output",
+        "warnings",
+    )
     lines = [heads, ("---", *["---:"] * (len(heads) - 1))]
     lines += [(name, f"{row.tries:,}", *(str(row.counts[kind]) for kind in COUNTS)) for name, row in rows.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -11,14 +11,13 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 import fake_results as fake
-import fake_sides
 import fake_turns
 import hostile_helpers
-import numpy as np
 import prediction_helpers
 from command_line import parabench
-
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.protocol import Protocol
@@ -102,7 +101,9 @@ def case_of(path: Path) -> str:
 Command = Callable[[Path, Path, Path, Random], Wrong]
 
 
-def asked(*arguments: object, page: Path | None = None, allowed: tuple[int, ...] = outputs.CODES) -> Iterator[tuple[str, str]]:
+def asked(
+    *arguments: object, page: Path | None = None, allowed: tuple[int, ...] = outputs.CODES
+) -> Iterator[tuple[str, str]]:
     """A command, in this process; what is wrong with how it ended, what it said, and the page that it wrote."""
     done = parabench(*arguments)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -130,7 +131,9 @@ def report(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
 
 
 def best(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
-    more = lot.choice(([], ["--json", "-"], ["--by", "strategy,world_size"], ["--objective", "memory"], ["--objective", "joules"]))
+    more = lot.choice(
+        ([], ["--json", "-"], ["--by", "strategy,world_size"], ["--objective", "memory"], ["--objective", "joules"])
+    )
     yield from asked("best", store, *more)
 
 
@@ -215,7 +218,21 @@ def baseline(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
 
 
 COMMANDS: dict[str, tuple[Command, ...]] = {
-    "trainings": (report, best, best, compare, compare, compare, history, history, export, serve, serve, baseline, resume),
+    "trainings": (
+        report,
+        best,
+        best,
+        compare,
+        compare,
+        compare,
+        history,
+        history,
+        export,
+        serve,
+        serve,
+        baseline,
+        resume,
+    ),
     "collectives": (report, best, best, best, serve, serve, resume),
     "turns": (report, best, best, compare, compare, history, history, serve, baseline, resume),
     "planned": (resume, resume, resume, serve, serve, best, best, report),

@@ -92,10 +92,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
         tables.append(table[[*_OF_LAUNCH]].assign(visit=launches["session_id"].map(own).to_numpy()))
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case_id")
-    cases = {
-        str(case): case_of(text)
-        for case, text in zip(stored["case_id"], stored["case_json"], strict=True)
-    }
+    cases = {str(case): case_of(text) for case, text in zip(stored["case_id"], stored["case_json"], strict=True)}
     seconds = {
         (visit, case): step_time_s
         for visit, group in table.groupby("visit")

@@ -26,6 +26,7 @@ from parabench.session.runner import EXPLAINING, TrainingRunner
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
 from parabench.store.store import Store
 
+
 def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [tuple(choice.values()) for choice in seen["choices"]]
 

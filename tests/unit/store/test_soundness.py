@@ -71,7 +71,10 @@ def test_packed_numbers_have_as_many_places_as_values(store):
 @pytest.mark.parametrize(
     "statements",
     [
-        ("DROP TABLE span", "CREATE VIEW span AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x FROM n"),
+        (
+            "DROP TABLE span",
+            "CREATE VIEW span AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x FROM n",
+        ),
         ("ALTER TABLE launch ADD COLUMN launch_id INTEGER",),
         ("ALTER TABLE finding RENAME COLUMN code TO kind",),
     ],
