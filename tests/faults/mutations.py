@@ -387,7 +387,8 @@ def table_for_view(path: Path, random: Random) -> str:
     )
     with opened(path) as db:
         table, query = random.choice(tables(db)), random.choice(queries)
-        for (index,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", (table,)):
+        of_table = db.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", (table,))
+        for (index,) in of_table.fetchall():
             db.execute(f"DROP INDEX {index}")
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute(f"ALTER TABLE {table} RENAME TO kept")
