@@ -205,5 +205,5 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 def _median(calls: list[Mapping[str, Any]], name: str, factor: float) -> float | None:
     told = [call.get(name) for call in calls]
-    values = [each * factor for each in told if type(each) in (int, float) and 0 <= each < MOST]
+    values = [each * factor for each in told if isinstance(each, (int, float)) and 0 <= each < MOST]
     return median(values) if values else None

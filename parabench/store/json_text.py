@@ -39,6 +39,15 @@ class OrNull:
     shape: Shape
 
 
+@dataclass(frozen=True)
+class Having:
+    """Of objects: one shape for those that have a name, another for the rest."""
+
+    name: str
+    shape: Shape
+    otherwise: Shape
+
+
 def _whole(value: Any, most: int) -> bool:
     return type(value) is int and 0 <= value <= most
 
@@ -84,6 +93,9 @@ def first_wrong(value: Any, shape: Shape, name: str = "") -> tuple[str, str, Sha
     """(name, what is there, the shape) of the first value within that is not of its shape; None where all are."""
     if isinstance(shape, Kind):
         return None if shape.holds(value) else (name, _said(value), shape)
+    if isinstance(shape, Having):
+        has = isinstance(value, dict) and shape.name in value
+        return first_wrong(value, shape.shape if has else shape.otherwise, name)
     if isinstance(shape, OrNull):
         return None if value is None else first_wrong(value, shape.shape, name)
     if isinstance(shape, list):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parabench.store.json_text import ANYTHING, COUNT, FLAG, NUMBER, TEXT, WHOLE, Kind, OrNull, Shape
+from parabench.store.json_text import ANYTHING, COUNT, FLAG, NUMBER, TEXT, WHOLE, Having, Kind, OrNull, Shape
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 
 _REASONS = {"*": TEXT}
@@ -32,11 +32,12 @@ PLAN: Shape = {
 }
 
 _GPU: Shape = {
-    "name": TEXT, "memory_bytes": NUMBER, "cpus": TEXT, "numa_node": COUNT, "mig": FLAG, "reasons": _REASONS,
+    "name": TEXT, "memory_bytes": NUMBER, "cpus": TEXT, "numa_node": COUNT, "mig": FLAG,
 }  # fmt: skip
 # A device's limits and states, where `reasons` says what of them is unknown.
 _GPU_READ: Shape = _GPU | {
     "name!": TEXT, "memory_bytes!": NUMBER, "compute_capability!": TEXT, "ecc!": FLAG, "mig!": FLAG,
+    "reasons!!": _REASONS,
     **{
         f"{name}!": NUMBER
         for name in (
@@ -51,12 +52,16 @@ _NODE: Shape = {
     "host": TEXT, "os": TEXT, "cpu": TEXT, "cores": COUNT, "memory_bytes": NUMBER, "python": TEXT, "node": COUNT,
     "processor": {"sockets": COUNT, "physical_cores": COUNT, "logical_cores": COUNT, "reasons": _REASONS},
     "numa": {"nodes": [{"node!": COUNT, "cpus!": TEXT, "memory_bytes!": NUMBER}], "reasons": _REASONS},
-    "gpus": [_GPU],
+    "gpus": [Having("reasons", _GPU_READ, _GPU)],
     "links": {"matrix": [[OrNull(TEXT)]], "reasons": _REASONS},
     "driver": {"version": TEXT, "cuda": TEXT, "reasons": _REASONS},
     "nvml": {"available": FLAG, "reason": TEXT},
     "network": {"interfaces": [_CARD], "infiniband": [_CARD | {"port!": COUNT, "state!": TEXT, "layer": TEXT}]},
-    "container": {"kind": TEXT, "cores": NUMBER, "memory_bytes": NUMBER, "reasons": _REASONS},
+    "container": Having(
+        "reasons",
+        {"kind!": TEXT, "cores!": NUMBER, "memory_bytes!": NUMBER, "reasons!!": _REASONS},
+        {"kind": TEXT},
+    ),
     "versions": {"*": TEXT},
     "unknown_versions": _REASONS,
     "git": {"commit": TEXT, "dirty": FLAG, "reasons": _REASONS},

@@ -42,7 +42,7 @@ def limit(db: sqlite3.Connection) -> None:
 
 def check_tables(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError unless tables and indexes are the schema's own: nothing else would be read in their place, or
-    run when they are read or written to. (PRAGMA trusted_schema would refuse our own index, which uses json_extract.)"""
+    run when they are read or written to. (PRAGMA trusted_schema would refuse our own index, of json_extract.)"""
     found = {name: (kind, sql) for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master")}
     if not found.keys() >= TABLES.keys():
         raise UsageError(f"{path} is an incomplete parabench store; remove it, or give the results.db of a run")

@@ -124,8 +124,8 @@ def series(made: Path, folder: Path, lot: Random) -> Wrong:
     try:
         found = read_series(folder)
         assert found is not None
-        from parabench.analysis.text import format
         from parabench.ab.referee import lines
+        from parabench.analysis.text import format
 
         said = [*table(found), *(lines(found) if found.proposals else [])]
         yield from (("output", each) for line in said for each in outputs.of_terminal(format.printable(line)))

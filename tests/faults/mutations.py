@@ -268,7 +268,8 @@ class _Raw(str):
 def value_in_json(path: Path, random: Random) -> str:
     """Another value in the place of one: of another type, odd, hostile."""
     others: tuple[Any, ...] = (
-        None, True, 0, -1, 7, 2**31, 10**30, 10**400, 0.5, 1e300, math.nan, math.inf, "", "a text", [], {}, [None], [[]],
+        None, True, 0, -1, 7, 2**31, 10**30, 10**400, 0.5, 1e300, math.nan, math.inf, "", "a text", [], {}, [None],
+        [[]],
         [1, "a"], {"a": 1}, {"": []}, _Raw("1" * 5000), *HALVES, *TEXTS,
     )  # fmt: skip
     other = random.choice(others)
@@ -386,7 +387,8 @@ def table_for_view(path: Path, random: Random) -> str:
     )
     with opened(path) as db:
         table, query = random.choice(tables(db)), random.choice(queries)
-        for (index,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", (table,)):
+        of_table = db.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", (table,))
+        for (index,) in of_table.fetchall():
             db.execute(f"DROP INDEX {index}")
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute(f"ALTER TABLE {table} RENAME TO kept")
@@ -408,8 +410,8 @@ def cycle(path: Path, random: Random) -> str:
         db.execute("PRAGMA writable_schema = ON")
         one, other = random.choice((("session", "launch"), ("launch", "launch"), ("session", "session")))
         column = "seed" if one == "session" else "block"
-        sql = f"UPDATE sqlite_master SET sql = replace(sql, ' {column} INTEGER', ' {column} INTEGER REFERENCES {other}(id)')"
-        db.execute(f"{sql} WHERE name = ?", (one,))
+        old, new = f" {column} INTEGER", f" {column} INTEGER REFERENCES {other}(id)"
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ?", (old, new, one))
         db.execute("PRAGMA writable_schema = RESET")
         db.execute(f"UPDATE {one} SET {column} = 1")
     return f"{one}.{column} refers to {other}"

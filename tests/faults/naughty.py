@@ -18,7 +18,7 @@ BY_KIND: dict[str, tuple[str, ...]] = {
         f'" onmouseover={CALL} x="',
         f"' onfocus={CALL} autofocus tabindex=1 x='",
         f"javascript:{CALL}",
-        f"data:text/html;base64,PHNjcmlwdD5oYWNrZWQoKTwvc2NyaXB0Pg==",
+        "data:text/html;base64,PHNjcmlwdD5oYWNrZWQoKTwvc2NyaXB0Pg==",
         f"x style=background:url(javascript:{CALL})",
     ),
     "templates": ("{{ 7 * 7 }}", "{% include '/etc/passwd' %}", "${7*7}", "#{7*7}", "<%= 7 %>", f"`${{{CALL}}}`"),

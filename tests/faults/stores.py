@@ -11,14 +11,13 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import numpy as np
+
 import fake_results as fake
-import fake_sides
 import fake_turns
 import hostile_helpers
-import numpy as np
 import prediction_helpers
 from command_line import parabench
-
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.protocol import Protocol

@@ -51,8 +51,9 @@ def test_what_is_hostile_is_seen():
         (outputs.of_junit, "<a>\x01</a>"), (outputs.of_junit, "<a>]]></b>"),
         (outputs.of_markdown, "thanks @octocat"), (outputs.of_markdown, "<b>a</b>"), (outputs.of_markdown, "see #12"),
         (outputs.of_markdown, "https://example.invalid"), (outputs.of_markdown, "| a | b |\n| c | d | e |"),
-        (outputs.of_markdown, "```\nno end"), (outputs.of_page, "<img src=x>"), (outputs.of_page, f"<p onclick={CALL}>"),
-        (outputs.of_page, f"<script>{CALL}</script>"), (outputs.of_page, "<a href='javascript:x'>x</a>"),
+        (outputs.of_markdown, "```\nno end"), (outputs.of_page, "<img src=x>"),
+        (outputs.of_page, f"<p onclick={CALL}>"), (outputs.of_page, f"<script>{CALL}</script>"),
+        (outputs.of_page, "<a href='javascript:x'>x</a>"),
     ):  # fmt: skip
         arguments = (text, "") if judge is outputs.of_refusal else (text,)
         assert list(judge(*arguments)), text

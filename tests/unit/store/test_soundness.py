@@ -11,8 +11,9 @@ import pytest
 import fake_results as fake
 from command_line import parabench
 from parabench.errors import UsageError
+from parabench.machine.machine import environment, this_machine
 from parabench.serve.progress import standing
-from parabench.store import json_text, results, soundness
+from parabench.store import json_text, results, shapes, soundness
 from parabench.store.json_text import COUNT, FLAG, NUMBER, TEXT
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -189,6 +190,20 @@ def test_what_json_holds_that_no_file_can_becomes_marks_and_nulls():
         "\ufffda", None, None, None, {"\ufffd": 1.5},
     ]  # fmt: skip
     assert json_text.parsed('"\\ud83d\\ude00"') == "\U0001f600"
+
+
+def test_what_is_recorded_of_this_machine_is_read_again():
+    recorded = json.dumps(environment(this_machine()))
+    assert json_text.read(recorded, shapes.ENVIRONMENT, "") == json.loads(recorded)
+
+
+def test_of_a_device_whose_limits_were_read_all_are_there(store):
+    for gpus, said in (
+        ([{"name": "H200", "reasons": {}}], "gpus[0].memory_bytes is missing"),
+        ([{"name": "H200", "memory_bytes": "much"}], "gpus[0].memory_bytes is"),
+    ):
+        change(store, f"UPDATE session SET environment = '{json.dumps({'gpus': gpus})}'")
+        refused(store, said)
 
 
 def test_shapes():
