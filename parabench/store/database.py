@@ -11,7 +11,6 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,6 @@ class Database:
             check_store(db, path)
             if unfinished:
                 check_sound(db, path)
-                db.text_factory = str
             # Readers (a live report) never block the run; one file is left when the store is closed.
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA foreign_keys = ON")
@@ -264,7 +262,7 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
     except sqlite3.OperationalError as error:
         # Not what it holds: another process has it locked, or the disk fails.
         raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
     if application_id != APPLICATION_ID:
         raise UsageError(f"{path} is not a parabench store; give the results.db of a run")
@@ -279,14 +277,12 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
 
 def check_sound(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError when the store is damaged: nothing is to be added to it. That reads all of it."""
-    # What it finds wrong it may say in bytes of the damaged page.
-    db.text_factory = partial(str, encoding="utf-8", errors="replace")
     check = "integrity_check" if _size(path) <= WHOLLY_CHECKED_BYTES else "quick_check"
     try:
         found = db.execute(f"PRAGMA {check}(1)").fetchone()[0]
     except sqlite3.OperationalError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # it may tell of it in bytes of the damaged page
         found = str(error)
     if found != "ok":
         why = " ".join(found.removeprefix("*** in database main ***").split())

@@ -65,7 +65,7 @@ def resumed_on_failing_disk(lot: Random) -> Verdict:
         _killed(trial, lot.randrange(1, LAUNCHES))
         failing = Failing(lot.choice((errno.ENOSPC, errno.EIO)), lot.randrange(1, 150), EVER, lot.random() < 0.5)
         with trial.told(failing):
-            trial.check_statuses(trial.check_end(trial.start("--resume", failing=failing)))
+            trial.check_statuses(trial.check_end(trial.start("--resume", failing=failing), resume=""))
             trial.check_resumed()
     return trial.verdict
 

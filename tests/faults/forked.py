@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -193,9 +193,8 @@ def damage(path: Path) -> str:
         return ""
     try:
         with closing(sqlite3.connect(path)) as db:
-            db.text_factory = partial(str, encoding="utf-8", errors="replace")
             found = "; ".join(row[0] for row in db.execute("PRAGMA integrity_check(1)"))
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # it may tell of it in bytes of the damaged page
         return str(error)
     return "" if found == "ok" else found
 
