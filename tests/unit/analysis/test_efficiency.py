@@ -19,6 +19,7 @@ from parabench.models.base import sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
+from parabench.store import shapes
 from parabench.store.record import DeviceSample
 from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
 from parabench.workloads.trainer import Training
@@ -27,7 +28,10 @@ from trained_helpers import TRAINED_TOKENS, small_gpt
 
 MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
 PER_TOKEN = 6 * 600 + 12 * 2 * 4 * 8 * 64
-GPU = {"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False, "reasons": {}}
+GPU = {
+    **dict.fromkeys(each.rstrip("!") for each in shapes._GPU_READ),
+    **{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False, "reasons": {}},
+}
 
 
 def on_gpus(count, **fields):
@@ -150,7 +154,7 @@ BEGAN = 1000.0
 
 def metered(case, readings, *, window=(1010.0, 1014.0), **facts):
     """A launch of 20 steps of 0.2 s; `readings` are (device, t_s, metric, value)."""
-    clock = {"clock": {"began_s": BEGAN}, "phases": {"measure": list(window)}, "model": MODEL}
+    clock = {"clock": {"began_s": BEGAN}, "phases": {"measure": list(window)} if window else {}, "model": MODEL}
     rows = [DeviceSample(device, t_s, metric, value) for device, t_s, metric, value in readings]
     return fake.launch(case, 0.2, facts=clock | facts, device_samples=rows)
 

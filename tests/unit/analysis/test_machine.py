@@ -134,7 +134,7 @@ def test_without_proc_it_is_said_what_to_mount(monkeypatch):
         raise FileNotFoundError(2, "No such file or directory", "/proc/meminfo")
 
     monkeypatch.setattr(machine.psutil, "virtual_memory", none)
-    with pytest.raises(UsageError, match=r"/proc/meminfo is not there: .* mount -t proc"):
+    with pytest.raises(UsageError, match=r"/proc/meminfo is not there: .*mount -t proc"):
         machine.this_machine()
 
 

@@ -40,7 +40,9 @@ def test_a_mutation_is_made_again_by_its_seed(made, tmp_path):
             copy.write_bytes(sound.read_bytes())
         said = [mutate(copy, Random(kind), kind) for copy in copies]
         assert said[0] == said[1]
-        assert sound.read_bytes() != copies[0].read_bytes() or "0 rows" in said[0], said[0]
+        # Values that are swapped may be alike: launches that began in the same millisecond.
+        same = sound.read_bytes() == copies[0].read_bytes()
+        assert not same or "0 rows" in said[0] or kind.startswith("swap"), said[0]
 
 
 def test_what_is_hostile_is_seen():

@@ -100,22 +100,22 @@ def test_the_store_holds_no_more(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
     path = tmp_path / "r.db"
     failure = Failure(
-        "cannot read /home/anneliese/x with hf_abcdefgh", rank=1, traceback='File "/home/anneliese/own.py", line 3'
+        "cannot read /home/somebody/x with hf_abcdefgh", rank=1, traceback='File "/home/somebody/own.py", line 3'
     )
     with Store.open_or_create(path) as store:
         session = store.begin_session(
             label=None,
             suite="s",
-            argv=["parabench", "run", "/home/anneliese/s.py", "--out", "/home/anneliese/o"],
+            argv=["parabench", "run", "/home/somebody/s.py", "--out", "/home/somebody/o"],
             seed=0,
             environment={},
             question="?",
             plan={},
         )
         store.append(session, fake.launch(fake.case(), status=Status.FAILED, failure=failure))
-        (row,) = store._db.execute("SELECT error, traceback FROM launch").fetchall()
+        (row,) = store._db.rows("SELECT error, traceback FROM launch")
         assert row == ("rank 1: cannot read x with ...", 'File "own.py", line 3')
-        (argv,) = store._db.execute("SELECT argv FROM session").fetchone()
+        ((argv,),) = store._db.rows("SELECT argv FROM session")
         assert json.loads(argv) == ["parabench", "run", "s.py"]
-    for planted in (b"anneliese", b"hf_abcdefgh"):
+    for planted in (b"somebody", b"hf_abcdefgh"):
         assert planted not in path.read_bytes()
