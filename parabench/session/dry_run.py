@@ -170,8 +170,9 @@ def plan_lines(
         yield f"steps:     {_steps(plan.protocol)}"
     else:
         yield f"timed:     {in_words(plan.protocol.timing)}; {_calls(plan)}"
-    ranks, nodes = max((case.world_size, case.nodes) for case in plan.cases)
-    yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
+    if plan.cases:  # else all were skipped
+        ranks, nodes = max((case.world_size, case.nodes) for case in plan.cases)
+        yield f"largest:   {_size(ranks, nodes)}; ranks per node: {ranks // nodes:,}"
 
 
 def _until(stopping: AdaptiveStopping) -> str:

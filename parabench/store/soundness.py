@@ -14,7 +14,7 @@ from parabench.errors import UsageError
 from parabench.store.schema import TABLES, create_indexes, create_table
 
 # No text or packed numbers of one value are longer than that. A plan of 10,000 cases has 7 MB.
-LONGEST_BYTES = 32 << 20
+LONGEST_BYTES = 16 << 20
 
 # What whole numbers may be where nothing else is said, and a few that count what a machine or a launch has.
 _WHOLE = (0, 1 << 53)
