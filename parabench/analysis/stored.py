@@ -17,7 +17,14 @@ def environment_of(results: Results, row: Mapping[str, Any]) -> dict[str, Any]:
     """What a row of `session` records of its machine. Raises UsageError for what no session records."""
     place = f"environment of session {row['id']} of {results.path}"
     environment: dict[str, Any] = json_text.read(row["environment"], shapes.ENVIRONMENT, place)
+    for node in (environment, *(environment.get("nodes") or [])):
+        node["gpus"] = [_whole_gpu(each) for each in node.get("gpus") or []]
     return environment
+
+
+def _whole_gpu(gpu: dict[str, Any]) -> dict[str, Any]:
+    """With None for what the machine's record does not tell of a device."""
+    return dict.fromkeys(each.rstrip("!") for each in shapes.GPU_READ) | gpu if "reasons" in gpu else gpu
 
 
 def interleaved_of(results: Results, row: Mapping[str, Any]) -> dict[str, str]:

@@ -34,25 +34,18 @@ PLAN: Shape = {
 _GPU: Shape = {
     "name": TEXT, "memory_bytes": NUMBER, "cpus": TEXT, "numa_node": COUNT, "mig": FLAG,
 }  # fmt: skip
-# A device's limits and states, where `reasons` says what of them is unknown.
-_GPU_READ: Shape = _GPU | {
-    "name!": TEXT, "memory_bytes!": NUMBER, "compute_capability!": TEXT, "ecc!": FLAG, "mig!": FLAG,
-    "reasons!!": _REASONS,
-    **{
-        f"{name}!": NUMBER
-        for name in (
-            "power_limit_w", "power_default_w", "power_max_w", "sm_clock_hz", "sm_clock_max_hz", "memory_clock_hz",
-            "memory_clock_max_hz",
-        )
-    },
-    **{f"pcie_{name}!": COUNT for name in ("generation", "width", "generation_max", "width_max")},
+# A device's limits and states, where `reasons` says what of them is unknown; readers have None for what is not there.
+GPU_READ: Shape = _GPU | {
+    "compute_capability": TEXT, "ecc": FLAG, "reasons!!": _REASONS,
+    **dict.fromkeys(("power_limit_w", "power_default_w", "power_max_w", "sm_clock_hz", "sm_clock_max_hz", "memory_clock_hz", "memory_clock_max_hz"), NUMBER),
+    **{f"pcie_{name}": COUNT for name in ("generation", "width", "generation_max", "width_max")},
 }  # fmt: skip
 _CARD: Shape = {"name!": TEXT, "bits_per_s!": NUMBER}
 _NODE: Shape = {
     "host": TEXT, "os": TEXT, "cpu": TEXT, "cores": COUNT, "memory_bytes": NUMBER, "python": TEXT, "node": COUNT,
     "processor": {"sockets": COUNT, "physical_cores": COUNT, "logical_cores": COUNT, "reasons": _REASONS},
     "numa": {"nodes": [{"node!": COUNT, "cpus!": TEXT, "memory_bytes!": NUMBER}], "reasons": _REASONS},
-    "gpus": [Having("reasons", _GPU_READ, _GPU)],
+    "gpus": [Having("reasons", GPU_READ, _GPU)],
     "links": {"matrix": [[OrNull(TEXT)]], "reasons": _REASONS},
     "driver": {"version": TEXT, "cuda": TEXT, "reasons": _REASONS},
     "nvml": {"available": FLAG, "reason": TEXT},

@@ -19,7 +19,6 @@ from parabench.models.base import sizes
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
-from parabench.store import shapes
 from parabench.store.record import DeviceSample
 from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
 from parabench.workloads.trainer import Training
@@ -28,10 +27,7 @@ from trained_helpers import TRAINED_TOKENS, small_gpt
 
 MODEL = {"parameters": 1000, "embedding_parameters": 400, "layers": 2, "heads": 4, "head_dim": 8}
 PER_TOKEN = 6 * 600 + 12 * 2 * 4 * 8 * 64
-GPU = {
-    **dict.fromkeys(each.rstrip("!") for each in shapes._GPU_READ),
-    **{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False, "reasons": {}},
-}
+GPU = {"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False, "reasons": {}}
 
 
 def on_gpus(count, **fields):
