@@ -195,13 +195,14 @@ def run_processes(
                 name = signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None
                 if name == "SIGINT":  # the terminal's Ctrl-C reached the rank before the driver
                     raise Interrupted(signal.SIGINT) from None
-                return ProcessOutcome(ok=False, hung=deadline.passed, rank=rank, signal=name)
+                hung = deadline.passed
+                return ProcessOutcome(ok=False, hung=hung, rank=rank, signal=name, killed=deadline.killed)
         except SignalException as stop:
             if context.abort.reason is None:
                 if not deadline.forced:
                     raise Interrupted(int(stop.sigval)) from None
                 context.tell(HUNG)
-                return ProcessOutcome(ok=False, hung=True)
+                return ProcessOutcome(ok=False, hung=True, killed=deadline.killed)
         finally:
             descendants.end(others)
     # Ranks that were done when another node's were not: the launch as a whole is not.

@@ -37,7 +37,8 @@ _GPU: Shape = {
 # A device's limits and states, where `reasons` says what of them is unknown; readers have None for what is not there.
 GPU_READ: Shape = _GPU | {
     "compute_capability": TEXT, "ecc": FLAG, "reasons!!": _REASONS,
-    **dict.fromkeys(("power_limit_w", "power_default_w", "power_max_w", "sm_clock_hz", "sm_clock_max_hz", "memory_clock_hz", "memory_clock_max_hz"), NUMBER),
+    **dict.fromkeys(("power_limit_w", "power_default_w", "power_max_w"), NUMBER),
+    **dict.fromkeys(("sm_clock_hz", "sm_clock_max_hz", "memory_clock_hz", "memory_clock_max_hz"), NUMBER),
     **{f"pcie_{name}": COUNT for name in ("generation", "width", "generation_max", "width_max")},
 }  # fmt: skip
 _CARD: Shape = {"name!": TEXT, "bits_per_s!": NUMBER}
