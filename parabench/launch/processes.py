@@ -99,6 +99,14 @@ def start_server() -> None:
     # Ranks have what the fork server's environment has, and none of them needs the secret of the nodes.
     os.environ.pop(SECRET, None)
     multiprocessing.set_forkserver_preload([PRELOAD])
+    try:
+        _fork_server()
+    except ServerKilled:  # as it imported: no launch has begun, and who kills another one too means it
+        _fork_server()
+
+
+def _fork_server() -> None:
+    """Start it where it does not run, and a process of it that does nothing: its start says that the server is there."""
     with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,7 +118,7 @@ def start_server() -> None:
 
 
 def _nothing() -> None:
-    """What the first process does: its start says that the server is there."""
+    """What the first process does."""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ times to pytest-benchmark. In pedantic mode a round reads the timer exactly twic
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from parabench.pytest_plugin.judged import Judged
     from parabench.session.request import Planned, TrainingRequest
 
+# What may be a suite, before it is parsed: there are many files, and few of them are.
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
 # The plugin under which the gate is registered, when there is a base.
@@ -114,10 +116,28 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     """Collect suite files; everything else, ordinary test modules included, is left alone."""
     if any(fnmatch(file_path.name, pattern) for pattern in parent.config.getini("python_files")):
         return None
-    if file_path.suffix != ".py" or not _SUITE.search(file_path.read_text(encoding="utf-8", errors="replace")):
+    if file_path.suffix != ".py" or not _is_suite(file_path.read_text(encoding="utf-8", errors="replace")):
         return None
     collector: pytest.Collector = SuiteFile.from_parent(parent, path=file_path)
     return collector
+
+
+def _is_suite(source: str) -> bool:
+    """Whether it imports from parabench and declares CASES: itself, not in a text that it writes somewhere."""
+    if not _SUITE.search(source):
+        return False
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError):  # told with its place when it is loaded
+        return True
+    imports = any(isinstance(each, ast.ImportFrom) and each.module == "parabench" for each in statements)
+    targets = [
+        target
+        for each in statements
+        if isinstance(each, ast.Assign | ast.AnnAssign)
+        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+    ]
+    return imports and any(isinstance(each, ast.Name) and each.id == "CASES" for each in targets)
 
 
 class SuiteFile(pytest.File):

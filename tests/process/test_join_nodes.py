@@ -106,7 +106,7 @@ def test_another_session_at_the_endpoint_is_told_apart(words: Words, tmp_path: P
     zero = elsewhere(tmp_path / "node0", words(0, "--rdzv-id", "mine"))
     one = here(words(1, "--rdzv-id", "yours"))
     assert one.exit_code == 2
-    assert "has --rdzv-id mine, and this node yours; give all nodes the same" in one.stderr
+    assert "has --rdzv-id 'mine', and this node yours; give all nodes the same" in one.stderr
     zero.send_signal(signal.SIGINT)
     zero.communicate(timeout=GUARD_S)
     assert zero.returncode == 130

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+from guard import GUARD_S
 from parabench.cluster.heartbeat import abort, abort_of, beat_once, beats
 from parabench.cluster.secret import FILE, HELLO, MOST_BYTES, VALUE, Seal, Secret, begin, meet, read_secret
 from parabench.errors import UsageError
@@ -119,7 +120,7 @@ def test_a_seal_is_of_one_secret_session_key_and_content() -> None:
 
 @pytest.fixture
 def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), wait_for_workers=False)
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=GUARD_S), wait_for_workers=False)
 
 
 @pytest.fixture

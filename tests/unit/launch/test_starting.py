@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,29 @@ def test_a_fork_server_that_has_ended_has_said_why() -> None:
     log.write_text("UserWarning: of another matter\n")
     with pytest.raises(processes.ServerKilled, match="was killed"), processes._starting():
         raise ConnectionResetError
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+left = Path({left!r})
+if times := int(left.read_text()):
+    left.write_text(str(times - 1))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (2, 2)])
+def test_a_fork_server_that_is_killed_as_it_imports_is_started_once_more(tmp_path: Path, times: int, code: int) -> None:
+    """It imports what kills it, so many times."""
+    left = tmp_path / "left"
+    left.write_text(str(times))
+    (tmp_path / "killed.py").write_text(KILLED.format(left=str(left)))
+    start = "from parabench.launch import processes; processes.PRELOAD = 'killed'\n"
+    start += "try:\n    processes.start_server()\nexcept processes.ServerKilled:\n    raise SystemExit(2)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", start], env=environment, cwd=tmp_path, timeout=GUARD_S)
+    assert (done.returncode, left.read_text()) == (code, "0")
 
 
 def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
