@@ -13,6 +13,7 @@ import multiprocessing.forkserver
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ MONITOR_INTERVAL_S = 0.01
 
 # Ranks that are told to stop do so at once; torch elastic would give a stopped one 30 s before it is killed.
 SHUTDOWN_TIMEOUT_S = 2
+
+# What a fork server that answers no more gets to be gone; it closes what it answers at a moment before.
+SERVER_END_S = 2.0
 
 # What a hanging rank gets to write down its stack, and where it stands, before it is ended.
 STACK_GRACE_S = 1.0
@@ -141,6 +145,7 @@ def _starting() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:
+        _wait_for_end_of_server()
         said = (own_folder() / SERVER_LOG).read_text(errors="replace")
         if TRACEBACK not in said:
             raise ServerKilled("the fork server, which starts the ranks, was killed") from error
@@ -150,6 +155,17 @@ def _starting() -> Iterator[None]:
         if str(error) != "can't start new thread":
             raise
         raise OSError(errno.EAGAIN, f"{error}: {os.strerror(errno.EAGAIN)}") from error
+
+
+def _wait_for_end_of_server() -> None:
+    """Wait until the kernel has ended it, for else the next start takes it for one that runs; it is not reaped here."""
+    pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    until = time.monotonic() + SERVER_END_S
+    with contextlib.suppress(ChildProcessError):
+        while pid and time.monotonic() < until:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                return
+            time.sleep(MONITOR_INTERVAL_S)
 
 
 def run_processes(
