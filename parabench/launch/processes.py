@@ -110,7 +110,7 @@ def start_server() -> None:
 
 
 def _fork_server() -> None:
-    """Start it where it does not run, and a process of it that does nothing: its start says that the server is there."""
+    """Start it where it does not run, and a process of it that does nothing, whose start says that it is there."""
     with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
