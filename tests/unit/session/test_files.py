@@ -18,7 +18,7 @@ import pytest
 
 from parabench import files
 from parabench.errors import UsageError
-from parabench.files import replacing
+from parabench.files import replacing, shared_memory_folder
 
 HOLDER = """
 import sys
@@ -31,16 +31,18 @@ with launch_folder() as folder:
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
-    """Memory and disk of one's own."""
+def places(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Memory and disk of one's own. No test undoes that: at the end this process' own folder would be removed, at which
+    its fork server listens."""
     memory, disk = tmp_path / "memory", tmp_path / "disk"
     memory.mkdir()
     disk.mkdir()
-    monkeypatch.setattr(files, "shared_memory_folder", lambda: str(memory))
-    monkeypatch.setattr(tempfile, "tempdir", str(disk))
-    monkeypatch.setattr(files, "_held", {})
-    yield memory, disk
-    files.release_own()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "shared_memory_folder", lambda: str(memory))
+        patch.setattr(tempfile, "tempdir", str(disk))
+        patch.setattr(files, "_held", {})
+        yield memory, disk
+        files.release_own()
 
 
 def names(folder: Path) -> list[str]:
@@ -197,9 +199,8 @@ def test_memory_that_is_nearly_full_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, blocks: int, free_bytes: int, taken: bool
 ) -> None:
     """A rank that marks its steps in a file there would end by SIGBUS; a file system without a limit has no blocks."""
-    monkeypatch.undo()
     monkeypatch.setattr(os, "statvfs", room(blocks, free_bytes))
-    assert files.shared_memory_folder() == ("/dev/shm" if taken else None)
+    assert shared_memory_folder() == ("/dev/shm" if taken else None)
 
 
 def refused(call: Callable[[], None]) -> str:
