@@ -58,6 +58,7 @@ def test_ctrl_c_on_node_0_ends_all(nodes: Nodes) -> None:
     stopped(nodes, 0)
 
 
+@pytest.mark.slow  # three nodes and two sessions
 def test_after_ctrl_c_on_node_1_the_rest_runs_on_two_nodes_and_a_rank_that_is_killed_is_named_on_both(
     nodes: Nodes,
 ) -> None:

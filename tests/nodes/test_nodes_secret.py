@@ -65,6 +65,7 @@ def test_a_session_with_a_secret_runs_and_no_rank_has_it(
     assert VALUE not in "\n".join(zero.lines + one.lines)
 
 
+@pytest.mark.slow  # six nodes that join in turns; what is refused, and how, has tests of its own
 def test_who_has_another_secret_or_none_is_refused_and_who_has_it_is_not(three: tuple[Nodes, Host]) -> None:
     nodes, _ = three
     zero = nodes.start(0, "--secret-file", secret_of(nodes))
