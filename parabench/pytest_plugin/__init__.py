@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from parabench.pytest_plugin.judged import Judged
     from parabench.session.request import Planned, TrainingRequest
 
-# What may be a suite, before it is parsed: there are many files, and few of them are.
+# What the lines that begin a suite's statements hold, in this order.
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
 # The plugin under which the gate is registered, when there is a base.
@@ -124,20 +124,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 def _is_suite(source: str) -> bool:
     """Whether it imports from parabench and declares CASES: itself, not in a text that it writes somewhere."""
-    if not _SUITE.search(source):
+    if not _SUITE.search(source):  # most files: those are not parsed
         return False
     try:
         statements = ast.parse(source).body
     except (SyntaxError, ValueError):  # told with its place when it is loaded
         return True
-    imports = any(isinstance(each, ast.ImportFrom) and each.module == "parabench" for each in statements)
-    targets = [
-        target
-        for each in statements
-        if isinstance(each, ast.Assign | ast.AnnAssign)
-        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
-    ]
-    return imports and any(isinstance(each, ast.Name) and each.id == "CASES" for each in targets)
+    lines = source.split("\n")
+    return bool(_SUITE.search("\n".join(lines[each.lineno - 1] for each in statements)))
 
 
 class SuiteFile(pytest.File):

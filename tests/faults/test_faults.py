@@ -8,19 +8,15 @@ from tests.faults.__main__ import FAMILIES, table, tried
 from tests.faults.trial import Verdict
 
 # By family a try that is over soon: no rank that is waited for until its deadline.
-TRIES = {
-    "driver told to end while resuming": 0,
-    "fork server killed": 0,
-    "rank struck": 7,
-    "output closed": 0,
-}
-SLOW = {"driver told to end while resuming"}  # it is resumed until it is complete
+TRIES = [
+    pytest.param("driver told to end while resuming", 0, marks=pytest.mark.slow),  # it is resumed until it is complete
+    ("fork server killed", 0),
+    ("rank struck", 7),
+    ("output closed", 0),
+]
 
 
-@pytest.mark.parametrize(
-    ("family", "number"),
-    [pytest.param(*each, marks=pytest.mark.slow if each[0] in SLOW else ()) for each in TRIES.items()],
-)
+@pytest.mark.parametrize(("family", "number"), TRIES)
 def test_nothing_is_lost(family: str, number: int) -> None:
     verdict = tried(family, 1, number)
     assert verdict.clean, verdict.words
