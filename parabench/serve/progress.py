@@ -17,7 +17,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
-from parabench.store.database import open_to_read
+from parabench.store.database import not_readable, open_to_read
 from parabench.store.json_text import COUNT, NUMBER, TEXT, first_wrong, read
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.schema import DONE, NOT_WELL
@@ -64,9 +64,7 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
             if found:
                 return _standing(db, path, found, now or datetime.now(UTC))
     except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
-        raise UsageError(
-            f"{path} cannot be read as a parabench store: {error}; give the results.db of a run"
-        ) from error
+        raise not_readable(path, error) from error
     return Standing(f"{path} holds {'no session' if session is None else f'no session {session}'} yet. {soon}")
 
 

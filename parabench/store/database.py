@@ -260,8 +260,7 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.OperationalError as error:
-        # Not what it holds: another process has it locked, or the disk fails.
-        raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
+        raise not_readable(path, error) from error
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a parabench store: {error}; give the results.db of a run") from error
     if application_id != APPLICATION_ID:
@@ -273,6 +272,14 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
         )
     with _words_of_sqlite(path):
         soundness.check_tables(db, path)
+
+
+def not_readable(path: Path, error: Exception) -> UsageError:
+    """What SQLite said as it read the store, and what to do about it."""
+    if isinstance(error, sqlite3.OperationalError):
+        # Not what it holds: another process has it locked, or the disk fails.
+        return UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again")
+    return UsageError(f"{path} cannot be read as a parabench store: {error}; {soundness.REMEDY}")
 
 
 def check_sound(db: sqlite3.Connection, path: Path) -> None:

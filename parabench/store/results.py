@@ -15,7 +15,7 @@ import numpy as np
 
 from parabench.errors import UsageError
 from parabench.store.columns import Columns
-from parabench.store.database import open_to_read
+from parabench.store.database import not_readable, open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
@@ -253,7 +253,7 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     except Exception as error:
         # pandas has an error of its own for it; of a damaged store not even names need be text.
         if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
-            raise UsageError(f"{path} cannot be read as a parabench store: {error}") from error
+            raise not_readable(path, error) from error
         raise
 
 

@@ -215,3 +215,15 @@ def test_shapes():
         found = json_text.first_wrong(wrong, shape)
         assert found is not None
         assert found[0] == name, (wrong, found)
+
+
+def test_a_store_whose_schema_is_damaged_is_refused_with_what_to_do(store):
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = substr(sql, 1, 20) WHERE name = 'link'")
+    refused(store, "cannot be read as a parabench store: malformed database schema (link)", "give another store")
+
+
+def test_a_store_that_another_process_has_locked_is_said_to_be(store):
+    error = results.not_readable(store, sqlite3.OperationalError("database is locked"))
+    assert str(error).endswith("r.db cannot be read: database is locked; see which process holds it, and try again")
