@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from parabench.analysis.case_launches import CaseLaunches, by_case
 from parabench.analysis.stored import argv_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError
@@ -219,6 +220,34 @@ class Origin:
     valid: int
 
 
+class Ended(NamedTuple):
+    """How a launch ended; `error` is empty where it told of none."""
+
+    launch_id: int
+    status: str
+    error: str
+
+
+class Facts(Mapping[int, dict[str, Any]]):
+    """JSON objects, each parsed when it is asked for; the latest KEPT stay: of ten thousand cases all of them would
+    take 200 MB."""
+
+    KEPT = 4096
+
+    def __init__(self, texts: Mapping[int, str]) -> None:
+        self._texts = texts
+        self._parsed: Callable[[str], dict[str, Any]] = lru_cache(self.KEPT)(json_text.parsed)
+
+    def __getitem__(self, launch: int) -> dict[str, Any]:
+        return self._parsed(self._texts[launch])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
 @dataclass(frozen=True)
 class SessionData:
     """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
@@ -282,27 +311,29 @@ class SessionData:
         return self.session.isolated and not self.timed["in_turns"].any()
 
     @cached_property
-    def by_case(self) -> dict[str, pd.DataFrame]:
-        """The launches of each case that has some whose step times are compared, by block."""
-        ordered = self.timed.sort_values("block", kind="stable")
-        return {str(case): group for case, group in ordered.groupby("case_id")}
+    def by_case(self) -> dict[str, CaseLaunches]:
+        """The launches of each case that has some whose step times are compared, with these, in seconds."""
+        return by_case(self.timed, "launch_step_s")
 
     @cached_property
-    def launched(self) -> dict[str, pd.DataFrame]:
-        """How all launches of each case ended (`status`, `error`), the reference launch apart."""
+    def launched(self) -> dict[str, list[Ended]]:
+        """How all launches of each case ended, the reference launch apart."""
         own = self._own
-        # Of ten thousand cases a copy of every column of each is much memory.
-        return {str(case): group for case, group in own[["status", "error"]].groupby(own["case_id"])}
+        found: dict[str, list[Ended]] = {}
+        columns = (own[name].tolist() for name in ("case_id", "launch_id", "status", "error"))
+        for case, launch, status, error in zip(*columns, strict=True):
+            found.setdefault(case, []).append(Ended(launch, status, error if isinstance(error, str) else ""))
+        return found
 
     @property
     def _own(self) -> pd.DataFrame:
         return self.launches[self.launches["block"] >= FIRST_BLOCK]
 
     @cached_property
-    def facts(self) -> dict[int, dict[str, Any]]:
+    def facts(self) -> Mapping[int, dict[str, Any]]:
         """What ranks told of each launch, by its id."""
-        pairs = zip(self.launches["launch_id"], self.launches["facts"], strict=True)
-        return {int(at): json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
+        pairs = zip(self.launches["launch_id"].tolist(), self.launches["facts"].tolist(), strict=True)
+        return Facts({at: text if isinstance(text, str) else "{}" for at, text in pairs})
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""

@@ -6,13 +6,13 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from parabench.analysis.case_launches import Launches
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions
 from parabench.analysis.compare.rule import (
     ALPHA,
     REGRESSIONS,
     TOLERANCE,
     End,
-    Launches,
     Outcome,
     Verdict,
     judge_cases,
@@ -21,7 +21,7 @@ from parabench.analysis.compare.sides import check_two, interleaved
 from parabench.analysis.compare.warnings import unfinished, unpaired_finding
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.stats.ttest import TTest, factor, logs_of
+from parabench.analysis.stats.ttest import TTest, factor
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -191,7 +191,7 @@ def _row(
 ) -> CaseResult:
     """`seconds` are the step times that the case has in its sessions; the ratio is of the launches that are
     compared."""
-    means = [float(logs_of(side["launch_step_s"]).mean()) if len(side) else None for side in launches]
+    means = [float(side.logs.value.mean()) if len(side) else None for side in launches]
     assert end.outcome is not None
     return CaseResult(
         case_id=case,
@@ -206,8 +206,8 @@ def _row(
         p_slower=test.p_slower if test else None,
         session_sd=test.between.sd if test and test.between else None,
         launches_needed=test.launches_for(tolerance) if test else None,
-        base_launches=tuple(int(each) for each in launches[0]["launch_id"]),
-        candidate_launches=tuple(int(each) for each in launches[1]["launch_id"]),
+        base_launches=launches[0].ids,
+        candidate_launches=launches[1].ids,
         exempt=end.exempt,
         fails_more=end.fails_more,
         note=end.note,

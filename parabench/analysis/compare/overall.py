@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parabench.analysis.case_launches import Launches
 from parabench.analysis.compare.between import alike, between_means
 from parabench.analysis.compare.ratios import Pair, launches_of, mean_ratio
-from parabench.analysis.compare.rule import Launches, Outcome
+from parabench.analysis.compare.rule import Outcome
 from parabench.analysis.compare.several import SHARED_WORK, Row, Several
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.session import SessionData
@@ -212,8 +213,8 @@ def _fastest(
 
 def lost_on(of: Several, rows: Iterable[Row], well: int, other: int) -> list[Row]:
     """The rows that succeeded on the side `well`, and were launched on the side `other` without succeeding there."""
-    numbers = [set(of.known["step_time"][at].launches["case_id"]) for at in (well, other)]
-    return [row for row in rows if row[well] in numbers[0] and row[other] is not None and row[other] not in numbers[1]]
+    there, here = (of.known["step_time"][at].by_case for at in (well, other))
+    return [row for row in rows if row[well] in there and row[other] is not None and row[other] not in here]
 
 
 def _changes(of: Several, at: int, rows: Iterable[Row]) -> dict[Outcome, int]:

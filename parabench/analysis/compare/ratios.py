@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.case_launches import NO_LAUNCHES, CaseLaunches, Launches, by_case, in_turns
 from parabench.analysis.efficiency import COUNTER, launch_joules
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.geometric import Mean, averaged, geometric_mean
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, TTest, factor, judge, logs_of
+from parabench.analysis.stats.geometric import Logs, Mean, averaged, geometric_mean
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, TTest, factor, judge
 from parabench.analysis.text import format
 from parabench.store.record import GB
 
@@ -25,6 +27,11 @@ class Known:
     launches: pd.DataFrame
     why: dict[str, str]
     cases: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def by_case(self) -> dict[str, CaseLaunches]:
+        """The launches of each case that has some."""
+        return by_case(self.launches, "value")
 
 
 def step_times(side: SessionData) -> Known:
@@ -68,9 +75,8 @@ def tokens_per_joule(side: SessionData) -> Known:
     return Known(found[found["value"] > 0], why)
 
 
-# Case ids, and their launches: of base, and of candidate.
+# Case ids: of base, and of candidate.
 Pair = tuple[str, str]
-Launches = tuple[pd.DataFrame, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ def ratios(
     compared block by block. `names` are what the reasons call the sides. `tests` are the pairs', where a rule has made
     them already; else they are of the launches alone."""
     sides = launches_of(pairs, base, candidate, paired)
-    logs = {pair: (logs_of(own[0]["value"]), logs_of(own[1]["value"])) for pair, own in sides.items()}
+    logs = {pair: (own[0].logs.value, own[1].logs.value) for pair, own in sides.items()}
     tests = judge(logs, paired=paired) if tests is None else tests
     found = {
         pair: _ratio(
@@ -132,13 +138,10 @@ def ratios(
 
 def launches_of(pairs: Sequence[Pair], base: Known, candidate: Known, paired: bool) -> dict[Pair, Launches]:
     """Each pair's launches, by block; where both sides took turns, those of the blocks that both have."""
-    groups = [
-        {str(case): own for case, own in known.launches.sort_values("block", kind="stable").groupby("case_id")}
-        for known in (base, candidate)
-    ]
-    none = [known.launches.iloc[:0] for known in (base, candidate)]
-    found = {pair: (groups[0].get(pair[0], none[0]), groups[1].get(pair[1], none[1])) for pair in pairs}
-    return {pair: _turns(*own) for pair, own in found.items()} if paired else found
+    found = {
+        pair: (base.by_case.get(pair[0], NO_LAUNCHES), candidate.by_case.get(pair[1], NO_LAUNCHES)) for pair in pairs
+    }
+    return {pair: in_turns(own) for pair, own in found.items()} if paired else found
 
 
 def mean_ratio(
@@ -154,15 +157,10 @@ def mean_ratio(
     return geometric_mean(list(logs.values()), reason, between(judged) if between and enough else None)
 
 
-def _turns(base: pd.DataFrame, candidate: pd.DataFrame) -> Launches:
-    both = set(base["block"]) & set(candidate["block"])
-    return base[base["block"].isin(both)], candidate[candidate["block"].isin(both)]
-
-
-def _by_block(own: Launches, paired: bool) -> tuple[pd.Series[float], ...]:
+def _by_block(own: Launches, paired: bool) -> tuple[Logs, ...]:
     """One case as the geometric mean takes it: both sides, or of launches that took turns their differences."""
-    logs = [pd.Series(logs_of(side["value"]), side["block"].to_numpy()) for side in own]
-    return (logs[1] - logs[0],) if paired else tuple(logs)
+    first, other = own[0].logs, own[1].logs
+    return (Logs(first.block, other.value - first.value),) if paired else (first, other)
 
 
 def _reason(pair: Pair, base: Known, candidate: Known, names: tuple[str, str]) -> str:
@@ -194,6 +192,6 @@ def _ratio(
         low=factor(test.low) if test else None,
         high=factor(test.high) if test else None,
         reason=reason,
-        base_launches=tuple(int(each) for each in own[0]["launch_id"]),
-        candidate_launches=tuple(int(each) for each in own[1]["launch_id"]),
+        base_launches=own[0].ids,
+        candidate_launches=own[1].ids,
     )

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic
 
-import pandas as pd
-
+from parabench.analysis.case_launches import NO_LAUNCHES, Launches, in_turns
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, TTest, holm, judge, logs_of
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, TTest, holm, judge
 from parabench.store.record import Status
 
 
@@ -50,7 +49,6 @@ class Verdict(StrEnum):
 
 
 # Of base, and of candidate.
-Launches = tuple[pd.DataFrame, pd.DataFrame]
 
 
 TOLERANCE, ALPHA = 0.02, 0.01
@@ -111,15 +109,14 @@ class End:
 def ends_of(case: str, side: SessionData) -> Ends:
     """How the launches of a case that both sides have ended."""
     own = side.launched[case]
-    good = set(side.by_case[case].index) if case in side.by_case else set()
-    how = [_how(status, at in good) for at, status in own["status"].items()]
-    errors: pd.Series[str] = own["error"].dropna()
+    good = set(side.by_case.get(case, NO_LAUNCHES).ids)
+    error = next((each.error for each in own if each.error), "")
     return Ends(
-        counts=dict(Counter(how)),
-        failed=int(own["status"].isin(FAILURES).sum()),
-        ok=int((own["status"] == Status.OK).sum()),
+        counts=dict(Counter(_how(each.status, each.launch_id in good) for each in own)),
+        failed=sum(each.status in FAILURES for each in own),
+        ok=sum(each.status == Status.OK for each in own),
         valid=len(good),
-        error=f": {errors.iloc[0]}" if len(errors) and errors.iloc[0] else "",
+        error=f": {error}" if error else "",
     )
 
 
@@ -199,9 +196,7 @@ def judge_cases(
     """
     paired = interleaved(base, candidate)
     launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
-    logs = {
-        key: (logs_of(sides[0]["launch_step_s"]), logs_of(sides[1]["launch_step_s"])) for key, sides in launches.items()
-    }
+    logs = {key: (sides[0].logs.value, sides[1].logs.value) for key, sides in launches.items()}
     tests, between = _tests(logs, pairs, base, candidate, allowance)
     both = {
         key: pair
@@ -236,11 +231,8 @@ def _tests(
 
 def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:
     """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
-    sides = [side.by_case.get(case, side.valid.iloc[:0]) for case, side in zip(pair, (base, candidate), strict=True)]
-    if paired and sides[0]["block"].tolist() != sides[1]["block"].tolist():
-        both = set(sides[0]["block"]) & set(sides[1]["block"])
-        sides = [side[side["block"].isin(both)] for side in sides]
-    return sides[0], sides[1]
+    sides = base.by_case.get(pair[0], NO_LAUNCHES), candidate.by_case.get(pair[1], NO_LAUNCHES)
+    return in_turns(sides) if paired else sides
 
 
 def _by_numbers(end: End, launches: Launches, test: TTest | None, tolerance: float, alpha: float, paired: bool) -> End:

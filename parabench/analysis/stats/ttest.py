@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.special import chdtri, nctdtr, stdtr, stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
@@ -140,9 +140,9 @@ def judge(
     }
 
 
-def logs_of(numbers: pd.Series[float]) -> Numbers:
+def logs_of(numbers: ArrayLike) -> Numbers:
     """The logarithms of launches' numbers."""
-    logs: Numbers = np.log(numbers.to_numpy(dtype=float))
+    logs: Numbers = np.log(np.asarray(numbers, dtype=float))
     return logs
 
 

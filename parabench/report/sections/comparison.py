@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from parabench.analysis.case_launches import NO_LAUNCHES
 from parabench.analysis.compare.overall import Overall, work_key
 from parabench.analysis.compare.several import Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
@@ -77,7 +78,7 @@ def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
         yield (
             label,
             [
-                tuple(map(int, side.by_case[case]["launch_id"])) if case in side.by_case else ()
+                () if case is None else side.by_case.get(case, NO_LAUNCHES).ids
                 for side, case in zip(of.sides, row, strict=True)
             ],
         )
