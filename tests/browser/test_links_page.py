@@ -10,7 +10,7 @@ import fake_collectives
 import fake_links
 import fake_nodes
 import fake_results as fake
-from browser_helpers import AXE, FIND, assert_it_fits, go_to, needs_chromium, opened
+from browser_helpers import AXE, FIND, WIDTHS, go_to, needs_chromium, opened, resize, too_wide, unmarked
 from parabench.analysis.links import link_table
 from parabench.analysis.session import select_session
 from parabench.report.build import render, write_report
@@ -122,4 +122,6 @@ class TestInABrowser:
             assert shown.locator("#links td.shade4").first.is_visible()
             shown.evaluate(AXE.read_text())
             assert shown.evaluate(FIND, None) == []
-            assert_it_fits(shown)
+            resize(shown, WIDTHS[0])
+            assert too_wide(shown) <= 0
+            assert unmarked(shown) == []

@@ -8,7 +8,7 @@ import pytest
 
 import fake_collectives
 import fake_results as fake
-from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened
+from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened, pages
 from fake_results import step
 from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
@@ -31,7 +31,7 @@ OF_COLOUR = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")
-def pages(rich, tmp_path_factory):
+def written(rich, tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
     assert AXE is not None, "axe-playwright-python is not installed"
     stepped = [step(fake.launch(fake.case(strategy=name), 8.0 + i), late=0.1) for i, name in enumerate(("ddp", "fsdp"))]
@@ -73,9 +73,11 @@ def show_all_tabs(page):
     page.evaluate(ALL_TABS)
 
 
-@pytest.mark.parametrize("which", ["rich", "anatomy", "collectives", "nothing", "gate", "machines", "history"])
-def test_no_serious_violation_on_any_tab(browser, pages, which):
-    with opened(browser, pages[which]) as page:
+@pytest.mark.parametrize(
+    "which", pages(["rich", "collectives", "nothing", "history"], slow=["anatomy", "gate", "machines"])
+)
+def test_no_serious_violation_on_any_tab(browser, written, which):
+    with opened(browser, written[which]) as page:
         page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
         show_all_tabs(page)
         assert page.evaluate(FIND) == []
@@ -83,8 +85,8 @@ def test_no_serious_violation_on_any_tab(browser, pages, which):
         assert page.evaluate(FIND, OF_COLOUR) == []
 
 
-def test_no_serious_violation_where_lists_and_details_are_open(browser, pages):
-    with opened(browser, pages["rich"], width=360) as page:
+def test_no_serious_violation_where_lists_and_details_are_open(browser, written):
+    with opened(browser, written["rich"], width=360) as page:
         page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
         page.click(".filter summary >> nth=0")
         assert page.evaluate(FIND) == []

@@ -19,6 +19,7 @@ from browser_helpers import (
     go_to,
     needs_chromium,
     opened,
+    pages,
     points,
     tab_names,
     too_wide,
@@ -107,13 +108,19 @@ def long_names(tmp_path_factory):
     return write_report(results, folder / "report.html")
 
 
-PAGES = ("rich", "family", "anatomy", "collectives", "long_names", "gate", "machines")
-
-
-@pytest.mark.parametrize("which", PAGES)
+@pytest.mark.parametrize(
+    "which", pages(["rich", "collectives", "long_names", "gate"], slow=["family", "anatomy", "machines"])
+)
 def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
     with opened(browser, request.getfixturevalue(which), width=WIDTHS[-1]) as page:
         assert assert_it_fits(page) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["rich", "collectives"])
+def test_a_window_of_middle_width_has_it_all_too(browser, request, which):
+    with opened(browser, request.getfixturevalue(which), width=WIDTHS[1]) as page:
+        assert assert_it_fits(page, WIDTHS[1:2]) > 0
 
 
 def test_figures_follow_the_colour_scheme(browser, rich):
@@ -136,7 +143,7 @@ ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {
 }}; }})"""
 
 
-@pytest.mark.parametrize("which", ["rich", "anatomy", "collectives"])
+@pytest.mark.parametrize("which", pages(["rich", "collectives"], slow=["anatomy"]))
 def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
     with opened(browser, request.getfixturevalue(which), scheme="dark") as page:
         before = page.locator("details[open]").count()

@@ -6,7 +6,7 @@ import pytest
 
 import fake_collectives
 import fake_results as fake
-from browser_helpers import each_tab, needs_chromium, opened, too_wide, unmarked
+from browser_helpers import each_tab, needs_chromium, opened, pages, too_wide, unmarked
 from parabench.report.build import write_report
 from parabench.store.record import Failure, Status
 
@@ -100,7 +100,11 @@ def written(tmp_path_factory):
     return lambda name: write_report(STATES[name][0](folder / f"{name}.db"), folder / f"{name}.html")
 
 
-@pytest.mark.parametrize("name", STATES)
+# Sentences that come of one place have one state of it.
+ALIKE = ("all skipped", "no launch ok", "interrupted", "one launch each", "collectives, none ok", "collectives, one")
+
+
+@pytest.mark.parametrize("name", pages([name for name in STATES if name not in ALIKE], slow=ALIKE))
 def test_each_state_has_its_sentence_and_no_blank_figure(browser, written, name):
     with opened(browser, written(name), width=360) as page:
         said = [page.locator("header").inner_text()]

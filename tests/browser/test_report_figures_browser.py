@@ -8,7 +8,7 @@ import re
 import pytest
 
 import fake_results as fake
-from browser_helpers import drawn, needs_chromium, opened, tab_names, until
+from browser_helpers import drawn, needs_chromium, opened, pages, tab_names, until
 from fake_devices import gpu_launches
 from fake_results import step
 from parabench.report.build import write_report
@@ -137,7 +137,7 @@ def test_energy_and_what_devices_did_follow_the_filters(devices):
     assert list(traces(panel)) == ["torch tensors", "device (NVML)", "training state, theory"]
 
 
-@pytest.mark.parametrize("which", ["rich", "family", "anatomy", "devices"])
+@pytest.mark.parametrize("which", pages(["rich", "devices"], slow=["family", "anatomy"]))
 def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which):
     page = request.getfixturevalue(which)
     known = set(page.evaluate("Object.values(JSON.parse(document.getElementById('data').textContent).cases.case_id)"))

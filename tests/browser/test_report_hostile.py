@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 import hostile_helpers as hostile
-from browser_helpers import drawn, each_tab, needs_chromium, opened, resize, too_wide, unmarked
+from browser_helpers import drawn, each_tab, needs_chromium, opened, pages, resize, too_wide, unmarked
 from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
@@ -79,7 +79,7 @@ def over_time(stores, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("which", ["training", "collectives", "gate", "machines", "over_time"])
+@pytest.mark.parametrize("which", pages(["training", "collectives", "over_time"], slow=["gate", "machines"]))
 def test_nothing_runs_and_everything_is_text(browser, request, which):
     with opened(browser, request.getfixturevalue(which), width=360) as page:
         for tab in each_tab(page):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fake_results as fake
-from browser_helpers import WIDTHS, assert_it_fits, choose, counted, go_to, needs_chromium, opened, points, until
+from browser_helpers import WIDTHS, assert_it_fits, choose, counted, go_to, needs_chromium, opened, pages, points, until
 from parabench.report.views.comparison import SIDES, write_comparison
 from several_sides import CASES, dead_store, four_stores
 
@@ -25,7 +25,7 @@ def written(tmp_path_factory):
     return {name: write_comparison(sides, folder / f"{name}.html") for name, sides in given.items()}
 
 
-@pytest.mark.parametrize("which", ["two", "four", "dead", "rich"])
+@pytest.mark.parametrize("which", pages(["four", "dead"], slow=["two", "rich"]))
 def test_every_tab_is_drawn_without_complaint_and_fits(browser, written, which):
     with opened(browser, written[which], width=WIDTHS[-1]) as page:
         assert_it_fits(page)

@@ -125,8 +125,11 @@ def test_one_side_runs_while_the_other_waits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "status", "said"),
-    [(KILLED, "crashed", "SIGKILL"), (HANGS, "hung", "no end after")],
-    ids=["a rank is killed", "a rank hangs"],
+    [
+        pytest.param(KILLED, "crashed", "SIGKILL", id="a rank is killed"),
+        # It is waited for until the deadline.
+        pytest.param(HANGS, "hung", "no end after", id="a rank hangs", marks=pytest.mark.slow),
+    ],
 )
 def test_what_befalls_one_side_is_its_own_and_ends_both_launches(
     tmp_path: Path, what: str, status: str, said: str

@@ -30,6 +30,7 @@ def test_a_round_has_every_algorithm_under_every_strategy() -> None:
     assert len(pairs) == len(soak.CASES) == len(soak.ALGORITHMS) * len(soak.STRATEGIES)
 
 
+@pytest.mark.slow  # test_turns_launch has such launches, and checks more of them
 def test_shared_launches_of_any_strategies_and_sizes_end_well_and_compute_what_one_device_does() -> None:
     seen: list[Launch] = []
     short = list(turns_soak.specs(3))[1:]

@@ -118,7 +118,8 @@ def test_cases_that_share_a_module_train_it_as_one_device_does():
     assert first == other
 
 
-@pytest.mark.parametrize("wrong", ["FORGETFUL", "DOUBLING"])
+# Launches by themselves catch it over every strategy.
+@pytest.mark.parametrize("wrong", ["FORGETFUL", pytest.param("DOUBLING", marks=pytest.mark.slow)])
 def test_a_wrong_one_is_caught_and_the_others_are_not_blamed(wrong):
     cases = (MIXED[0], cpu_case(algorithm=f"wrong_helpers:{wrong}"), MIXED[4])
     seen = share(cases)
@@ -138,7 +139,8 @@ def test_a_wrong_one_is_caught_and_the_others_are_not_blamed(wrong):
         ("killed_in_backward", Status.CRASHED, "SIGKILL"),
     ],
 )
-@pytest.mark.parametrize("ranks", [2, 4])
+# All ranks have a part in the turn, or some wait meanwhile, as most launches have it.
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(fault, status, message, ranks):
     cases = (MIXED[0], cpu_case(strategy=f"faulty_helpers:{fault}", world_size=ranks), cpu_case(world_size=4))
     seen = share(cases)
@@ -149,7 +151,7 @@ def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(fault, status, 
     assert message in arm.failure.message
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_hang_names_the_case_the_round_and_the_rank(ranks):
     cases = (MIXED[0], cpu_case(strategy="faulty_helpers:waiting", world_size=ranks), cpu_case(world_size=4))
     seen = share(cases, deadline_s=12.0)
