@@ -15,7 +15,7 @@ import pytest
 
 from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
-from hang_helpers import pass_when
+from hang_helpers import begun_and_gone, pass_when
 from parabench import files
 from parabench.launch import processes
 from parabench.launch.launcher import launch
@@ -179,10 +179,13 @@ def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-def test_ranks_that_all_leave_quietly_have_crashed_and_are_not_waited_for(ignored: bool) -> None:
+def test_ranks_that_all_leave_quietly_have_crashed_and_are_not_waited_for(
+    ignored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pass_when(monkeypatch, begun_and_gone())
     if ignored:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=1.0))
+    seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED
     assert str(seen.failure) == "rank 0: ended without a trace"
 
