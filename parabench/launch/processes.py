@@ -103,10 +103,29 @@ def start_server() -> None:
     # Ranks have what the fork server's environment has, and none of them needs the secret of the nodes.
     os.environ.pop(SECRET, None)
     multiprocessing.set_forkserver_preload([PRELOAD])
+    _see_server()
+
+
+def _see_server() -> None:
+    """See that the fork server runs: where it does not, it is started."""
+    if _server_runs():
+        return
     try:
         _fork_server()
     except ServerKilled:  # as it imported: no launch has begun, and who kills another one too means it
         _fork_server()
+
+
+def _server_pid() -> int | None:
+    """The fork server's process id, None before its first start."""
+    pid: int | None = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
+    return pid
+
+
+def _server_runs() -> bool:
+    """Whether it has not ended; where it has it is not reaped, which is for who starts the next one."""
+    pid = _server_pid()
+    return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
 
 
 def _fork_server() -> None:
@@ -159,12 +178,9 @@ def _starting() -> Iterator[None]:
 
 def _wait_for_end_of_server() -> None:
     """Wait until the kernel has ended it, for else the next start takes it for one that runs; it is not reaped here."""
-    pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     until = time.monotonic() + SERVER_END_S
     with contextlib.suppress(ChildProcessError):
-        while pid and time.monotonic() < until:
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
-                return
+        while _server_runs() and time.monotonic() < until:
             time.sleep(MONITOR_INTERVAL_S)
 
 
@@ -185,6 +201,7 @@ def run_processes(
     """
     context = context or LaunchContext(local_world_size=size)
     start_server()
+    _see_server()  # it may have been killed since
     others = {child.pid for child in psutil.Process().children(recursive=True)}
     config = LaunchConfig(
         min_nodes=context.num_nodes,
@@ -228,7 +245,8 @@ def run_processes(
                 context.tell(HUNG)
                 return ProcessOutcome(ok=False, hung=True, killed=deadline.killed)
         finally:
-            descendants.end(others)
+            # A fork server that took the place of one that was killed meanwhile is there for the next launch.
+            descendants.end(others | {pid for pid in [_server_pid()] if pid is not None})
     # Ranks that were done when another node's were not: the launch as a whole is not.
     return ProcessOutcome(ok=context.abort.reason is None, aborted_by=context.abort.reason, killed=deadline.killed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,6 +59,19 @@ def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatc
     (own_folder() / processes.SERVER_LOG).write_text("")
     outcome = processes.run_processes(print, (), size=2, deadline_s=GUARD_S, logs=tmp_path)
     assert (outcome.ok, outcome.hung, outcome.rank, outcome.signal) == (False, False, 0, None)
+
+
+def test_a_fork_server_that_was_killed_between_launches_has_a_successor_for_all_that_follow(tmp_path: Path) -> None:
+    def ends_well() -> bool:
+        return processes.run_processes(os.getpid, (), size=1, deadline_s=GUARD_S, logs=tmp_path).ok
+
+    assert ends_well()
+    killed = processes._server_pid()
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    assert [ends_well(), ends_well()] == [True, True]
+    assert processes._server_pid() not in (None, killed)
 
 
 def test_a_thread_that_cannot_be_had_is_the_machines() -> None:
