@@ -15,7 +15,7 @@ AUDIT  := .venv-audit/bin/pip-audit
 ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
 	$(addprefix tests/unit/,analysis commands report store)
 
-.PHONY: help install demo test test-js slow faults golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions clean
+.PHONY: help install demo test test-js slow faults golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -131,9 +131,13 @@ wheel: $(STAMP)
 	cd .venv-wheel && bin/python -c 'import parabench; assert ".venv-wheel" in parabench.__file__, parabench.__file__'
 	cd .venv-wheel && bin/parabench run quick --launches 1 --out results
 
-versions: $(STAMP)
+versions: oldest newest
+
+oldest: $(STAMP)
 	.ci/over .venv-oldest $$(.ci/oldest)
 	.venv-oldest/bin/python -m pytest $(ANSWERS)
+
+newest: $(STAMP)
 	.ci/over .venv-newest --upgrade $$(.ci/oldest | sed 's/==[^ ]*//g')
 	.venv-newest/bin/python -m pytest $(ANSWERS)
 
