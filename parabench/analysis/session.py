@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from parabench.analysis.case_launches import CaseLaunches, by_case
 from parabench.analysis.stored import argv_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError
@@ -24,6 +23,8 @@ from parabench.store.schema import SessionRow
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from parabench.analysis.case_launches import CaseLaunches
 
 T = TypeVar("T")
 
@@ -313,6 +314,8 @@ class SessionData:
     @cached_property
     def by_case(self) -> dict[str, CaseLaunches]:
         """The launches of each case that has some whose step times are compared, with these, in seconds."""
+        from parabench.analysis.case_launches import by_case  # with scipy, which `best` does without
+
         return by_case(self.timed, "launch_step_s")
 
     @cached_property

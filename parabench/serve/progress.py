@@ -54,6 +54,8 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
     Raises UsageError for a file that is no store.
     """
     soon = "The results will show as soon as a run has begun it."
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the results.db of a run")
     try:
         if not path.exists() or (path.is_file() and not path.stat().st_size):
             return Standing(f"There is no store {path} yet. {soon}")

@@ -148,6 +148,7 @@ def test_what_befalls_one_side_is_its_own_and_ends_both_launches(
     assert [turns.get("pair", {}).get("side") for _, _, _, turns in there if turns] == ["b"]
 
 
+@pytest.mark.slow  # two runs of both sides; tests/unit/ab has what is resumed
 def test_turns_that_are_stopped_go_on_where_they_were(tmp_path: Path) -> None:
     ab = Ab(tmp_path, 'Path(HERE / "pipe").write_text("here"); signal.pause()')
     os.mkfifo(tmp_path / "b" / "pipe")

@@ -34,7 +34,7 @@ def verified(**fields: Any) -> Launch:
     return seen
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_compiled_blocks_compute_the_same(strategy: str) -> None:
     verified(strategy=strategy, model="toy", world_size=2, seq_len=1, compile=True)
 

@@ -91,6 +91,7 @@ CASES = sweep(
 '''
 
 
+@pytest.mark.slow  # a session of its own
 def test_with_rounds_cases_share_launches_and_nothing_races(tmp_path):
     (tmp_path / "mine.py").write_text(TURNS)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "mine.py", "-k", "not tree"]

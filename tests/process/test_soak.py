@@ -17,6 +17,7 @@ from parabench.store.record import Failure, Launch, Phase, Sample, Status
 LAUNCHES = len(soak.ALGORITHMS)
 
 
+@pytest.mark.slow  # `make soak` trains every pair of these
 def test_launches_of_four_ranks_end_well_and_compute_what_one_device_does() -> None:
     seen: list[Launch] = []
     assert list(soak.soak(soak.specs(LAUNCHES), soak.PROTOCOL, seen.append)) == []
