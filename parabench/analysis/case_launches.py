@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,9 +35,9 @@ class CaseLaunches:
     def logs(self) -> Logs:
         return Logs(self.block, logs_of(self.value))
 
-    def of_blocks(self, blocks: Collection[int]) -> CaseLaunches:
+    def of_blocks(self, blocks: Array) -> CaseLaunches:
         """Those of these blocks."""
-        there = np.isin(self.block, list(blocks))
+        there = np.isin(self.block, blocks)
         return CaseLaunches(self.launch_id[there], self.block[there], self.value[there])
 
 
@@ -67,5 +66,5 @@ def in_turns(sides: Launches) -> Launches:
     first, other = sides
     if np.array_equal(first.block, other.block):
         return sides
-    both = set(first.block.tolist()) & set(other.block.tolist())
+    both = np.intersect1d(first.block, other.block)
     return first.of_blocks(both), other.of_blocks(both)

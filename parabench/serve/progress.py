@@ -17,7 +17,7 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
-from parabench.store.database import not_readable, open_to_read
+from parabench.store.database import check_file, not_readable, open_to_read
 from parabench.store.json_text import COUNT, NUMBER, TEXT, first_wrong, read
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.schema import DONE, NOT_WELL
@@ -54,10 +54,10 @@ def standing(path: Path, session: str | None, now: datetime | None = None) -> St
     Raises UsageError for a file that is no store.
     """
     soon = "The results will show as soon as a run has begun it."
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; give the results.db of a run")
     try:
-        if not path.exists() or (path.is_file() and not path.stat().st_size):
+        if path.exists():
+            check_file(path)
+        if not path.exists() or not path.stat().st_size:
             return Standing(f"There is no store {path} yet. {soon}")
         with open_to_read(path) as db:
             db.row_factory = sqlite3.Row

@@ -8,6 +8,7 @@ leads to that file, for what is written to one that was removed or replaced nobo
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -272,6 +273,16 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
         )
     with _words_of_sqlite(path):
         soundness.check_tables(db, path)
+
+
+def check_file(path: Path) -> None:
+    """Raise UsageError where no store can be, with what is there instead."""
+    remedy = "give the results.db of a run"
+    if os.path.isfile(path):
+        return
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder; {remedy}")
+    raise UsageError(f"{path} {'is not a file' if os.path.exists(path) else 'does not exist'}; {remedy}")
 
 
 def not_readable(path: Path, error: Exception) -> UsageError:

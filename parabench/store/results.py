@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from parabench.errors import UsageError
 from parabench.store.columns import Columns
-from parabench.store.database import not_readable, open_to_read
+from parabench.store.database import check_file, not_readable, open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
@@ -234,7 +233,7 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
 
     Raises UsageError when `path` is missing, no store, or of another schema.
     """
-    _check_file(path)
+    check_file(path)
     with _reading(path) as db:
         db.execute("BEGIN")  # one moment of the store
         check_rows(db, path, "session", only=LISTED)
@@ -284,13 +283,3 @@ def _bounded(rows: Iterable[Sequence[Any]], path: Path, name: str) -> Iterator[S
         if left < 0:
             raise UsageError(f"{path} cannot be read: {name} holds more text than fits into memory; {REMEDY}")
         yield row
-
-
-def _check_file(path: Path) -> None:
-    """Raise UsageError where no store can be, with what is there instead."""
-    remedy = "give the results.db of a run"
-    if os.path.isfile(path):
-        return
-    if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder; {remedy}")
-    raise UsageError(f"{path} {'is not a file' if os.path.exists(path) else 'does not exist'}; {remedy}")
