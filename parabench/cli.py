@@ -10,6 +10,7 @@ import errno
 import gc
 import importlib
 import os
+import signal
 import sqlite3
 from typing import Any
 
@@ -67,6 +68,8 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         _open_standard_streams()
         try:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # it was so for the imports
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             return super().invoke(ctx)
         except UsageError as error:
             print_error(f"parabench: {format.error_line(error)}")

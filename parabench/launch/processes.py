@@ -5,6 +5,7 @@ The fork server imports torch once; each launch forks its ranks from it, which i
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import logging
@@ -103,6 +104,7 @@ def start_server() -> None:
     # Ranks have what the fork server's environment has, and none of them needs the secret of the nodes.
     os.environ.pop(SECRET, None)
     multiprocessing.set_forkserver_preload([PRELOAD])
+    atexit.register(_end_server)
     _see_server()
 
 
@@ -126,6 +128,15 @@ def _server_runs() -> bool:
     """Whether it has not ended; where it has it is not reaped, which is for who starts the next one."""
     pid = _server_pid()
     return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None
+
+
+def _end_server() -> None:
+    """End it with the driver, when it has no ranks: by itself it would see that end seconds later on a busy machine."""
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        pid = _server_pid()
+        if pid is not None and _server_runs():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _fork_server() -> None:

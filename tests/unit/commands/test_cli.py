@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +128,25 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
     monkeypatch.setattr("parabench.commands.list.say", interrupted)
     done = CliRunner().invoke(main, ["list"])
     assert (done.exit_code, done.output) == (130, "parabench: stopped\n")
+
+
+CTRL_C_AT = """
+import os, runpy, signal, sys
+class AtImport:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, AtImport())
+sys.argv = ["parabench", "list"]
+runpy.run_module("parabench", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "ends"),
+    [("click", (-signal.SIGINT, "")), ("parabench.commands.list", (130, "parabench: stopped\n"))],
+)
+def test_ctrl_c_during_imports_ends_without_a_traceback(module, ends):
+    done = subprocess.run([sys.executable, "-c", CTRL_C_AT.format(module=module)], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == ends

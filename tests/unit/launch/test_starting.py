@@ -50,6 +50,19 @@ def test_a_fork_server_that_is_killed_as_it_imports_is_started_once_more(tmp_pat
     assert (done.returncode, left.read_text()) == (code, "0")
 
 
+def test_the_fork_server_ends_before_the_driver_does_though_it_sees_nothing(tmp_path: Path) -> None:
+    """It is stopped, as it has no turn on a busy machine."""
+    start = "import os, signal\nfrom parabench.launch import processes\nprocesses.PRELOAD = 'abc'\n"
+    start += "processes.start_server()\npid = processes._server_pid()\nos.kill(pid, signal.SIGSTOP)\nprint(pid)"
+    with (tmp_path / "pid").open("w") as said:
+        subprocess.run([sys.executable, "-c", start], cwd=tmp_path, stdout=said, timeout=GUARD_S, check=True)
+    try:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    raise AssertionError("it outlived the driver")
+
+
 def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(config: object, entry: object) -> Callable[..., object]:
         raise EOFError
