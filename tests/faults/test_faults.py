@@ -10,7 +10,7 @@ from tests.faults.trial import Verdict
 # By family a try that is over soon: no rank that is waited for until its deadline.
 TRIES = [
     pytest.param("driver told to end while resuming", 0, marks=pytest.mark.slow),  # it is resumed until it is complete
-    ("fork server killed", 0),
+    pytest.param("fork server killed", 0, marks=pytest.mark.slow),  # tests/unit/launch has what is mended of it
     ("rank struck", 7),
     ("output closed", 0),
 ]

@@ -142,6 +142,7 @@ def answer(nodes: Nodes) -> list[str]:
     return closing_lines(session_data(load(nodes.out(0) / "results.db"), "1"))
 
 
+@pytest.mark.slow  # another session on two hosts; trainings have one
 def test_single_operations_run_on_two_hosts(tmp_path: Path) -> None:
     with cluster(2) as hosts:
         nodes = Nodes(hosts, tmp_path, SOME)

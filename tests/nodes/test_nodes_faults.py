@@ -54,6 +54,7 @@ def stopped(nodes: Nodes, number: int) -> None:
     assert drivers[1].said("^stopped by SIGINT" if number else "the session was stopped; what is done is on node 0")
 
 
+@pytest.mark.slow  # `make faults` tells node 0 to end
 def test_ctrl_c_on_node_0_ends_all(nodes: Nodes) -> None:
     stopped(nodes, 0)
 

@@ -245,6 +245,7 @@ class Held:
         return said
 
 
+@pytest.mark.slow  # so has one that is killed, below
 @pytest.mark.parametrize(
     "stopped",
     [pytest.param(False, id="a side is killed", marks=pytest.mark.slow), pytest.param(True, id="ab is stopped")],

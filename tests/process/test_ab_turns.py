@@ -123,6 +123,7 @@ def test_one_side_runs_while_the_other_waits(tmp_path: Path) -> None:
     assert "2 launches per side" in output
 
 
+@pytest.mark.slow  # unit tests of `ab` have each of these ends with fakes
 @pytest.mark.parametrize(
     ("what", "status", "said"),
     [

@@ -39,6 +39,7 @@ def among(algorithm: str, protocol: CollectiveProtocol = THROUGHPUT, ranks: int 
     return share((case(world_size=3, **SMALL), faulty, case(algorithm="ring", world_size=ranks, **SMALL)), protocol)
 
 
+@pytest.mark.slow  # `test_collectives` has each by itself
 @pytest.mark.parametrize("protocol", [THROUGHPUT, LATENCY], ids=lambda each: each.mode)
 def test_every_operation_and_algorithm_of_2_and_4_ranks_is_right_beside_the_others(protocol):
     assert cohorts(MIXED) == [MIXED]

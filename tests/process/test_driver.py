@@ -127,6 +127,7 @@ def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:
     stopped(driver, process, family, "SIGHUP")
 
 
+@pytest.mark.slow  # `make faults` tells drivers twice, and resumes
 def test_an_impatient_user_gets_the_same_and_resume_runs_only_the_rest(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

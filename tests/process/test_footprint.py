@@ -63,7 +63,13 @@ THEORY: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", THEORY)
+# Of what is split these have each kind.
+USUAL = ("zero1", "zero2 in bfloat16", "fsdp", "tp in sequence", "tp_fsdp")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in THEORY]
+)
 def test_the_state_of_a_rank_is_what_theory_says(name: str) -> None:
     options, theory = THEORY[name]
     each = Case(

@@ -44,7 +44,13 @@ def run(case: Any, protocol: Any, workload: Workload) -> Launch:
     return launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S), workload=workload)
 
 
-@pytest.mark.parametrize("name", CASES)
+# What no other of them has: groups of a grid, shards, messages between stages, a server.
+USUAL = ("zero1", "fsdp", "tp_fsdp", "pp, interleaved", "parameter_server")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in CASES]
+)
 def test_a_training_unpickles_nothing(name: str) -> None:
     seen = run(CASES[name], PROTOCOL, unpickled_helpers.Training())
     assert (seen.status, seen.failure) == (Status.OK, None)

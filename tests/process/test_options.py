@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,12 +36,13 @@ def verified(**fields: Any) -> Launch:
     return seen
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow  # half a minute each where no compiled code is cached
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_compiled_blocks_compute_the_same(strategy: str) -> None:
     verified(strategy=strategy, model="toy", world_size=2, seq_len=1, compile=True)
 
 
-@pytest.mark.slow  # half a minute each where no compiled code is cached
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -90,6 +93,24 @@ def test_checkpointing_keeps_the_blocks_input_alone_and_gives_the_same_gradients
         assert theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=0)
     assert [name for name, _ in again.named_parameters()] == [name for name, _ in plain.named_parameters()]
+
+
+def test_a_block_is_compiled_by_itself_below_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo traces it; what Inductor makes of it is compiled in the slow tests."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counting(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
+    plain, _ = block_with()
+    compiled, _ = block_with(compile=True, activation_checkpointing=True)
+    assert graphs
+    for mine, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert [name for name, _ in compiled.named_parameters()] == [name for name, _ in plain.named_parameters()]
 
 
 @pytest.mark.parametrize("fused", [True, False])

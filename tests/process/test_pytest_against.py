@@ -277,6 +277,7 @@ def model():
 """
 
 
+@pytest.mark.slow  # two whole sessions; the gate's verdicts have unit tests
 def test_a_side_whose_steps_take_longer_fails_the_selected_test_alone(tmp_path: Path) -> None:
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "mine.py").write_text(SUITE.replace('"ddp"', '"ddp", model="timed:model"'))

@@ -28,7 +28,7 @@ PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=1)
 
 
 # What listens does so for a launch.
-EVERY_S = 0.05
+EVERY_S = 0.25
 
 
 def start(here: Path, *words: str) -> subprocess.Popen[str]:

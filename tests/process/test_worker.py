@@ -94,7 +94,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
             process.kill()
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, MPIRUN], ids=["torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param(TORCHRUN, id="torchrun"), pytest.param(MPIRUN, id="mpirun", marks=pytest.mark.slow)],
+)
 def test_a_group_that_is_there_runs_a_suite(place: Place, launcher: list[str]) -> None:
     if shutil.which(launcher[0]) is None:
         pytest.skip(f"{launcher[0]} is not installed")
