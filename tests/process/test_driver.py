@@ -120,6 +120,7 @@ def test_a_stop_keeps_what_is_finished(driver: Driver) -> None:
     stopped(driver, process, family, "SIGTERM")
 
 
+@pytest.mark.slow  # `make faults` stops ranks and drivers
 def test_a_stopped_rank_does_not_keep_a_stop_waiting(driver: Driver) -> None:
     (driver.folder / "stop").touch()
     process, family = driver.held_up()

@@ -20,9 +20,8 @@ SUITE = '''\
 
 from parabench import Protocol, sweep
 
-CASES = sweep(
-    strategy=("ddp", "fsdp"), algorithm=("native", "ring"), world_size=2, data="synthetic", seq_len=8, model="gpt-nano"
-)
+COMMON = dict(world_size=2, data="synthetic", seq_len=8, model="gpt-nano")
+CASES = [sweep(strategy="ddp", **COMMON), sweep(strategy="fsdp", algorithm="ring", **COMMON)]
 PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=1)
 '''
 

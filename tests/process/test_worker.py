@@ -120,6 +120,7 @@ def test_a_group_that_is_there_runs_a_suite(place: Place, launcher: list[str]) -
     assert said.count("store:  results/results.db") == 1
 
 
+@pytest.mark.slow  # `test_launcher` has what a rank that raises leaves
 def test_a_rank_that_raises_ends_the_session_with_its_record(place: Place) -> None:
     place.suite("faulty_helpers:raising")
     first, second = place.ranks()

@@ -28,6 +28,7 @@ def session(rng, cohorts, left_behind=None, alone=None, **more):
     return judge(launches, alone or {})
 
 
+@pytest.mark.slow  # 300 sessions
 def test_without_carry_over_few_sessions_have_a_finding():
     """Of 300 sessions with outliers, in half of which cases leave, fewer than 5 % do."""
     leaving = [NAMES, NAMES, NAMES[:4], NAMES[:3], NAMES[:3], NAMES[:2]]

@@ -89,6 +89,7 @@ def test_the_fork_server_has_no_secret() -> None:
     """Ranks have what it has."""
     program = (
         "import multiprocessing.forkserver as forkserver, parabench.launch.processes as processes\n"
+        "processes.PRELOAD = 'abc'\n"
         "processes.start_server()\n"
         "print(open(f'/proc/{forkserver._forkserver._forkserver_pid}/environ').read())"
     )

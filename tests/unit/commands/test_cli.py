@@ -101,6 +101,7 @@ def test_a_live_bar_outlives_its_terminal():
         assert os.path.samestat(os.fstat(theirs), os.stat(os.devnull))
 
 
+@pytest.mark.slow  # a session; a try of `make faults` closes outputs
 def test_a_run_whose_standard_output_is_closed_measures(tmp_path):
     words = [sys.executable, "-m", "parabench", "run", "quick", "--set", "strategy=single", "--launches", "1"]
     words += ["--steps", "1", "--set", "device=cpu", "--out", str(tmp_path)]

@@ -116,7 +116,7 @@ def test_the_program_does_not_need_ruptures() -> None:
     assert int(ended.stdout) == len(program.CHECKS)
 
 
-@pytest.mark.parametrize("name", ["imports", "fork-server", "gloo-collectives"])
+@pytest.mark.parametrize("name", ["imports", "fork-server", pytest.param("gloo-collectives", marks=pytest.mark.slow)])
 def test_checks_that_the_cpu_can_show_pass_on_it(name: str) -> None:
     check = next(check for check in program.CHECKS if check.name == name)
     seen = check.run(CPU)

@@ -224,6 +224,7 @@ def test_a_suite_that_says_machines_wrong_is_refused(tmp_path, text, said):
         load_suite(suite_file(tmp_path, text))
 
 
+@pytest.mark.slow  # eight trainings
 def test_what_one_gpu_is_asked_is_answered(tmp_path):
     """The very sweep, on the CPU and small; compiling takes a minute a case there."""
     overrides = {"seq_len": (8,), "model": ("gpt-nano",), "compile": (False,)}

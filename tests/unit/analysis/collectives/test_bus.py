@@ -144,7 +144,9 @@ def test_noise_alone_makes_no_change(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("names", "blocks"), [(("native", "ring"), 3), (LEVELS, 3)])
+@pytest.mark.parametrize(
+    ("names", "blocks"), [(("native", "ring"), 3), pytest.param(LEVELS, 3, marks=pytest.mark.slow)]
+)
 def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks):
     """Over all sizes of a ladder together: 5 % at each would be 26 % over these six, 21 of 80."""
     random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
