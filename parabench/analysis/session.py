@@ -20,6 +20,7 @@ from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 from parabench.store.schema import SessionRow
+from parabench.store.soundness import REMEDY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,6 +156,9 @@ def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
         return []
     own = results.of(ids)
     rows = {row["id"]: row for row in records(own.session_columns, ("id", *SessionRow._fields))}
+    for at in ids:
+        if at not in rows:
+            raise UsageError(f"{results.path} cannot be read: it lists session {at} and has none; {REMEDY}")
     plans = {at: plan_of(own, rows[at]) for at in ids}
     for at, plan in plans.items():
         check_launches(own, at, plan)

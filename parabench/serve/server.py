@@ -14,6 +14,7 @@ from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.report.page import fill
 from parabench.serve.connections import NOTHING, Answer, BoundedServer, Reply, only, said
@@ -54,7 +55,7 @@ class Live:
             self.renewal.look(store, now, _changed(self.template))
         except UsageError as problem:
             now, error = Standing("The store cannot be shown."), str(problem)
-        return now, error or self.renewal.error, self.clock() - began
+        return now, format.one_line(error or self.renewal.error), self.clock() - began
 
     def progress(self) -> dict[str, Any]:
         """What the page asks for: how the run stands, which page there is, and when to ask again."""

@@ -18,7 +18,7 @@ from parabench.store.database import check_file, not_readable, open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
-from parabench.store.soundness import REMEDY, check_rows
+from parabench.store.soundness import REMEDY, check_launches_belong, check_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,6 +98,9 @@ class Results:
 
     @cached_property
     def launch_columns(self) -> Columns:
+        if self.sessions is None:  # those of some sessions are found by their sessions
+            with _reading(self.path) as db:
+                check_launches_belong(db, self.path)
         return self.columns("launch")
 
     @cached_property
@@ -137,7 +140,9 @@ class Results:
 
     def _steps(self, phase: Phase) -> Columns:
         found = self._digested(SLOWEST, f"phase = '{phase}'")
-        return Columns({"launch_id": found["launch_id"], "step": found["rank"], "step_s": found["value"]})
+        # No step takes no time; who wrote the store may have said so.
+        seconds = np.where(found["value"] > 0, found["value"], np.nan)
+        return Columns({"launch_id": found["launch_id"], "step": found["rank"], "step_s": seconds})
 
     @property
     def medians_columns(self) -> Columns:

@@ -6,14 +6,19 @@ import json
 import sqlite3
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 import fake_results as fake
 from command_line import parabench
+from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.machine.machine import environment, this_machine
 from parabench.serve.progress import standing
+from parabench.serve.rebuild import Renewal
+from parabench.serve.server import Live
 from parabench.store import json_text, results, shapes, soundness
+from parabench.store.digest import SLOWEST
 from parabench.store.json_text import COUNT, FLAG, NUMBER, TEXT
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -227,3 +232,29 @@ def test_a_store_whose_schema_is_damaged_is_refused_with_what_to_do(store):
 def test_a_store_that_another_process_has_locked_is_said_to_be(store):
     error = results.not_readable(store, sqlite3.OperationalError("database is locked"))
     assert str(error).endswith("r.db cannot be read: database is locked; see which process holds it, and try again")
+
+
+def test_a_launch_of_a_session_that_is_not_there_is_refused(store):
+    change(store, "UPDATE launch SET session_id = 1099511627776 WHERE id = 2")
+    refused(store, "row 2 of launch is of session 1099511627776, which is gone")
+
+
+def test_a_session_that_is_listed_and_not_there_is_refused(store):
+    """A page of an index, or of a table, that is another's."""
+    seen = load(store)
+    change(store, "DELETE FROM session")
+    with pytest.raises(UsageError, match="it lists session 1 and has none"):
+        select_session(seen)
+
+
+def test_a_step_that_took_no_time_is_unknown(store):
+    change(store, f"UPDATE digest SET value = zeroblob(length(value)) WHERE kind = '{SLOWEST}'")
+    assert np.isnan(load(store).steps_columns["step_s"]).all()
+
+
+def test_what_is_wrong_with_a_store_is_served_as_one_line_without_controls(store):
+    def damaged():
+        raise UsageError('malformed database schema - unrecognized token: "\x1e"\n')
+
+    live = Live(damaged, Renewal(lambda store, session: ""))
+    assert live.progress()["error"] == 'malformed database schema - unrecognized token: " "'
