@@ -17,7 +17,6 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -100,9 +99,10 @@ def tried(family: str, seed: int, number: int, made: Path) -> list[tuple[str, st
     return wrong
 
 
-def batch(family: str, seed: int, numbers: list[int], made: Path) -> list[tuple[int, list[tuple[str, str]]]]:
-    """Some tries, which start from what is `made` already."""
-    return [(number, tried(family, seed, number, made)) for number in numbers]
+def batch(asked: tuple[str, int, list[int], Path]) -> tuple[str, list[tuple[int, list[tuple[str, str]]]]]:
+    """Some tries (family, seed, numbers, folder with what is made already): the family, and what is wrong by number."""
+    family, seed, numbers, made = asked
+    return family, [(number, tried(family, seed, number, made)) for number in numbers]
 
 
 def say(words: str) -> None:
@@ -114,25 +114,25 @@ def run(tries: int, seed: int, jobs: int = 2, only: str = "", tell: Callable[[st
     rows = {name: Row() for name in FAMILIES if only in name}
     with (
         tempfile.TemporaryDirectory(prefix="reading-", dir=shared_memory_folder()) as folder,
-        ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=TASKS) as pool,
+        # An executor of concurrent.futures stands still when its processes are replaced (Python 3.11).
+        get_context("spawn").Pool(jobs, maxtasksperchild=TASKS) as pool,
     ):
         made = Path(folder)
         files.make(made)
         batches = []
         for name in rows:
             count = max(1, round(tries * FAMILIES[name][1]))
-            batches += [(name, list(range(first, min(first + BATCH, count)))) for first in range(0, count, BATCH)]
+            numbers = [list(range(first, min(first + BATCH, count))) for first in range(0, count, BATCH)]
+            batches += [(name, seed, each, made) for each in numbers]
         Random(seed).shuffle(batches)  # what is wrong with any family shows early
-        todo = {pool.submit(batch, name, seed, numbers, made): name for name, numbers in batches}
-        for at, done in enumerate(as_completed(todo), 1):
-            name = todo[done]
-            for number, wrong in done.result():
+        for at, (name, found) in enumerate(pool.imap_unordered(batch, batches), 1):
+            for number, wrong in found:
                 rows[name].tries += 1
                 rows[name].counts.update({kind for kind, _ in wrong})
                 for kind, words in wrong:
                     tell(f"--- {name} {number} {kind}\n{words.strip()[-3000:]}")
             if at % TOLD == 0:
-                tell(f"{at} of {len(todo)} batches\n{table(rows)}")
+                tell(f"{at} of {len(batches)} batches\n{table(rows)}")
     return rows
 
 
