@@ -26,6 +26,12 @@ OURS, OTHER = Secret(b"0123456789abcdef"), Secret(b"0123456789abcdeF")
 SESSION = "job42"
 
 
+def put(store: TCPStore, key: str, value: str | bytes) -> None:
+    """A set is not answered: others may read what was there before until a question of ours is answered."""
+    store.set(key, value)
+    store.check([key])
+
+
 # -- where it is read from -------------------------------------------------------------------------------------------
 
 
@@ -147,11 +153,11 @@ def test_who_has_met_understands_each_other_and_nobody_else(store: TCPStore, pai
     one.put_blob("launch/0/result/1", list(range(1000)))
     assert zero.pop_blob("launch/0/result/1") == list(range(1000))
     # What one has not signed is no JSON to the other, though it were some.
-    store.set("here/next/1", json.dumps({"launch": 2}))
+    put(store, "here/next/1", json.dumps({"launch": 2}))
     with pytest.raises(ForeignValue, match=r"^next/1 in the rendezvous store is not signed with this session's secret"):
         one.get("next/1")
     # Nor is what was signed for another launch.
-    store.set("here/next/2", store.get("here/next/0"))
+    put(store, "here/next/2", store.get("here/next/0"))
     with pytest.raises(ForeignValue, match=r"^next/2 "):
         one.get("next/2")
 
@@ -165,7 +171,7 @@ def test_a_value_is_verified_before_anything_is_made_of_it(
     monkeypatch.setattr(json, "loads", reads)
     monkeypatch.setattr(zlib, "decompressobj", reads)
     for key in ("next/0", "join/1"):
-        store.set(f"here/{key}", "1")
+        put(store, f"here/{key}", "1")
     with pytest.raises(ForeignValue):
         pair[1].get("next/0", reads)
     with pytest.raises(ForeignValue):
@@ -195,7 +201,7 @@ def test_a_hello_of_another_session_or_of_nobody_is_refused(store: TCPStore, cli
     with pytest.raises(UsageError, match="has another secret"):
         meet(clients[1], OURS, SESSION, 0.0)
     for hello in ("", "{", '{"nonce": 1}', '{"nonce": "", "tag": "zz"}', "[]", "[" * 100_000):
-        store.set(f"here/{HELLO}", hello)
+        put(store, f"here/{HELLO}", hello)
         with pytest.raises(ForeignValue):
             meet(clients[1], OURS, SESSION, 0.0)
 
@@ -209,7 +215,7 @@ def test_an_old_heartbeat_or_an_unsigned_one_is_no_sign_of_life(store: TCPStore,
     beat_once(pair[1], raw[1], key, 2)
     assert beats(pair[0], raw[0], key, -1) == 2
     for stale in (first, b"3", b""):
-        store.set(f"here/{key}", stale)
+        put(store, f"here/{key}", stale)
         assert beats(pair[0], raw[0], key, 2) == 2
 
 
@@ -218,7 +224,7 @@ def test_an_abort_is_signed_too(store: TCPStore, pair: list[StoreClient]) -> Non
     assert abort_of(pair[0], raw, 7) is None
     abort(pair[1], 7, FAILED)
     assert abort_of(pair[0], raw, 7) == FAILED
-    store.set("here/abort/8", json.dumps(FAILED))
+    put(store, "here/abort/8", json.dumps(FAILED))
     with pytest.raises(ForeignValue, match=r"^abort/8 "):
         abort_of(pair[0], raw, 8)
 
@@ -244,9 +250,9 @@ def test_a_blob_that_no_node_left_is_refused_and_removed(
     pieces: list[bytes], store: TCPStore, clients: list[StoreClient]
 ) -> None:
     head, *rest = pieces
-    store.set("here/join/1", head)
+    put(store, "here/join/1", head)
     for at, piece in enumerate(rest):
-        store.set(f"here/join/1/{at}", piece)
+        put(store, f"here/join/1/{at}", piece)
     with pytest.raises(ForeignValue, match=r"^join/1 in the rendezvous store is nothing that a node of this session"):
         clients[0].pop_blob("join/1")
     assert not clients[0].has("join/1")
