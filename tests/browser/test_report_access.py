@@ -74,7 +74,7 @@ def show_all_tabs(page):
 
 
 @pytest.mark.parametrize(
-    "which", pages(["rich", "collectives", "nothing", "history"], slow=["anatomy", "gate", "machines"])
+    "which", pages(["rich", "collectives"], slow=["nothing", "history", "anatomy", "gate", "machines"])
 )
 def test_no_serious_violation_on_any_tab(browser, written, which):
     with opened(browser, written[which]) as page:

@@ -109,7 +109,7 @@ def long_names(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "which", pages(["rich", "collectives", "long_names", "gate"], slow=["family", "anatomy", "machines"])
+    "which", pages(["rich", "collectives", "long_names"], slow=["gate", "family", "anatomy", "machines"])
 )
 def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
     with opened(browser, request.getfixturevalue(which), width=WIDTHS[-1]) as page:

@@ -101,7 +101,10 @@ def written(tmp_path_factory):
 
 
 # Sentences that come of one place have one state of it.
-ALIKE = ("all skipped", "no launch ok", "interrupted", "one launch each", "collectives, none ok", "collectives, one")
+ALIKE = (
+    "all skipped", "one skipped", "no launch ok", "not to the end", "interrupted", "one launch each", "one world size",
+    "all wrong", "collectives, none ok", "collectives, all wrong", "collectives, one",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", pages([name for name in STATES if name not in ALIKE], slow=ALIKE))

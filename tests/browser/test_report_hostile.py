@@ -79,7 +79,7 @@ def over_time(stores, tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("which", pages(["training", "collectives", "over_time"], slow=["gate", "machines"]))
+@pytest.mark.parametrize("which", pages(["training", "collectives"], slow=["over_time", "gate", "machines"]))
 def test_nothing_runs_and_everything_is_text(browser, request, which):
     with opened(browser, request.getfixturevalue(which), width=360) as page:
         for tab in each_tab(page):

@@ -9,6 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from cluster_helpers import cluster
 from guard import GUARD_S
 from listening_helpers import Place, seen
@@ -45,6 +47,7 @@ def test_the_page_lists_who_listens() -> None:
     assert "`net.ipv4.ip_local_port_range`" in listed["gloo, in every rank"][0]
 
 
+@pytest.mark.slow  # a session on two hosts, of which others have what is measured
 def test_that_and_nothing_else_listens(tmp_path: Path) -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     found: list[set[tuple[str, Place]]] = [set(), set()]
