@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections import Counter, defaultdict
@@ -36,6 +35,7 @@ from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, TrainingRunner, training_operations
 from parabench.session.stopping import AdaptiveStopping
+from parabench.store import json_text, shapes
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -320,9 +320,9 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
     alike = []
     sessions = results.columns("session", names=("id", "plan"))
     for number, text in zip(sessions["id"].tolist(), sessions["plan"], strict=True):
-        plan = json.loads(text) or {}
+        plan = json_text.read(text, shapes.PLAN, f"plan of session {number} of {store}")
         kind = plan.get("kind", "training")
-        if kind != kind_of(protocol) or "protocol" not in plan:
+        if kind != kind_of(protocol) or not plan.get("protocol"):
             continue
         # What a newer version did with fields that are not known here may have taken any time.
         if unknown_fields(type(protocol), plan["protocol"]):

@@ -14,9 +14,11 @@ from command_line import parabench
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.machine.machine import environment, this_machine
+from parabench.plan.protocol import Protocol
 from parabench.serve.progress import standing
 from parabench.serve.rebuild import Renewal
 from parabench.serve.server import Live
+from parabench.session.dry_run import known_seconds
 from parabench.store import json_text, results, shapes, soundness
 from parabench.store.digest import SLOWEST
 from parabench.store.json_text import COUNT, FLAG, NUMBER, TEXT
@@ -245,6 +247,15 @@ def test_a_session_that_is_listed_and_not_there_is_refused(store):
     change(store, "DELETE FROM session")
     with pytest.raises(UsageError, match="it lists session 1 and has none"):
         select_session(seen)
+
+
+def test_what_launches_took_is_not_read_of_a_plan_that_is_damaged(store):
+    assert known_seconds(store, Protocol()) == {}
+    change(store, "UPDATE session SET plan = '{\"cases\": ['")
+    with pytest.raises(UsageError, match=r"plan of session 1 of .* cannot be read: it is no JSON"):
+        known_seconds(store, Protocol())
+    change(store, "UPDATE session SET plan = '{\"protocol\": null}'")
+    assert known_seconds(store, Protocol()) == {}
 
 
 def test_a_step_that_took_no_time_is_unknown(store):
