@@ -18,7 +18,7 @@ from parabench.store.database import check_file, not_readable, open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
-from parabench.store.soundness import REMEDY, check_launches_belong, check_rows
+from parabench.store.soundness import REMEDY, check_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,10 +98,13 @@ class Results:
 
     @cached_property
     def launch_columns(self) -> Columns:
-        if self.sessions is None:  # those of some sessions are found by their sessions
-            with _reading(self.path) as db:
-                check_launches_belong(db, self.path)
-        return self.columns("launch")
+        """Raises UsageError where one is of a session that is not among these: an index of a damaged store may tell of
+        others than the table has."""
+        found = self.columns("launch")
+        there = self.listed["id"].tolist() if self.sessions is None else self.sessions
+        for gone in set(found["session_id"].tolist()).difference(there):
+            raise UsageError(f"{self.path} cannot be read: launches are of session {gone}, which is gone; {REMEDY}")
+        return found
 
     @cached_property
     def finding_columns(self) -> Columns:

@@ -75,13 +75,6 @@ def check_rows(
                 raise UsageError(f"{path} cannot be read: {column} of row {row} of {table} is {said}; {REMEDY}")
 
 
-def check_launches_belong(db: sqlite3.Connection, path: Path) -> None:
-    """Raise UsageError where a launch is of a session that is not there."""
-    without = "SELECT rowid, session_id FROM launch WHERE session_id NOT IN (SELECT id FROM session) LIMIT 1"
-    for row, session in db.execute(without):
-        raise UsageError(f"{path} cannot be read: row {row} of launch is of session {session}, which is gone; {REMEDY}")
-
-
 @cache
 def _conditions(table: str) -> Mapping[str, str]:
     """{column: what must hold of it, in SQL}; never unknown, also of null."""

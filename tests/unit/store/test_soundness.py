@@ -238,7 +238,7 @@ def test_a_store_that_another_process_has_locked_is_said_to_be(store):
 
 def test_a_launch_of_a_session_that_is_not_there_is_refused(store):
     change(store, "UPDATE launch SET session_id = 1099511627776 WHERE id = 2")
-    refused(store, "row 2 of launch is of session 1099511627776, which is gone")
+    refused(store, "launches are of session 1099511627776, which is gone")
 
 
 def test_a_session_that_is_listed_and_not_there_is_refused(store):
