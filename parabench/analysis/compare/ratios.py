@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -21,25 +20,19 @@ from parabench.store.record import GB
 
 @dataclass(frozen=True)
 class Known:
-    """A number of launches: columns `launch_id, case_id, block, value`; where a case has none, why. `cases` are the
-    cases' own numbers in their session where those are more than a mean of their launches."""
+    """A number of launches, of each case that has some; where a case has none, why. `cases` are the cases' own numbers
+    in their session where those are more than a mean of their launches."""
 
-    launches: pd.DataFrame
+    by_case: Mapping[str, CaseLaunches]
     why: dict[str, str]
     cases: Mapping[str, float] = field(default_factory=dict)
-
-    @cached_property
-    def by_case(self) -> dict[str, CaseLaunches]:
-        """The launches of each case that has some."""
-        return by_case(self.launches, "value")
 
 
 def step_times(side: SessionData) -> Known:
     """Step time, s."""
-    good = side.timed[["launch_id", "case_id", "block"]].assign(value=side.timed["launch_step_s"])
-    status = side.cases_by_id.loc[~side.cases_by_id.index.isin(good["case_id"]), "status"]
+    status = side.cases_by_id.loc[~side.cases_by_id.index.isin(list(side.by_case)), "status"]
     why = {str(case): f"its launches ended {said}" for case, said in status.items()}
-    return Known(good, why, side.step_times)
+    return Known(side.by_case, why, side.step_times)
 
 
 def tokens_per_gb(side: SessionData) -> Known:
@@ -47,7 +40,8 @@ def tokens_per_gb(side: SessionData) -> Known:
     good = side.valid
     per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
     found = good[["launch_id", "case_id", "block"]].assign(value=per_gb)
-    return Known(found[found["value"] > 0], step_times(side).why | _none(found, "peak memory was not recorded"))
+    why = step_times(side).why | _none(found, "peak memory was not recorded")
+    return Known(by_case(found[found["value"] > 0], "value"), why)
 
 
 def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
@@ -72,7 +66,7 @@ def tokens_per_joule(side: SessionData) -> Known:
     for case, key in zip(good["case_id"], keys, strict=True):
         if not format.known(energies[key][0]):
             why.setdefault(str(case), energies[key][1])
-    return Known(found[found["value"] > 0], why)
+    return Known(by_case(found[found["value"] > 0], "value"), why)
 
 
 # Case ids: of base, and of candidate.

@@ -128,7 +128,7 @@ def _agreeing(told: Iterable[Fact]) -> Section:
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
-    numbers = [set(known.launches["case_id"]) for known in of.known["step_time"]]
+    numbers = [known.by_case.keys() for known in of.known["step_time"]]
     rows = [
         {"label": label, "case_id": str(at), "sides": [_said(of, row, side) for side in range(len(names))]}
         for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True)
