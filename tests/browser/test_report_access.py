@@ -85,6 +85,7 @@ def test_no_serious_violation_on_any_tab(browser, written, which):
         assert page.evaluate(FIND, OF_COLOUR) == []
 
 
+@pytest.mark.slow  # the same rules as above, on a narrow page
 def test_no_serious_violation_where_lists_and_details_are_open(browser, written):
     with opened(browser, written["rich"], width=360) as page:
         page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")

@@ -67,7 +67,7 @@ TREE_OF_3, ONE_A_NODE, ONE_NODE = case(3, "tree"), case(2, "two_level", 1), case
 Checked = Callable[[Case], Path]
 
 # Whose sums of large tensors `make test` compares.
-ROUNDED = (*every([3]), case(4, "halving_doubling"), case(4, "two_level(ring,tree)", 2))
+ROUNDED = (TREE_OF_3, case(3, "ring"), case(4, "halving_doubling"), case(4, "two_level(ring,tree)", 2))
 
 # What ranks check of which cases, in an order: calls are counted from none, and the last two cut all that follows into
 # small pieces.
@@ -119,7 +119,7 @@ def complaints(folder: Path, check: Check) -> list[str]:
 
 
 def is_slow(check: Check, each: Case) -> bool:
-    """Eight ranks; and large tensors of four, of which two algorithms are enough: three ranks have all."""
+    """Eight ranks, and most large tensors."""
     return each.world_size == 8 or (check is ranks_helpers.rounding and each not in ROUNDED)
 
 

@@ -64,7 +64,7 @@ THEORY: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 # Of what is split these have each kind.
-USUAL = ("zero1", "zero2 in bfloat16", "fsdp", "tp in sequence", "tp_fsdp")
+USUAL = ("zero1", "zero2 in bfloat16", "tp_fsdp")
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> 
     assert_nothing_stored(Path())
 
 
+@pytest.mark.slow  # two drivers that meet, as in the one above
 def test_another_session_at_the_endpoint_is_told_apart(words: Words, tmp_path: Path) -> None:
     zero = elsewhere(tmp_path / "node0", words(0, "--rdzv-id", "mine"))
     one = here(words(1, "--rdzv-id", "yours"))

@@ -714,6 +714,7 @@ class TestInABrowser:
             assert all(url.startswith(origin) or url.startswith("data:") for url in asked)
             assert {url.removeprefix(origin) for url in asked if url.startswith(origin)} == {"", "progress"}
 
+    @pytest.mark.slow  # another server and browser
     def test_behind_a_token_it_is_followed_too(self, browser, growing, monkeypatch):
         path, launch = growing
         with reading(browser, live(path, in_process), monkeypatch, "s3cret/", "s3cret") as (page, asked, origin):
@@ -736,6 +737,7 @@ class TestInABrowser:
             assert page.evaluate("[location.hash, scrollY]") == ["#tab=trust", 150]
             assert page.locator("#tab-trust").is_visible()
 
+    @pytest.mark.slow  # another server and browser
     def test_the_newer_page_has_open_what_was_open(self, browser, growing, monkeypatch):
         path, launch = growing
         with reading(browser, live(path, in_process), monkeypatch) as (page, _, _):

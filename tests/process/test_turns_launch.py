@@ -171,6 +171,7 @@ def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     assert max(used[2:]) < min(used[:2]) / 4, used
 
 
+@pytest.mark.slow  # the unit tests of what is carried over have this with known truths
 def test_what_a_case_leaves_behind_for_the_next_turn_is_found(tmp_path):
     cases = (MIXED[0], cpu_case(strategy="faulty_helpers:leaving_a_mess"), cpu_case(algorithm="ring"))
     protocol = TurnsProtocol(rounds=12, settle=1, timed=1, long=2, warmup=2)

@@ -206,6 +206,7 @@ def test_a_rank_that_breaks_does_not_wait_for_who_watches() -> None:
     assert broken.stderr.endswith("RuntimeError: broken\n")
 
 
+@pytest.mark.slow  # three groups of processes; refusals have unit tests
 def test_what_is_wrong_is_said_once_and_nothing_is_written(place: Place) -> None:
     place.suite("ddp")
     first, second = place.ranks("--set", "world_size=3")
