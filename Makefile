@@ -47,7 +47,7 @@ demo: $(STAMP)
 	$(BIN)/parabench run quick --out parabench-results/demo
 
 test: $(STAMP) test-js
-	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -m "not slow and not alone" --numprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_OPTIONS)
 	$(BIN)/python -m pytest -m "not slow and alone" $(PYTEST_OPTIONS) $$(grep -rl 'pytest\.mark\.alone' --include='test_*.py' tests)
 
 # The script of the page; who uses parabench needs no node.
