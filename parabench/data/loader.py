@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -51,6 +52,7 @@ class Loading:
         if case.workers:
             # An epoch of nothing starts the workers, and leaves them waiting for the next one.
             assert not list(self._loader)
+            _working.add(self._loader._iterator)
 
     def batches(
         self, data_rank: int, data_ranks: int, device: torch.device, *, columns: tuple[int, int] = (0, 1)
@@ -70,6 +72,18 @@ class Loading:
         self._rank_batches.sampler = sampler
         dtype = None if case.arithmetic.parameters == "float32" else getattr(torch, case.arithmetic.parameters)
         return _endless(self._loader, sampler, columns, device, dtype)
+
+
+# torch's iterators whose workers run.
+_working: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def end_workers() -> None:
+    """End the workers of all data of this process. Where the collector finds them, torch waits for each for 5 s in
+    vain: the queue that would tell it has been closed before."""
+    for each in tuple(_working):
+        each._shutdown_workers()
+    _working.clear()
 
 
 class ContiguousBatches(Sampler[list[int]]):

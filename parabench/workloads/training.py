@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from parabench.collectives import join
+from parabench.data.loader import end_workers
 from parabench.errors import UsageError
 from parabench.launch import hang
 from parabench.launch.rank import device_of, join_group, loaded_nccl
@@ -93,6 +94,7 @@ class TrainingWorkload(Workload):
         material = prepare(case, rank_info)
         clock = self.join(case, env, rank) if grouped else None
         report = train_case(spec, env, rank_info, material)
+        end_workers()
         # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
         # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
         gc.collect()

@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 import torch
 
 from parabench.collectives import join
+from parabench.data.loader import end_workers
 from parabench.launch import hang
 from parabench.launch.outcome import failed_at
 from parabench.launch.rank import device_of, join_group
@@ -82,6 +83,7 @@ class TurnsWorkload(Workload):
         materials = {place: prepare(cases[place], info) for place in set(first) if rank < cases[place].world_size}
         clock = join_group(replace(largest, algorithm="native"), env, rank)
         report = take_turns(spec, env, info, materials)
+        end_workers()
         # As after a training: what uses a group goes before the group.
         gc.collect()
         join.leave()

@@ -177,6 +177,15 @@ def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None
     assert all(value > 0 for value in waited)
 
 
+def test_no_worker_is_waited_for_that_was_not_told_to_end() -> None:
+    case = Case(
+        model="own_helpers:patient", strategy="ddp", world_size=2, workers=2, data="synthetic", device="cpu",
+        backend="gloo",
+    )  # fmt: skip
+    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2, instrumented=0), deadline_s=GUARD_S))
+    assert seen.status is Status.OK, seen.failure
+
+
 def test_workers_die_with_a_killed_rank_even_while_stopped(tmp_path: Path) -> None:
     """Neither torch's own watch nor an orderly end can help a worker that is stopped."""
     case = Case(model="own_helpers:model", data="synthetic", workers=2)

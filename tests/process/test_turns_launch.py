@@ -97,6 +97,11 @@ ONE_MODULE = (
 )
 
 
+def test_no_worker_is_waited_for_that_was_not_told_to_end():
+    cases = [cpu_case(model="own_helpers:patient", workers=1, bucket_mib=size) for size in (1, 25)]
+    assert share(cases).status is Status.OK
+
+
 def test_cases_that_share_a_module_train_it_as_one_device_does():
     seen = share(ONE_MODULE, replace(TURNS, share_modules=True))
     check(seen, ONE_MODULE)
