@@ -25,7 +25,7 @@ HOUR_S = 3600.0
 # A session is suspended for so long; no step of one takes an hour, on however busy a machine.
 SUSPENDED_S = float(os.environ.get("PARABENCH_FAULT_SUSPENDED_S", "30"))
 # Shorter than that, and longer than a launch takes on a machine that others use too.
-DEADLINE_S = "25"
+DEADLINE_S = 25.0
 
 # What answers from a store, and how it may end: well, or without a verdict.
 READERS = {
@@ -99,7 +99,7 @@ def _check_readers(trial: Trial) -> None:
 def suspended(lot: Random) -> Verdict:
     """All processes of a session are stopped for a while, at any moment: it goes on then, and a launch is hung only
     where its deadline has passed."""
-    options = lot.choice(((), ("--deadline", DEADLINE_S)))
+    options = lot.choice(((), ("--deadline", f"{DEADLINE_S:g}")))
     with Trial() as trial:
         driver = trial.start(*options)
         with suppress(subprocess.TimeoutExpired):
@@ -110,7 +110,7 @@ def suspended(lot: Random) -> Verdict:
             with suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGCONT)
         rows = trial.check_complete(driver, trial.ended(driver))
-        may_hang = bool(options) and float(DEADLINE_S) < SUSPENDED_S
+        may_hang = bool(options) and DEADLINE_S < SUSPENDED_S
         trial.check_statuses(rows, ["hung"] if may_hang else [], most=1 if may_hang else 0)
         _check_times(trial)
     trial.verdict.words[:] = [f"options {options}: {each}" for each in trial.verdict.words]

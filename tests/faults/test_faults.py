@@ -12,7 +12,7 @@ TRIES = [
     pytest.param("driver told to end while resuming", 0, marks=pytest.mark.slow),  # it is resumed until it is complete
     pytest.param("fork server killed", 0, marks=pytest.mark.slow),  # tests/unit/launch has what is mended of it
     ("rank struck", 7),
-    pytest.param("output closed", 0, marks=pytest.mark.slow),  # as does a rank that is struck, it takes a session
+    pytest.param("output closed", 0, marks=pytest.mark.slow),  # a whole session, as the one above
 ]
 
 

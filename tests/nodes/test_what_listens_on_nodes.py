@@ -13,7 +13,7 @@ import pytest
 
 from cluster_helpers import cluster
 from guard import GUARD_S
-from listening_helpers import Place, seen
+from listening_helpers import EVERY_S, Place, seen
 from nodes_helpers import PORT, Nodes
 from paths import ROOT
 
@@ -27,10 +27,6 @@ CASES = sweep(
 )
 PROTOCOL = Protocol(warmup=2, steps=4, launches=1, instrumented=1)
 '''
-
-
-# What listens does so for a launch.
-EVERY_S = 0.25
 
 
 def documented() -> dict[str, tuple[str, str]]:

@@ -245,11 +245,8 @@ class Held:
         return said
 
 
-@pytest.mark.slow  # so has one that is killed, below
-@pytest.mark.parametrize(
-    "stopped",
-    [pytest.param(False, id="a side is killed", marks=pytest.mark.slow), pytest.param(True, id="ab is stopped")],
-)
+@pytest.mark.slow  # an ab that is killed, below, leaves none either
+@pytest.mark.parametrize("stopped", [False, True], ids=["a side is killed", "ab is stopped"])
 def test_what_ends_too_early_leaves_no_process_and_a_whole_store(tmp_path: Path, stopped: bool) -> None:
     with ExitStack() as stack:
         held = Held(tmp_path, "pipe", stack)

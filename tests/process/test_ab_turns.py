@@ -128,8 +128,7 @@ def test_one_side_runs_while_the_other_waits(tmp_path: Path) -> None:
     ("what", "status", "said"),
     [
         pytest.param(KILLED, "crashed", "SIGKILL", id="a rank is killed"),
-        # It is waited for until the deadline.
-        pytest.param(HANGS, "hung", "no end after", id="a rank hangs", marks=pytest.mark.slow),
+        pytest.param(HANGS, "hung", "no end after", id="a rank hangs"),
     ],
 )
 def test_what_befalls_one_side_is_its_own_and_ends_both_launches(

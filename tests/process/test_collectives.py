@@ -29,6 +29,7 @@ from parabench.collectives.wire import Wire, pieces, split
 from parabench.launch.processes import run_processes, start_server
 from parabench.plan.case import Case
 from ranks_helpers import Check
+from slow_helpers import slow_but
 
 
 def case(size: int, algorithm: str, ranks_per_node: int | None = None) -> Case:
@@ -118,16 +119,13 @@ def complaints(folder: Path, check: Check) -> list[str]:
     return [f"{rank}: {each}" for rank, each in told if each.startswith(f"{check.__name__}: ")]
 
 
-def is_slow(check: Check, each: Case) -> bool:
-    """Eight ranks, and most large tensors."""
-    return each.world_size == 8 or (check is ranks_helpers.rounding and each not in ROUNDED)
-
-
 def every_check() -> Iterator[Any]:
     for check, cases in CHECKS.items():
         for each in cases:
-            slow = pytest.mark.slow if is_slow(check, each) else ()
-            yield pytest.param(check, each, marks=slow, id=f"{check.__name__} {name(each)}")
+            usual = each in ROUNDED if check is ranks_helpers.rounding else each.world_size < 8
+            yield pytest.param(
+                check, each, marks=() if usual else pytest.mark.slow, id=f"{check.__name__} {name(each)}"
+            )
 
 
 @pytest.mark.parametrize(("check", "each"), list(every_check()))
@@ -135,13 +133,7 @@ def test_ranks_see_what_torch_computes_of_all_inputs(check: Check, each: Case, c
     assert complaints(checked(each), check) == []
 
 
-@pytest.mark.parametrize(
-    "each",
-    [
-        pytest.param(each, id=name(each), marks=pytest.mark.slow if is_slow(ranks_helpers.rounding, each) else ())
-        for each in CHECKS[ranks_helpers.rounding]
-    ],
-)
+@pytest.mark.parametrize("each", slow_but(ROUNDED, CHECKS[ranks_helpers.rounding]), ids=name)
 def test_a_large_sum_is_the_same_on_all_ranks(each: Case, checked: Checked) -> None:
     digests = [path.read_text() for path in checked(each).glob("digest*")]
     assert len(digests) == each.world_size

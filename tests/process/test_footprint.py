@@ -14,6 +14,7 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
+from slow_helpers import slow_but
 
 GPT = MODELS["gpt-nano"]
 assert GPT.width is not None
@@ -67,9 +68,7 @@ THEORY: dict[str, tuple[dict[str, Any], Any]] = {
 USUAL = ("zero1", "zero2 in bfloat16", "tp_fsdp")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in THEORY]
-)
+@pytest.mark.parametrize("name", slow_but(USUAL, THEORY))
 def test_the_state_of_a_rank_is_what_theory_says(name: str) -> None:
     options, theory = THEORY[name]
     each = Case(

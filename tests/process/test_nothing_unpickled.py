@@ -20,6 +20,7 @@ from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import LinkProtocol, Protocol
 from parabench.store.record import MIB, Launch, Status
 from parabench.strategies import STRATEGIES, Layout
+from slow_helpers import slow_but
 
 PROTOCOL = Protocol(warmup=2, steps=1, instrumented=1)
 COMMON: dict[str, Any] = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 8, "model": "gpt-nano"}
@@ -48,9 +49,7 @@ def run(case: Any, protocol: Any, workload: Workload) -> Launch:
 USUAL = ("zero1", "fsdp", "tp_fsdp", "pp, interleaved", "parameter_server")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", slow_but(USUAL, CASES))
 def test_a_training_unpickles_nothing(name: str) -> None:
     seen = run(CASES[name], PROTOCOL, unpickled_helpers.Training())
     assert (seen.status, seen.failure) == (Status.OK, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 
 import pytest
@@ -17,12 +18,13 @@ from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Launch, Status
 from parabench.strategies.fsdp import group_blocks
 from parabench.workloads.verify import Reference, reference_of, verify
+from slow_helpers import slow_but
 from trained_helpers import cpu_case
 
 SHORT = Protocol(warmup=2, steps=2, instrumented=0)
 STRATEGIES = ("ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "tp_ddp", "tp_fsdp")
-# Gradients, shards and activations travel in these.
-USUAL = ("ddp", "zero2", "tp")
+# Between them gradients, shards and activations travel.
+CAUGHT = (("FORGETFUL", "ddp"), ("FORGETFUL", "zero2"), ("FORGETFUL", "tp"), ("DOUBLING", "ddp"))
 
 
 @cache
@@ -44,16 +46,7 @@ def verified(each: Case) -> Launch:
 # What is forgotten changes a half of what is summed, what is doubled all of it: the one is caught with more room.
 @pytest.mark.parametrize(
     ("algorithm", "strategy"),
-    [
-        *(("FORGETFUL", strategy) for strategy in USUAL),
-        ("DOUBLING", "ddp"),
-        *(
-            pytest.param(algorithm, strategy, marks=pytest.mark.slow)
-            for algorithm in ("FORGETFUL", "DOUBLING")
-            for strategy in STRATEGIES
-            if algorithm == "DOUBLING" != strategy or strategy not in USUAL
-        ),
-    ],
+    slow_but(CAUGHT, itertools.product(("FORGETFUL", "DOUBLING"), STRATEGIES)),
 )
 def test_a_wrong_algorithm_is_caught(strategy: str, algorithm: str) -> None:
     seen = verified(cpu_case(strategy=strategy, algorithm=f"wrong_helpers:{algorithm}"))

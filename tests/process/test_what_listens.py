@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from guard import GUARD_S
-from listening_helpers import Place, beyond_this_machine, kind_of, places, seen
+from listening_helpers import EVERY_S, Place, beyond_this_machine, kind_of, places, seen
 from process_helpers import end
 
 SUITE = '''\
@@ -24,10 +24,6 @@ COMMON = dict(world_size=2, data="synthetic", seq_len=8, model="gpt-nano")
 CASES = [sweep(strategy="ddp", **COMMON), sweep(strategy="fsdp", algorithm="ring", **COMMON)]
 PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=1)
 '''
-
-
-# What listens does so for a launch.
-EVERY_S = 0.25
 
 
 def start(here: Path, *words: str) -> subprocess.Popen[str]:
