@@ -81,8 +81,7 @@ def launch_columns(results: Results, session: Session) -> Columns:
     table: Columns = both[launches["session_id"] == session.id]
     ids = table["launch_id"]
     warned = set(results.finding_columns[results.finding_columns["code"] == UNVERIFIED]["launch_id"].tolist())
-    seconds = table["launch_step_s"]
-    tokens = table["global_batch"] * table["seq_len"] / np.where(seconds > 0, seconds, np.nan)
+    tokens = table["global_batch"] * table["seq_len"] / table["launch_step_s"]
     table = table.assign(verified=np.array([at not in warned for at in ids.tolist()], dtype=bool), tokens_per_s=tokens)
     whole = results.whole_columns
     used = results.columns("device_sample", "rank IS NULL AND metric = 'used_bytes'")
