@@ -26,12 +26,10 @@ def diagnose(
         return Status.CRASHED, Failure(lost)
     if all(node.outcome.ok for node in nodes):
         return Status.OK, None
-    # Who waits until the deadline for a rank that has left is not hung.
-    if any(node.outcome.hung for node in nodes) and (left := _vanished(nodes)):
-        return left
-    # Nodes whose ranks were all over at the deadline are not hung themselves: they only had the others ended.
+    # Nodes whose ranks were all over at the deadline are not hung themselves: they only had the others ended. And who
+    # waits until the deadline for a rank that has left is not hung either.
     if any(node.outcome.hung or node.outcome.aborted_by == HUNG for node in nodes):
-        return Status.HUNG, _hang(nodes, position, deadline_s)
+        return _vanished(nodes) or (Status.HUNG, _hang(nodes, position, deadline_s))
     failed = {report.rank: report.error for node in nodes for report in node.reports}
     for node in nodes:
         rank = node.outcome.rank

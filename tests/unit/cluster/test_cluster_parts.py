@@ -277,6 +277,14 @@ def test_who_waits_until_the_deadline_for_a_rank_that_has_left_is_not_hung() -> 
     assert judged(replace(zero, vanished=[]), part(1, ProcessOutcome(ok=False, aborted_by=HUNG)))[0] is Status.HUNG
 
 
+def test_a_rank_that_leaves_as_all_are_done_is_the_cause_though_no_rank_waited_for_it() -> None:
+    """torch elastic waits for what that rank would have returned, and node 0 for that node."""
+    zero = part(0, ProcessOutcome(ok=True), reports=[TrainingReport(rank=0), TrainingReport(rank=1)])
+    one = part(1, ProcessOutcome(ok=False, aborted_by=HUNG), reports=[TrainingReport(rank=2), silent(3)], vanished=[3])
+    status, failure = judged(zero, one)
+    assert (status, str(failure)) == (Status.CRASHED, "rank 3: ended without a trace on node 1 (h1)")
+
+
 def test_a_rank_that_left_with_exit_code_0_is_the_cause_of_its_peers_echo() -> None:
     """torch elastic takes it for done."""
     status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)], tails=["", "last"]))
