@@ -15,12 +15,19 @@ AUDIT  := .venv-audit/bin/pip-audit
 ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 --dist loadfile tests/golden \
 	$(addprefix tests/unit/,analysis commands report store)
 
-.PHONY: help install demo test test-js slow faults golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions oldest newest clean
+# Tools that read what parabench writes, at the versions that they were asked at. HolisticTraceAnalysis without Jupyter,
+# which its library does not need.
+CONSUMERS := duckdb==1.5.5 duckdb-extension-sqlite-scanner==1.5.5 mlflow-skinny==3.17.2 prometheus-client==0.26.0 \
+	pyarrow==26.0.1
+TRACE_READER := HolisticTraceAnalysis==0.5.0 pydot==4.0.1
+
+.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
 	@echo "make test    run all tests but the slow ones"
 	@echo "make slow    run the slow ones"
+	@echo "make consumers  let the tools that export and traces are for read them: Prometheus, DuckDB, MLflow, ..."
 	@echo "make faults  inject every kind of fault 50 times into whole sessions, for hours: a table of what was lost (FAULTS=...)"
 	@echo "make golden  write what users read on the command line to tests/golden, for git diff to show"
 	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
@@ -57,6 +64,11 @@ test-js:
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+consumers: $(STAMP)
+	.ci/over .venv-consumers $(CONSUMERS)
+	$(BIN)/python -m pip --python .venv-consumers/bin/python install --quiet --disable-pip-version-check --no-deps $(TRACE_READER)
+	.venv-consumers/bin/python -m pytest tests/consumers
 
 # FAULTS="'driver told to end' --tries 5 --seed 2" for some of them.
 faults: $(STAMP)

@@ -29,7 +29,7 @@ COMMANDS = {
     "collectives": "Time single collective operations, as nccl-tests does.",
     "compare": "Compare two sessions for regressions (CI gate).",
     "doctor": "Check devices, versions, backends and noise.",
-    "export": "Write one instrumented step as a Perfetto trace.",
+    "export": "Write a session for another tool, or one step as a trace.",
     "history": "Show when the step time of each case changed.",
     "list": "Show suites, strategies, algorithms and models.",
     "predict": "Predict step times of more ranks, other links, other buckets.",

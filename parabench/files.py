@@ -56,22 +56,23 @@ def hand_over_file(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def write_whole(path: Path, text: str, what: str, remedy: str) -> None:
-    """Write `text`, which is a `what`, to `path`, whose folder is made where it is missing.
+def write_whole(path: Path, content: str | bytes, what: str, remedy: str) -> None:
+    """Write `content`, which is a `what`, to `path`, whose folder is made where it is missing.
 
     Raises UsageError that ends with `remedy` for a database, which is never written over, and for what cannot be
     written; then nothing is left of it.
     """
+    raw = content.encode() if isinstance(content, str) else content
     try:
         if is_special(path):
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(raw)
             return
         whole = Path(os.path.realpath(path))  # a link stays a link
         if _is_database(whole):
             raise UsageError(f"{path} is a database, not a {what}; {remedy}")
         whole.parent.mkdir(parents=True, exist_ok=True)
         with replacing(whole, 0o644) as part:  # 0600 would keep a web server or a colleague out
-            part.write_text(text, encoding="utf-8")
+            part.write_bytes(raw)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
 

@@ -115,7 +115,7 @@ def _one_line(error: BaseException) -> str:
 
 @functools.cache  # a look takes milliseconds
 def _entry_point(kind: str, name: str) -> EntryPoint | None:
-    """`name` in the entry point group `parabench.strategy`, `.algorithm`, `.model` or `.data`."""
+    """`name` in the entry point group `parabench.strategy`, `.algorithm`, `.model`, `.data` or `.exporter`."""
     from importlib import metadata  # and email with it, which only another package's names are worth
 
     points = metadata.entry_points(group=f"parabench.{kind}", name=name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -164,8 +163,7 @@ def _with(series: Series, mine: Proposal) -> Series:
 
 
 def _write(folder: Path, series: Series) -> None:
-    text = json.dumps(asdict(series), indent=2, allow_nan=False) + "\n"
-    write_whole(folder / SERIES_NAME, text, "series", "give another folder")
+    write_whole(folder / SERIES_NAME, json_text.written(asdict(series)), "series", "give another folder")
 
 
 def lines(series: Series) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from parabench.commands.options import store_argument
-from parabench.commands.output import file_option, files_in, give, json_text
+from parabench.commands.output import file_option, files_in, give
 from parabench.errors import UsageError
+from parabench.store import json_text
 
 
 @click.command()
@@ -66,7 +67,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
             to_dict(each) | (outlook.to_dict(each, seen) if of_times and files.get("--json") else {}) for each in spots
         ]
         lines = best_lines.lines(seen, spots)
-    give(files, {"--json": lambda: json_text(told)}, lines, "answer")
+    give(files, {"--json": lambda: json_text.written(told)}, lines, "answer")
 
 
 def _axes(by: tuple[str, ...]) -> tuple[str, ...]:

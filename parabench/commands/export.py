@@ -1,31 +1,107 @@
-"""`parabench export`: a step as a trace."""
+"""`parabench export`: a session as other tools read it, or a step as a trace."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from parabench.commands.options import store_argument
 from parabench.commands.output import say
+from parabench.errors import UsageError
+from parabench.exporters import EXPORTERS, Exporter, content_of, exporter_of
+from parabench.files import write_whole
+
+if TYPE_CHECKING:
+    from parabench.analysis.session import SessionData
+
+F = TypeVar("F", bound=Callable[..., Any])
+TRACE_FILE = "trace.json"
+STANDARD_OUTPUT = "-"
+REMEDY = "give another place with -o"
+
+
+def format_options(command: F) -> F:
+    """A flag for each format that parabench has, and --format for a user's own."""
+    own = "A format of your own: package.module:name, or the name of an installed package's entry point."
+    command = click.option("--format", "formats", multiple=True, metavar="NAME", help=own)(command)
+    for name, entry in reversed(EXPORTERS.items()):
+        command = click.option(f"--{name}", "formats", flag_value=name, multiple=True, help=entry.summary)(command)
+    return command
 
 
 @click.command()
-@click.option("--trace", "case", metavar="CASE", required=True, help="A case's id, the beginning of it, or its label.")
 @store_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True)
-@click.option("--launch", type=int, help="Id in the store. [default: the case's median one]")
-@click.option("--step", type=int, help="An instrumented step. [default: the launch's median one]")
-def export(case: str, store: str, output: Path, launch: int | None, step: int | None) -> None:
-    """Write one instrumented step of CASE in STORE as a trace, all ranks on one page, for ui.perfetto.dev.
+@format_options
+@click.option(
+    "--trace",
+    "case",
+    metavar="CASE",
+    help="One instrumented step of CASE, an id, the beginning of one, or a label, for ui.perfetto.dev.",
+)
+@click.option("-o", "--output", metavar="PLACE", help="File, folder, or tracking URI of MLflow. [default: by format]")
+@click.option("--launch", type=int, help="Of --trace: its id in the store. [default: the case's median one]")
+@click.option("--step", type=int, help="Of --trace: an instrumented step. [default: the launch's median one]")
+def export(
+    store: str, formats: tuple[str, ...], case: str | None, output: str | None, launch: int | None, step: int | None
+) -> None:
+    """Write a session of STORE for another tool, or one step of it as a trace.
 
-    STORE is parabench-results when not given; STORE@SESSION names a session by id or label.
+    STORE is parabench-results when not given; STORE@SESSION names a session by id or label. With `-o -` text goes to
+    standard output.
     """
+    asked = [*([f"--trace {case}"] if case is not None else []), *(f"--{each}" for each in formats)]
+    if len(asked) != 1:
+        given = f"{' and '.join(asked)} are several formats" if asked else "no format is given"
+        raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
+    if case is None and (launch, step) != (None, None):
+        raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
     from parabench.analysis.session import session_data
-    from parabench.report.trace import write_trace
     from parabench.store.results import load
     from parabench.store.store import split
 
     path, session = split(store)
-    results = load(path)
-    say(write_trace(session_data(results, session), case, output, launch, step))
+    if case is not None:
+        from parabench.report.trace import write_trace
+
+        if output == STANDARD_OUTPUT:
+            raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
+        seen = session_data(load(path), session)
+        say(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
+        return
+    entry, function = exporter_of(formats[0])
+    seen = session_data(load(path), session)
+    if entry is not None and entry.service:
+        say(function(seen, output or ""))
+    else:
+        say(_write(formats[0], entry, function, seen, output))
+
+
+def _write(
+    name: str, entry: Exporter | None, function: Callable[..., Any], seen: SessionData, output: str | None
+) -> list[str]:
+    """Write what the exporter makes; returns the files. Raises UsageError, and then leaves no part of a file."""
+    place = output or (entry.place if entry else None)
+    if place is None:
+        raise UsageError(f"--format {name} has no usual file; give one with -o, or - for standard output")
+    content = content_of(name, function, seen)
+    if isinstance(content, str):
+        if place == STANDARD_OUTPUT:
+            click.echo(content, nl=False)
+            return []
+        write_whole(Path(place), content, "file of another tool", REMEDY)
+        return [place]
+    return list(_write_folder(place, content))
+
+
+def _write_folder(place: str, files: Mapping[str, bytes]) -> list[str]:
+    if place == STANDARD_OUTPUT:
+        raise UsageError(f"{', '.join(files)} are several files; give -o a folder")
+    folder = Path(place)
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{place} is not a folder, and {', '.join(files)} go into one; {REMEDY}")
+    for name, raw in files.items():
+        write_whole(folder / name, raw, "table", REMEDY)
+    return [str(folder / name) for name in files]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from parabench.errors import UsageError, print_error
 from parabench.files import write_whole
+from parabench.store import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,11 +27,6 @@ KINDS = ("json", "junit", "markdown", "html")
 # By option: the file, where one is asked for; and what makes its text.
 Files = Mapping[str, Path | None]
 Renders = Mapping[str, Callable[[], str]]
-
-
-def json_text(data: Any) -> str:
-    """JSON for people and machines; unknown is null, so what is not finite is a mistake of ours."""
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
 def file_option(name: str, help: str) -> Callable[[Any], Any]:
@@ -67,7 +62,7 @@ def renders_of(
 
     renders: dict[str, Callable[[], str]] = {option: partial(render, module) for option, module in modules.items()}
     if to_dict is not None:
-        renders["--json"] = lambda: json_text(to_dict(outcome))
+        renders["--json"] = lambda: json_text.written(to_dict(outcome))
     return renders
 
 

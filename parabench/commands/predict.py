@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from parabench.commands.output import file_option, files_in, give, json_text
+from parabench.commands.output import file_option, files_in, give
 from parabench.errors import UsageError
+from parabench.store import json_text
 
 MOST_RANKS = 10**9
 
@@ -91,7 +92,7 @@ def predict(
         lines = list(text.lines(predictions))
         told = [text.to_dict(each) for each in predictions]
         refused = all(each.refused is not None for each in predictions)
-    give(files, {"--json": lambda: json_text(told)}, lines, "prediction")
+    give(files, {"--json": lambda: json_text.written(told)}, lines, "prediction")
     raise SystemExit(2 if refused else 0)
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
+
+STEP_NAME = "ProfilerStep#"
 
 
 class ProfilerProbe(Probe):
@@ -44,7 +46,10 @@ class ProfilerProbe(Probe):
             activities.append(getattr(ProfilerActivity, accelerator.TYPE.upper()))
         # Autograd's threads and the queue of an own algorithm belong to the step as well.
         config = _ExperimentalConfig(profile_all_threads=True)
-        with profile(activities=activities, record_shapes=True, experimental_config=config) as self._profile:
+        # As torch.profiler itself marks a step where it has a schedule: readers of traces look for that name.
+        named = f"{STEP_NAME}{self.rank.clock.steps}"
+        recording = profile(activities=activities, record_shapes=True, experimental_config=config)
+        with recording as self._profile, record_function(named):
             self.rank.take_step()
             accelerator.synchronize(self._device)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
@@ -39,6 +38,7 @@ from parabench.session.resume import (
 from parabench.session.runner import RUNNERS, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.store import json_text
 from parabench.store.database import StoreError
 from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
 from parabench.store.results import Results, load
@@ -307,8 +307,7 @@ def _write_json(path: Path, results: Results, session_id: int) -> None:
     from parabench.analysis.session import select_session
 
     told = results_json(results, select_session(results, session_id))
-    text = json.dumps(told, indent=2, allow_nan=False) + "\n"
-    write_whole(path, text, "results file", "give another file for --json")
+    write_whole(path, json_text.written(told), "results file", "give another file for --json")
 
 
 def check_outputs(request: Request) -> None:

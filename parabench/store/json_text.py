@@ -67,6 +67,11 @@ def parsed(text: str) -> Any:
     return read(text, ANYTHING, "JSON of a store")
 
 
+def written(data: Any) -> str:
+    """JSON for people and machines, as a file holds it; unknown is null, so what is not finite is a mistake of ours."""
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
 def read(text: str | None, shape: Shape, place: str) -> Any:
     """The value of JSON of that shape, as `parsed` makes it; `place` says where it stands: 'plan of session 3 of r.db'.
     No text is {}.

@@ -52,6 +52,9 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
         events = json.loads(gzip.decompress((tmp_path / "traces" / name).read_bytes()))["traceEvents"]
         operators = [event for event in events if event.get("cat") == "cpu_op"]
         assert {"aten::addmm", "aten::_fused_adamw_"} <= {event["name"] for event in operators}
+        # As torch.profiler marks a step where it has a schedule, with the number of this one.
+        (marked,) = (each for each in events if str(each["name"]).startswith("ProfilerStep#") and each["ph"] == "X")
+        assert marked["name"] == "ProfilerStep#5"
         # The ring adds on a thread of its own.
         assert len({event["tid"] for event in operators}) > 1
 

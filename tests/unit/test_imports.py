@@ -31,7 +31,7 @@ ORDER = (
     "strategies.base strategies.snippet",
     "probes analysis",
     "report",
-    "strategies serve",
+    "strategies serve exporters",
     "launch",
     "workloads",
     "cluster",
@@ -66,7 +66,7 @@ MEASURING = {
     "workloads",
     "cluster",
 }
-READING = {"analysis", "report", "serve"}
+READING = {"analysis", "report", "serve", "exporters"}
 
 
 def names() -> dict[str, Path]:

@@ -1,0 +1,207 @@
+"""What other tools are given: numbers as the store has them, held against the schemas that these tools document."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import fake_collectives
+import fake_results as fake
+from command_line import parabench
+from consumer_schemas import BENCHER, GITHUB, PYTORCH
+from parabench.analysis.session import SessionData, session_data
+from parabench.exporters import EXPORTERS, bencher, github, pytorch
+from parabench.exporters.results import results_of
+from parabench.store.record import MIB, Status
+
+JSON = {"bencher": BENCHER, "github": GITHUB, "pytorch": PYTORCH}
+RENDERS: dict[str, Callable[[SessionData], str]] = {
+    "bencher": bencher.render,
+    "github": github.render,
+    "pytorch": pytorch.render,
+}
+
+
+def training(path: Path, **more: Any) -> SessionData:
+    """DDP at 40, 41 and 42 ms, and one that never succeeded."""
+    cases = [fake.case(), fake.case(bucket_mib=1.0)]
+    launches = [
+        fake.launch(case, (0.040 + 0.001 * block) * (1 + 0.5 * at), block=block)
+        for at, case in enumerate(cases)
+        for block in range(3)
+    ]
+    launches.append(fake.launch(fake.case(strategy="fsdp"), status=Status.CRASHED))
+    fake.write(path, launches, **more)
+    return session_data(fake.load(path))
+
+
+def collectives(path: Path) -> SessionData:
+    launches = [fake_collectives.launch(fake_collectives.case(), lambda size: size * 1e-9, block=b) for b in range(2)]
+    return session_data(fake_collectives.write(path, launches))
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> SessionData:
+    return training(tmp_path / "results.db")
+
+
+@pytest.mark.parametrize("name", JSON)
+@pytest.mark.parametrize(
+    "of",
+    [
+        training,
+        collectives,
+        lambda path: session_data(fake.rich(path, gpu=True)),
+        lambda path: session_data(fake.family(path)),
+    ],
+    ids=["training", "collectives", "rich on GPUs", "family"],
+)
+def test_each_format_is_what_its_tool_documents(tmp_path: Path, name: str, of: Callable[[Path], SessionData]) -> None:
+    written = json.loads(RENDERS[name](of(tmp_path / "r.db")))
+    jsonschema.Draft202012Validator(JSON[name]).validate(written)
+    assert written
+
+
+def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> None:
+    found = json.loads(bencher.render(seen))
+    assert list(found) == ["ddp native, 2 ranks", "ddp native 1 MiB, 2 ranks"]  # what never succeeded is not there
+    latency = found["ddp native, 2 ranks"]["latency"]
+    assert latency["value"] == pytest.approx(41e6, rel=0.01)
+    assert latency["lower_value"] < latency["value"] < latency["upper_value"]
+    throughput = found["ddp native, 2 ranks"]["throughput"]
+    assert throughput["value"] * latency["value"] == pytest.approx(8 * 64 * 1e9)
+    assert throughput["upper_value"] * latency["lower_value"] == pytest.approx(8 * 64 * 1e9)
+    assert found["ddp native, 2 ranks"]["peak-memory"] == {"value": 101.0 * MIB}
+
+
+def test_github_has_what_is_better_when_smaller_under_unique_names(seen: SessionData) -> None:
+    found = json.loads(github.render(seen))
+    names = [each["name"] for each in found]
+    assert len(set(names)) == len(names)
+    first = found[0]
+    assert (first["name"], first["unit"]) == ("ddp native, 2 ranks: time", "ms")
+    assert first["value"] == pytest.approx(41, rel=0.01)
+    assert first["range"].startswith("± ")
+    assert first["extra"].splitlines()[0] == "3 launches"
+    assert not [name for name in names if "throughput" in name]
+
+
+def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData) -> None:
+    found = json.loads(pytorch.render(seen))
+    (step,) = [
+        each
+        for each in found
+        if each["metric"]["name"] == "latency(s)" and each["benchmark"]["extra_info"]["case"] == "ddp native, 2 ranks"
+    ]
+    assert step["metric"]["benchmark_values"] == pytest.approx([0.040, 0.041, 0.042], rel=0.02)
+    assert step["benchmark"]["mode"] == "training"
+    assert step["benchmark"]["extra_info"]["world_size"] == "2"
+    assert (step["model"]["name"], step["dependencies"]["torch"]["version"]) == ("gpt-nano", "2.13.0")
+    assert step["runners"][0]["cpu_count"] == 8
+
+
+def test_devices_of_a_runner_are_counted(tmp_path: Path) -> None:
+    (runner,) = json.loads(pytorch.render(session_data(fake.rich(tmp_path / "r.db", gpu=True))))[0]["runners"]
+    assert (runner["gpu_info"], runner["gpu_count"], runner["avail_gpu_mem_in_gb"]) == ("NVIDIA H200", 4, 600)
+
+
+def test_of_collectives_each_size_has_its_time_and_bandwidths(tmp_path: Path) -> None:
+    found = results_of(collectives(tmp_path / "r.db"))
+    assert len({each.name for each in found}) == len(found)
+    for each in found:
+        time, algorithm, bus = each.metrics
+        assert time.value == pytest.approx(each.fields["bytes"] * 1e-9)
+        assert len(time.launches) == 2
+        assert algorithm.value == pytest.approx(1e9)
+        assert bus.value == pytest.approx(1e9 * 2 * (each.fields["world_size"] - 1) / each.fields["world_size"])
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "parabench-results").mkdir()
+        training(tmp_path / "parabench-results" / "results.db")
+
+    @pytest.mark.parametrize("name", JSON)
+    def test_a_format_goes_to_its_usual_file_and_where_it_is_sent(self, tmp_path: Path, name: str) -> None:
+        done = parabench("export", f"--{name}")
+        assert (done.exit_code, done.output) == (0, f"{EXPORTERS[name].place}\n")
+        usual = (tmp_path / EXPORTERS[name].place).read_text()
+        assert parabench("export", f"--{name}", "-o", "-").stdout == usual
+        assert parabench("export", f"--{name}", "-o", "new/file.json").output == "new/file.json\n"
+        assert (tmp_path / "new" / "file.json").read_text() == usual
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ((), "no format is given; give one of --trace CASE, --bencher, "),
+            (("--bencher", "--github"), "--bencher and --github are several formats; give one of"),
+            (("--trace", "ddp", "--github"), "--trace ddp and --github are several formats"),
+            (("--bencher", "--step", "1"), "--launch and --step are of --trace CASE; leave them out with --bencher"),
+            (("--trace", "ddp", "-o", "-"), "a trace goes to a file; give one with -o"),
+            (("--format", "benchr"), "exporter 'benchr' is unknown; did you mean 'bencher'? use one of bencher, "),
+            (("--format", "json:nothing"), "exporter 'json:nothing' cannot be loaded: AttributeError: "),
+            (("--format", "sys:path"), "exporter 'sys:path' is list; it must be a function of a session"),
+            (("--bencher", "-o", "parabench-results/results.db"), "is a database, not a file of another tool"),
+            (("--bencher", "nowhere"), "nowhere"),
+        ],
+    )
+    def test_what_is_wrong_is_one_line_and_nothing_is_written(
+        self, tmp_path: Path, words: tuple[str, ...], said: str
+    ) -> None:
+        done = parabench("export", *words)
+        assert done.exit_code == 2, done.output
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert [each.name for each in tmp_path.iterdir()] == ["parabench-results"]
+
+    def test_a_package_that_is_missing_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        done = parabench("export", "--parquet")
+        assert done.exit_code == 2
+        assert done.stderr == (
+            "parabench: --parquet needs pyarrow, which is not installed; run: pip install 'parabench[export]'\n"
+        )
+
+    def test_a_session_without_numbers_says_why(self, tmp_path: Path) -> None:
+        fake.write(tmp_path / "bad.db", [fake.launch(fake.case(), status=Status.CRASHED)], label="bad")
+        done = parabench("export", "--bencher", "bad.db")
+        assert done.exit_code == 2
+        assert done.stderr == (
+            "parabench: bad has nothing to export: no launch succeeded; name another session: STORE@SESSION\n"
+        )
+
+    def test_a_format_of_ones_own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "my_formats.py").write_text(
+            "def names(seen):\n    return ' '.join(seen.labels.values())\n"
+            "def tables(seen):\n    return {'a.bin': b'1', 'b.bin': b'2'}\n"
+            "def broken(seen):\n    return seen.labels['x']\n"
+            "def wrong(seen):\n    return 7\n"
+        )
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+        done = parabench("export", "--format", "my_formats:names", "-o", "-")
+        assert (done.exit_code, done.stdout) == (
+            0,
+            "ddp native, 2 ranks ddp native 1 MiB, 2 ranks fsdp native, 2 ranks",
+        )
+        done = parabench("export", "--format", "my_formats:tables", "-o", "folder")
+        assert (done.exit_code, done.output) == (0, "folder/a.bin\nfolder/b.bin\n")
+        assert (tmp_path / "folder" / "b.bin").read_bytes() == b"2"
+        for words, said in (
+            (("my_formats:names",), "--format my_formats:names has no usual file; give one with -o"),
+            (("my_formats:tables", "-o", "-"), "a.bin, b.bin are several files; give -o a folder"),
+            (("my_formats:tables", "-o", "my_formats.py"), "my_formats.py is not a folder, and a.bin, b.bin go into one"),
+            (("my_formats:broken", "-o", "x"), "exporter 'my_formats:broken' failed: KeyError: 'x'"),
+            (("my_formats:wrong", "-o", "x"), "returned int; it must return text, or bytes by file name"),
+        ):
+            done = parabench("export", "--format", *words)
+            assert done.exit_code == 2
+            assert said in done.stderr
+            assert done.stderr.count("\n") == 1
