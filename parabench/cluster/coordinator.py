@@ -98,7 +98,8 @@ class Coordinator(Participants):
             with stop_signals():
                 self.wait_for(self.topology.nodes)
         except NodeGone as why:
-            raise UsageError(str(why)) from why
+            broken = isinstance(why, ForeignValue) or self._heartbeat.lost is not None
+            raise UsageError(f"{why}{'; then start all nodes again' if broken else ''}") from why
         self._membership.begun = True
         members = sorted(self._membership.participants.items())
         # Of node 0 itself only where it is: the rest is the session's.
@@ -238,7 +239,10 @@ class Coordinator(Participants):
         if isinstance(lost, ForeignValue):
             raise lost
         if lost is not None:
-            raise NodeGone(f"node 0 cannot ask its own store: {lost}")
+            raise NodeGone(
+                f"node 0 cannot ask its own rendezvous store, which somebody else may have broken: {lost}; keep its "
+                "port within a network that you trust"
+            )
 
     def end(self, code: int) -> None:
         host = f"node 0 ({socket.gethostname()})"

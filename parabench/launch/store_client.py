@@ -201,7 +201,8 @@ def foreign(key: str, signed: bool) -> str:
     if signed:
         return (
             f"{key} in the rendezvous store is not signed with this session's secret: a node has another one, or "
-            "somebody else writes to this store"
+            "somebody else writes to this store; give all nodes the same --secret-file, and keep the port within a "
+            "network that you trust"
         )
     return (
         f"{key} in the rendezvous store is nothing that a node of this session writes: somebody else writes to this "

@@ -279,6 +279,17 @@ def test_a_result_that_is_not_signed_ends_the_session_and_is_not_taken(signed: C
     stranger.end()
 
 
+def test_before_the_session_begins_what_is_forged_ends_it_with_the_remedy(signed: Cluster) -> None:
+    stranger = signed.stranger()
+    stranger.put("stop", {"join_id": 1, "host": "evil", "signal": 15})
+    with pytest.raises(
+        UsageError, match=r"^stop in the rendezvous store is not signed .*; then start all nodes again$"
+    ):
+        signed.node_0.assemble(())
+    signed.node_0.close(2, "over")
+    stranger.end()
+
+
 def test_an_answer_of_an_earlier_session_is_none(signed: Cluster) -> None:
     """Somebody who has recorded a session plays it back, to have its launches run again."""
     node = Node(signed.store(SECRET))
