@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,6 +19,9 @@ HANG_REQUEST = signal.SIGUSR2
 
 # The exit code of a command that was asked to stop.
 STOPPED = 130
+
+# How long after it was lost a signal is given again.
+AGAIN_S = 0.01
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -33,15 +38,28 @@ class Interrupted(Exception):
 
 @contextmanager
 def stop_signals() -> Iterator[None]:
-    """Inside, a stop signal raises Interrupted. From then on more of them are ignored: the process is ending."""
+    """Inside, a stop signal raises Interrupted. From then on more of them are ignored: the process is ending.
+
+    A signal that comes while an object is deleted, or in a callback from C, would be lost there, as Python lets no
+    exception out of these: it is given again a moment later.
+    """
 
     def stop(number: int, _: FrameType | None) -> None:
         _ignore()
         raise Interrupted(number)
 
-    before = {number: signal.getsignal(number) for number in watched()}
+    def swallowed(ignored: sys.UnraisableHookArgs) -> None:
+        if not isinstance(ignored.exc_value, Interrupted):
+            hook(ignored)
+            return
+        for each in before:
+            signal.signal(each, stop)
+        threading.Timer(AGAIN_S, os.kill, (os.getpid(), ignored.exc_value.signal)).start()
+
+    before, hook = {number: signal.getsignal(number) for number in watched()}, sys.unraisablehook
     for each in before:
         signal.signal(each, stop)
+    sys.unraisablehook = swallowed
     try:
         yield
     except Interrupted:
@@ -50,6 +68,8 @@ def stop_signals() -> Iterator[None]:
     except BaseException:
         _restore(before)
         raise
+    finally:
+        sys.unraisablehook = hook
     _restore(before)
 
 

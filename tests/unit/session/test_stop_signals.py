@@ -1,0 +1,66 @@
+"""A stop signal is never lost, wherever it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from guard import GUARD_S
+from parabench.signals import Interrupted, stop_signals
+
+
+class Deleted:
+    """Is asked to stop while it is deleted, from where Python lets no exception out."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # the handler runs between two instructions
+            pass
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_comes_while_an_object_is_deleted_stops_all_the_same(times: int) -> None:
+    lost = []
+
+    def work() -> None:
+        for _ in range(times):
+            Deleted()
+            lost.append(True)
+        until = time.monotonic() + GUARD_S
+        while time.monotonic() < until:
+            time.sleep(0.01)
+
+    with pytest.raises(Interrupted, match="SIGTERM"), stop_signals():
+        work()
+    assert lost[0]
+
+
+def test_other_errors_there_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr("sys.unraisablehook", lambda ignored: told.append(ignored.exc_value))
+
+    class Broken:
+        def __del__(self) -> None:
+            raise ValueError("broken")
+
+    with stop_signals():
+        Broken()
+    assert [str(each) for each in told] == ["broken"]
+
+
+def test_afterwards_nothing_of_it_is_left() -> None:
+    import sys
+
+    before = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
+
+    def block() -> Iterator[None]:
+        with stop_signals():
+            yield
+
+    for _ in block():
+        assert sys.unraisablehook is not before[0]
+    assert (sys.unraisablehook, signal.getsignal(signal.SIGTERM)) == before
