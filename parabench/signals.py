@@ -27,8 +27,11 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
-class Interrupted(Exception):
-    """The driver was asked to stop, or that of another node (`where`); when this is raised no rank is left here."""
+class Interrupted(BaseException):
+    """The driver was asked to stop, or that of another node (`where`); when this is raised no rank is left here.
+
+    Like KeyboardInterrupt it is no Exception: whoever catches what a user's code or a library may raise lets it pass.
+    """
 
     def __init__(self, signal_number: int, where: str | None = None) -> None:
         name = signal.Signals(signal_number).name
@@ -54,9 +57,11 @@ def stop_signals() -> Iterator[None]:
             return
         for each in before:
             signal.signal(each, stop)
-        threading.Timer(AGAIN_S, os.kill, (os.getpid(), ignored.exc_value.signal)).start()
+        again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), ignored.exc_value.signal)))
+        again[-1].start()
 
     before, hook = {number: signal.getsignal(number) for number in watched()}, sys.unraisablehook
+    again: list[threading.Timer] = []
     for each in before:
         signal.signal(each, stop)
     sys.unraisablehook = swallowed
@@ -64,6 +69,8 @@ def stop_signals() -> Iterator[None]:
         yield
     except Interrupted:
         _ignore()
+        for timer in again:
+            timer.cancel()
         raise
     except BaseException:
         _restore(before)

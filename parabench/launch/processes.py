@@ -132,7 +132,8 @@ def _server_runs() -> bool:
 
 def _end_server() -> None:
     """End it with the driver, when it has no ranks: by itself it would see that end seconds later on a busy machine."""
-    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+    # It is over at once. A Ctrl-C that comes now would be told as a fault of what is left to do at exit.
+    with contextlib.suppress(ChildProcessError, ProcessLookupError, KeyboardInterrupt):
         pid = _server_pid()
         if pid is not None and _server_runs():
             os.kill(pid, signal.SIGKILL)

@@ -6,10 +6,12 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from guard import GUARD_S
+from parabench.registry import load
 from parabench.signals import Interrupted, stop_signals
 
 
@@ -37,6 +39,17 @@ def test_what_comes_while_an_object_is_deleted_stops_all_the_same(times: int) ->
     with pytest.raises(Interrupted, match="SIGTERM"), stop_signals():
         work()
     assert lost[0]
+
+
+def test_what_comes_while_a_users_module_is_imported_is_no_fault_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stopping.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Interrupted, match="SIGINT"), stop_signals():
+        load({}, "probe", "stopping:Probe")
 
 
 def test_other_errors_there_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
