@@ -132,8 +132,7 @@ def _server_runs() -> bool:
 
 def _end_server() -> None:
     """End it with the driver, when it has no ranks: by itself it would see that end seconds later on a busy machine."""
-    # It is over at once. A Ctrl-C that comes now would be told as a fault of what is left to do at exit.
-    with contextlib.suppress(ChildProcessError, ProcessLookupError, KeyboardInterrupt):
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
         pid = _server_pid()
         if pid is not None and _server_runs():
             os.kill(pid, signal.SIGKILL)

@@ -151,3 +151,22 @@ runpy.run_module("parabench", run_name="__main__")
 def test_ctrl_c_during_imports_ends_without_a_traceback(module, ends):
     done = subprocess.run([sys.executable, "-c", CTRL_C_AT.format(module=module)], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == ends
+
+
+CTRL_C_AT_EXIT = """
+import atexit, os, signal, sys, time
+def late():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+atexit.register(late)
+sys.argv = ["parabench", "list"]
+from parabench.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_as_the_process_ends_changes_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C_AT_EXIT], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
