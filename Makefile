@@ -21,7 +21,9 @@ CONSUMERS := duckdb==1.5.5 duckdb-extension-sqlite-scanner==1.5.5 mlflow-skinny=
 	pyarrow==26.0.1
 TRACE_READER := HolisticTraceAnalysis==0.5.0 pydot==4.0.1
 
-.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures foresight measure audit wheel versions oldest newest clean
+DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3
+
+.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures foresight measure audit dist wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -39,7 +41,8 @@ help:
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
-	@echo "make wheel   build the wheel, install it beside the source, and run it"
+	@echo "make dist    build the wheel and the sdist, and check them as PyPI would"
+	@echo "make wheel   the same, install the wheel beside the source, and run it"
 	@echo "make versions  test answers and pages with the oldest and the newest pandas, numpy, scipy, click, ..."
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -135,9 +138,14 @@ $(AUDIT):
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1
 
-wheel: $(STAMP)
+dist: $(STAMP)
 	rm -rf build dist
-	.ci/wheel dist
+	.ci/dist dist
+	.ci/over .venv-dist $(DIST_CHECKS)
+	.venv-dist/bin/python -m twine check --strict dist/*
+	.venv-dist/bin/check-wheel-contents dist/*.whl
+
+wheel: dist
 	.ci/over .venv-wheel --no-deps --ignore-installed dist/*.whl
 	$(BIN)/python -m pip --python .venv-wheel/bin/python --disable-pip-version-check check
 	cd .venv-wheel && bin/python -c 'import parabench; assert ".venv-wheel" in parabench.__file__, parabench.__file__'

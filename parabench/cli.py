@@ -18,7 +18,7 @@ import click
 
 from parabench import __version__
 from parabench.analysis.text import format
-from parabench.errors import UsageError, print_error
+from parabench.errors import UsageError, did_you_mean, print_error
 from parabench.signals import STOPPED
 
 # Each is a function in the module of its name in `parabench.commands`, or in the one that MODULES says, which only its
@@ -64,6 +64,14 @@ class Commands(click.Group):
             gc.set_threshold(GARBAGE_AFTER)
         command: click.Command = getattr(importlib.import_module(f"parabench.commands.{MODULES.get(name, name)}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            hint = did_you_mean(args[0], COMMANDS)
+            raise UsageError(f"command {args[0]!r} is unknown; {hint}use one of {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         _open_standard_streams()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import IO
 
 
@@ -14,6 +15,15 @@ class NodeGone(Exception):
 
 class UsageError(ValueError):
     """Input that parabench cannot work with. The command line prints its text as one line and exits with 2."""
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """What to say of a name that is unknown, a question with a space at its end: of the known names that are nearest;
+    empty where none is near. `cutoff` is difflib's: how alike two names are, from 0 to 1."""
+    import difflib  # 10 ms that no right name needs
+
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def print_error(line: str) -> None:

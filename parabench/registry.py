@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -41,11 +41,9 @@ def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
         return table[name]
     if ":" in name or _entry_point(kind, name) is not None:
         return None
-    import difflib
-
-    near = difflib.get_close_matches(name, table, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(table)}, or package.module:name")
+    raise UsageError(
+        f"{kind} {name!r} is unknown; {did_you_mean(name, table)}use one of {', '.join(table)}, or package.module:name"
+    )
 
 
 def working_directory() -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from parabench.analysis.stored import argv_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store import json_text
@@ -146,7 +146,8 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
     chosen = chosen or [at for at, label in labels.items() if label == str(session)]
     if not chosen:
         there = ", ".join(f"{at}{'' if label is None else f' ({label})'}" for at, label in labels.items())
-        raise UsageError(f"session {session!r} is not in {results.path}; it holds {there}")
+        hint = did_you_mean(str(session), [label for label in labels.values() if label])
+        raise UsageError(f"session {session!r} is not in {results.path}; {hint}it holds {there}")
     return select_sessions(results, [max(chosen)])[0]
 
 

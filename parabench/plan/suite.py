@@ -10,7 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case
 from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
 from parabench.plan.protocol import ComputeProtocol, Protocol
@@ -48,8 +48,7 @@ def sweep(**axes: Any) -> Sweep:
     {'strategy': ('ddp',), 'bucket_mib': (1, 25)}
     """
     for name in axes:
-        if name not in AXES:
-            raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
+        _check_axis(name)
     plain = {name: _plain(value) for name, value in axes.items()}
     return Sweep({name: tuple(v) if isinstance(v, (list, tuple)) else (v,) for name, v in plain.items()})
 
@@ -91,14 +90,18 @@ class Suite:
         return replace(self, sweeps=tuple(Sweep({**each, **axes}) for each in kept))
 
 
+def _check_axis(name: str) -> None:
+    if name not in AXES:
+        raise UsageError(f"axis {name!r} is unknown; {did_you_mean(name, AXES)}use one of {', '.join(AXES)}")
+
+
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
     """The values of one axis from text: `parse_axis("bucket_mib", "1,4,default")` is `(1.0, 4.0, None)`; values
     joined by a plus are a list, one value of the axis.
 
     `world_size` also takes `auto`. Raises UsageError with the value and what is allowed.
     """
-    if name not in AXES:
-        raise UsageError(f"axis {name!r} is unknown; use one of {', '.join(AXES)}")
+    _check_axis(name)
     if name == "world_size" and text == "auto":
         return ("auto",)
     return parse_field(AXES[name], text)
@@ -142,7 +145,8 @@ def load_suite(name: str) -> Suite:
     known = shipped()
     path = known.get(name) or Path(name)
     if not os.path.isfile(path):
-        raise UsageError(f"suite {name!r} is unknown; use one of {', '.join(known)}, or a path to a suite file")
+        hint = did_you_mean(name, known)
+        raise UsageError(f"suite {name!r} is unknown; {hint}use one of {', '.join(known)}, or a path to a suite file")
     try:
         return _suite(path, runpy.run_path(str(path)))
     except UsageError as error:

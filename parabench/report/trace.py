@@ -7,7 +7,6 @@ where calls overlap, because slices of one thread must nest.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
 from parabench.analysis.text import format
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.files import write_whole
 from parabench.store import json_text
 from parabench.store.record import FIRST_BLOCK, TRACES, WAIT, Phase
@@ -108,10 +107,9 @@ def _case(seen: SessionData, name: str) -> tuple[str, str]:
         return found[0], labels[found[0]]
     if found:
         raise UsageError(f"case {name!r} is not one case; it may be {format.listed(sorted(found))}")
-    near = difflib.get_close_matches(name, [*labels, *labels.values()], n=3, cutoff=0.4)
     raise UsageError(
         f"case {name!r} is not in session {seen.session.label or seen.session.id}; "
-        f"{'did you mean ' + ' or '.join(map(repr, near)) + '? ' if near else ''}"
+        f"{did_you_mean(name, [*labels, *labels.values()], most=3, cutoff=0.4)}"
         f"give an id, the beginning of one, or a label: it has {format.listed(labels.values()) or 'none'}"
     )
 

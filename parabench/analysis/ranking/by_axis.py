@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parabench.analysis.stats.block_model import Effects
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS, Case
 from parabench.strategies import OPTIONAL, entry_of
 
@@ -33,11 +33,8 @@ def check_axes(names: Iterable[str]) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(names))
     for name in names:
         if name not in DEFAULTS:
-            import difflib
-
-            near = difflib.get_close_matches(name, DEFAULTS, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"use one of {', '.join(DEFAULTS)}"
-            raise UsageError(f"--by {name!r} is not an axis; {hint}")
+            hint = did_you_mean(name, DEFAULTS, most=3, cutoff=0.5)
+            raise UsageError(f"--by {name!r} is not an axis; {hint}use one of {', '.join(DEFAULTS)}")
     return names
 
 

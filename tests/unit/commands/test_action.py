@@ -1,0 +1,310 @@
+"""The GitHub Action: its shape, its script in throw-away repositories, and its comment, by an API of our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from guard import GUARD_S
+from paths import ROOT
+
+ACTION, GATE, COMMENT = ROOT / "action.yml", ROOT / "action/gate", ROOT / "action/comment.py"
+
+# Notes how it was called, and what the base side holds; writes a verdict.
+STUB = """#!/bin/sh
+printf '%s\\n' "$@" > "$CALLS"
+while [ $# -gt 0 ]; do
+    case $1 in
+        --a) cat "$2/side.txt" > "$CALLS.base" ;;
+        --markdown) echo verdict > "$2" ;;
+    esac
+    shift
+done
+exit $EXIT
+"""
+
+
+def action() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load(ACTION.read_text(), Loader=yaml.BaseLoader)
+    return found
+
+
+def test_every_input_reaches_the_script_by_a_variable_and_no_step_pastes_one_into_a_command() -> None:
+    steps = action()["runs"]["steps"]
+    for step in steps:
+        assert "${{" not in step.get("run", "")
+        assert ("uses" in step) != ("run" in step)
+    given = set(re.findall(r"inputs\.(\w+)", ACTION.read_text()))
+    assert given == set(action()["inputs"])
+    read = set(re.findall(r"\$\{([A-Z]+):", GATE.read_text()))
+    assert set(steps[0]["env"]) <= read
+    # Code of the pull request runs in the first step alone, and only the second has the token.
+    assert [name for name, step in enumerate(steps) if "inputs.token" in str(step)] == [1]
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in steps if "uses" in step)
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path, side: str) -> str:
+    (folder / "side.txt").write_text(side)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", side)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """main has one commit, and a pull request another, merged as GitHub merges it for a check."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    commit(folder, "base")
+    git(folder, "checkout", "-q", "-b", "change")
+    commit(folder, "change")
+    git(folder, "checkout", "-q", "main")
+    git(folder, "merge", "-q", "--no-ff", "-m", "merge", "change")
+    return folder
+
+
+class Ran:
+    """What the script did, with `parabench` ending in `code`."""
+
+    def __init__(self, folder: Path, code: int = 0, **inputs: str) -> None:
+        temporary = folder.parent
+        (temporary / "bin").mkdir(exist_ok=True)
+        stub = temporary / "bin" / "parabench"
+        stub.write_text(STUB)
+        stub.chmod(0o755)
+        files = {name: temporary / name for name in ("output", "summary")}
+        for path in files.values():
+            path.write_text("")
+        environment = os.environ | {
+            "PATH": f"{stub.parent}:{os.environ['PATH']}",
+            "CALLS": str(temporary / "calls"),
+            "EXIT": str(code),
+            "RUNNER_TEMP": str(temporary / "runner"),
+            "GITHUB_OUTPUT": str(files["output"]),
+            "GITHUB_STEP_SUMMARY": str(files["summary"]),
+            "SUITE": "quick",
+            **inputs,
+        }
+        (temporary / "runner").mkdir(exist_ok=True)
+        done = subprocess.run([str(GATE)], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        self.code, self.said, self.error = done.returncode, done.stdout, done.stderr
+        self.outputs = dict(line.split("=", 1) for line in files["output"].read_text().splitlines())
+        self.summary = files["summary"].read_text()
+        calls = temporary / "calls"
+        self.words = calls.read_text().splitlines() if calls.exists() else []
+        self.base = Path(f"{calls}.base").read_text() if self.words else None
+
+
+def test_a_merge_is_compared_with_what_it_would_be_merged_into(repository: Path) -> None:
+    ran = Ran(repository, OPTIONS="--launches 4 --label 'a b;$(touch evil)'")
+    assert (ran.code, ran.error, ran.base) == (0, "", "base")
+    assert ran.words[:3] == ["ab", "quick", "--a"]
+    assert ran.words[-4:] == ["--launches", "4", "--label", "a b;$(touch evil)"]
+    assert not (repository / "evil").exists()
+    out = Path(ran.outputs["out"])
+    assert ran.outputs == {"out": str(out), "exit-code": "0", "verdict": "pass"}
+    assert ran.summary == "verdict\n"
+    # Nothing is left of the other side.
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_without_a_merge_it_is_the_merge_base_with_the_target_branch_or_what_is_named(repository: Path) -> None:
+    git(repository, "update-ref", "refs/remotes/origin/main", "main^1")
+    git(repository, "checkout", "-q", "change")
+    assert Ran(repository).base == "base"
+    assert Ran(repository, BASE="main").base == "change"
+    git(repository, "update-ref", "-d", "refs/remotes/origin/main")
+    ran = Ran(repository)
+    assert ran.code == 2
+    assert "no merge base with origin/main is known; check out with fetch-depth: 0, or give base" in ran.error
+
+
+def test_a_folder_of_the_repository_is_compared_with_the_same_of_the_base(repository: Path) -> None:
+    part = repository / "part"
+    for branch in ("main", "change"):
+        git(repository, "checkout", "-q", branch)
+        part.mkdir(exist_ok=True)
+        (part / "side.txt").write_text(f"part of {branch}")
+        git(repository, "add", "-A")
+        git(repository, "commit", "-q", "-m", "part")
+    ran = Ran(part, BASE="main")
+    assert (ran.code, ran.base) == (0, "part of main")
+
+
+@pytest.mark.parametrize(
+    ("code", "inconclusive", "ends", "verdict"),
+    [
+        (0, "fail", 0, "pass"),
+        (1, "pass", 1, "regression"),
+        (2, "warn", 2, "error"),
+        (3, "warn", 0, "inconclusive"),
+        (3, "pass", 0, "inconclusive"),
+        (3, "fail", 3, "inconclusive"),
+        (130, "warn", 130, "error"),
+    ],
+)
+def test_each_verdict_is_handled(repository: Path, code: int, inconclusive: str, ends: int, verdict: str) -> None:
+    ran = Ran(repository, code, INCONCLUSIVE=inconclusive)
+    assert (ran.code, ran.outputs["verdict"], ran.outputs["exit-code"]) == (ends, verdict, str(code))
+    assert ran.said.startswith("::warning title=Inconclusive::") == (code == 3 and inconclusive == "warn")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"SUITE": ""}, "no suite is given"),
+        ({"BASE": "nowhere"}, "base 'nowhere' is no commit here"),
+        ({"INCONCLUSIVE": "maybe"}, "inconclusive is 'maybe'; use warn, fail or pass"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_runs_nothing(repository: Path, inputs: dict[str, str], said: str) -> None:
+    ran = Ran(repository, **inputs)
+    assert ran.code == 2
+    assert said in ran.error
+    assert ran.error.count("\n") == 1
+    assert ran.words == []
+    assert "verdict" not in ran.outputs
+
+
+def test_outside_of_a_repository_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    ran = Ran(tmp_path / "here", GIT_CEILING_DIRECTORIES=str(tmp_path))
+    assert ran.code == 2
+    assert "is in no git repository" in ran.error
+
+
+class GitHub(BaseHTTPRequestHandler):
+    """The two calls of its API that are needed: comments by page, and one that is written."""
+
+    comments: list[dict[str, Any]]
+    refuses: int
+
+    def do_GET(self) -> None:
+        page = int(self.path.rpartition("page=")[2])
+        self._answer(self.comments[100 * (page - 1) : 100 * page])
+
+    def do_POST(self) -> None:
+        self.comments.append({"id": len(self.comments) + 1} | self._content())
+        self._answer({})
+
+    def do_PATCH(self) -> None:
+        self.comments[int(self.path.rpartition("/")[2]) - 1] |= self._content()
+        self._answer({})
+
+    def _content(self) -> dict[str, Any]:
+        assert self.headers["Authorization"] == "Bearer secret"
+        found: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        return found
+
+    def _answer(self, content: Any) -> None:
+        raw = json.dumps(content).encode()
+        self.send_response(self.refuses or 200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@contextmanager
+def github(comments: list[dict[str, Any]], refuses: int = 0) -> Iterator[str]:
+    handler = type("Own", (GitHub,), {"comments": comments, "refuses": refuses})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def comment(folder: Path, api: str, verdict: str, suite: str = "quick", **more: str) -> str:
+    (folder / "verdict.md").write_text(verdict)
+    (folder / "event.json").write_text(more.pop("event", '{"pull_request": {"number": 7}}'))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")} | {
+        "GITHUB_EVENT_PATH": str(folder / "event.json"),
+        "GITHUB_REPOSITORY": "us/ours",
+        "GITHUB_API_URL": api,
+        "GITHUB_SERVER_URL": "https://github.com",
+        "GITHUB_RUN_ID": "12",
+        "GITHUB_TOKEN": "secret",
+        **more,
+    }
+    done = subprocess.run(
+        [sys.executable, "-I", str(COMMENT), str(folder / "verdict.md"), suite],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=GUARD_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_one_comment_is_written_and_then_updated_for_each_suite(tmp_path: Path) -> None:
+    others = [{"id": at + 1, "body": "somebody's"} for at in range(150)]
+    with github(others) as api:
+        assert comment(tmp_path, api, "first") == ""
+        comment(tmp_path, api, "other", suite="scaling")
+        comment(tmp_path, api, "second")
+    mine = [each["body"] for each in others[150:]]
+    link = "[Report and store of this run](https://github.com/us/ours/actions/runs/12)"
+    assert mine == [
+        f"<!-- parabench: quick -->\nsecond\n\n{link}\n",
+        f"<!-- parabench: scaling -->\nother\n\n{link}\n",
+    ]
+
+
+def test_what_is_too_long_is_cut_at_a_line(tmp_path: Path) -> None:
+    written: list[dict[str, Any]] = []
+    with github(written) as api:
+        comment(tmp_path, api, "a line\n" * 20_000)
+    (only,) = written
+    assert len(only["body"]) <= 65_536
+    assert "a line\n\n... the rest is in the summary of the job.\n\n[Report" in only["body"]
+
+
+@pytest.mark.parametrize(
+    ("refuses", "more", "said"),
+    [
+        (403, {}, "::notice::This workflow may not comment (403); the summary has the verdict.\n"),
+        (500, {}, "::warning::The comment could not be written: HTTP Error 500: Internal Server Error\n"),
+        (
+            0,
+            {"GITHUB_TOKEN": ""},
+            "::notice::There is no token, so nothing is commented; the summary has the verdict.\n",
+        ),
+        (0, {"event": "{}"}, "::notice::This is no pull request, so nothing is commented.\n"),
+    ],
+)
+def test_who_may_not_comment_has_the_summary(tmp_path: Path, refuses: int, more: dict[str, str], said: str) -> None:
+    written: list[dict[str, Any]] = []
+    with github(written, refuses) as api:
+        assert comment(tmp_path, api, "verdict", **more) == said
+    assert written == []
+
+
+def test_no_network_is_a_warning(tmp_path: Path) -> None:
+    said = comment(tmp_path, "http://127.0.0.1:9", "verdict")
+    assert said.startswith("::warning::The comment could not be written: ")
