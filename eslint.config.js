@@ -19,5 +19,5 @@ export default [
     },
   },
   { files: ["reports/script/**/*.js"], languageOptions: { globals: { ...globals.browser, Plotly: "readonly" } } },
-  { files: ["tests/js/**/*.js"], languageOptions: { globals: globals.node } },
+  { files: ["tests/js/**/*.js", ".ci/*.js"], languageOptions: { globals: globals.node } },
 ];

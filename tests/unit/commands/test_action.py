@@ -55,6 +55,28 @@ def test_every_input_reaches_the_script_by_a_variable_and_no_step_pastes_one_int
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]) for step in steps if "uses" in step)
 
 
+def test_the_workflow_to_copy_gives_inputs_that_there_are_and_may_comment() -> None:
+    found = yaml.load((ROOT / "examples/github-action.yml").read_text(), Loader=yaml.BaseLoader)
+    (job,) = found["jobs"].values()
+    assert found["permissions"] == {}
+    assert job["permissions"] == {"contents": "read", "pull-requests": "write"}
+    assert "github.event.pull_request.head.repo.full_name == github.repository" in job["if"]
+    checkout, gate = job["steps"]
+    assert re.fullmatch(r"actions/checkout@[0-9a-f]{40}", checkout["uses"])
+    assert checkout["with"]["persist-credentials"] == "false"
+    assert set(gate["with"]) <= set(action()["inputs"])
+
+
+def test_the_page_lists_every_input_and_buildkite_gives_variables_that_the_script_reads() -> None:
+    page = (ROOT / "docs/how-to/ci.md").read_text()
+    table = page.partition("## The GitHub Action")[2].partition("- Outputs are")[0]
+    assert {word for row in re.findall(r"^\| (`.*?) \|", table, re.M) for word in re.findall(r"`(\w+)`", row)} == set(
+        action()["inputs"]
+    )
+    (command,) = re.findall(r"command: >-\n(.*?)\n    artifact", page, re.S)
+    assert set(re.findall(r"\b([A-Z]+)=", command)) <= set(re.findall(r"\$\{([A-Z]+):", GATE.read_text()))
+
+
 def git(folder: Path, *words: str) -> str:
     names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false"]
     done = subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True)

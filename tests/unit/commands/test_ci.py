@@ -42,7 +42,7 @@ def blocks(language):
 
 
 def gitlab():
-    (text,) = blocks("yaml")
+    text, _ = blocks("yaml")
     (job,) = yaml.load(text, Loader=yaml.BaseLoader).values()
     return job
 
