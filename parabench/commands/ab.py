@@ -18,6 +18,7 @@ from parabench.commands.options import (
     seed_option,
     session_options,
     shared,
+    suite_argument,
     training_options,
 )
 from parabench.commands.output import STANDARD_OUTPUT, console, file_option, files_in, give, renders_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("suite", required=False)
+@suite_argument
 @click.option("--a", "a", required=True, metavar="SIDE", help="The base, or '' for this checkout and environment.")
 @click.option("--b", "b", required=True, metavar="SIDE", help="The candidate.")
 @shared(*training_options)
@@ -71,7 +72,7 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("suite", required=False)
+@suite_argument
 @click.option(
     "--series",
     "out",

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from parabench.commands import completion
 from parabench.commands.options import between_sessions, gate_options, shared
 from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
@@ -30,8 +31,8 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
 
 
 @click.command()
-@click.argument("base")
-@click.argument("candidate")
+@click.argument("base", shell_complete=completion.stores)
+@click.argument("candidate", shell_complete=completion.stores)
 @shared(*gate_options, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="A fact that differs on purpose, such as torch.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no verdict.")

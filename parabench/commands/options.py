@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from parabench.commands import completion
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from parabench.cluster.topology import LauncherFlags
 
 DEFAULT_OUT = Path("parabench-results")
-store_argument = click.argument("store", default=str(DEFAULT_OUT))
+store_argument = click.argument("store", default=str(DEFAULT_OUT), shell_complete=completion.stores)
+suite_argument = click.argument("suite", required=False, shell_complete=completion.suites)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -184,14 +186,23 @@ resume_option = click.option(
 # What a training session is asked for: its cases and how each is launched; then the session itself.
 training_options = (
     click.option(
-        "--set", "axes", multiple=True, metavar="AXIS=V1,V2", help="Values for an axis, instead of the suite's."
+        "--set",
+        "axes",
+        multiple=True,
+        metavar="AXIS=V1,V2",
+        help="Values for an axis, instead of the suite's.",
+        shell_complete=completion.axes,
     ),
     *options_of(Protocol),
     click.option(
-        "--data", help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=..."
+        "--data",
+        help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...",
+        shell_complete=completion.values_of("data"),
     ),
     click.option(
-        "--model", help="A name that `parabench list` shows, or your own package.module:name; as --set model=..."
+        "--model",
+        help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
+        shell_complete=completion.values_of("model"),
     ),
 )
 # How cases take turns, and how long they race.

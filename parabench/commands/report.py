@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from parabench.commands import completion
 from parabench.commands.options import DEFAULT_OUT
 from parabench.commands.output import show
 from parabench.errors import UsageError
@@ -20,7 +21,7 @@ template_option = click.option(
 
 
 @click.command()
-@click.argument("stores", nargs=-1, metavar="[STORE]...")
+@click.argument("stores", nargs=-1, metavar="[STORE]...", shell_complete=completion.stores)
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
 @template_option
 @click.option("--open", "opened", is_flag=True, help="Open it in the browser.")

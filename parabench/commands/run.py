@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parabench.commands import completion
 from parabench.commands.options import (
     axes_in,
     command,
@@ -19,6 +20,7 @@ from parabench.commands.options import (
     secret_option,
     session_options,
     shared,
+    suite_argument,
     trace_options,
     training_options,
     turns_options,
@@ -34,7 +36,7 @@ AFTER_RANK_0_S = 1.0
 
 
 @click.command()
-@click.argument("suite", required=False)
+@suite_argument
 @shared(*training_options)
 @shared(*turns_options, *trace_options)
 @links_option
@@ -63,7 +65,7 @@ def measure(kind: type[Request], **options: Any) -> None:
 
 
 @click.command()
-@click.argument("suite")
+@click.argument("suite", shell_complete=completion.suites)
 @shared(*training_options, *turns_options, *session_options)
 @secret_option
 def worker(secret_file: str | None, **options: Any) -> None:

@@ -1,0 +1,64 @@
+"""What a shell completes, as click asks for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from parabench.cli import main
+from parabench.plan.suite import AXES, shipped
+
+
+def completed(*words: str) -> list[str]:
+    """What the last of the words is completed to; files by the kind."""
+    *before, incomplete = words
+    found = ShellComplete(main, {}, "parabench", "_PARABENCH_COMPLETE").get_completions(before, incomplete)
+    return [each.type if each.type == "file" else each.value for each in found]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("re",), ["referee", "report"]),
+        (("run", "qu"), ["quick"]),
+        (("run", ""), list(shipped())),
+        (("run", "my/own"), ["file"]),
+        (("worker", "qu"), ["quick"]),
+        (("ab", "--a", "x", "qu"), ["quick"]),
+        (("run", "quick", "--set", ""), [f"{name}=" for name in AXES]),
+        (("run", "quick", "--set", "strat"), ["strategy="]),
+        (("run", "quick", "--set", "strategy=ddp,fs"), ["strategy=ddp,fsdp"]),
+        (("run", "quick", "--set", "precision=bf"), ["precision=bf16-mixed", "precision=bf16-true"]),
+        (("run", "quick", "--set", "world_size=2"), []),
+        (("run", "quick", "--set", "nothing=x"), []),
+        (("run", "quick", "--model", "gpt-"), ["gpt-nano", "gpt-mini"]),
+        (("run", "quick", "--data", "sy"), ["synthetic"]),
+        (("best", "res"), ["file"]),
+        (("compare", "a", "b"), ["file"]),
+        (("export", "--mlf"), ["--mlflow"]),
+    ],
+)
+def test_names_are_completed(words: tuple[str, ...], names: list[str]) -> None:
+    assert completed(*words) == names
+
+
+def test_a_tab_imports_no_torch_and_prints_nothing_else() -> None:
+    asked = {
+        "_PARABENCH_COMPLETE": "bash_complete",
+        "COMP_WORDS": "parabench run quick --set strategy=dd",
+        "COMP_CWORD": "4",
+    }
+    code = (
+        "import sys, parabench.cli\n"
+        "try: parabench.cli.main(prog_name='parabench')\n"
+        "except SystemExit: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "plain,strategy=ddp\n"
