@@ -31,6 +31,7 @@ COMMANDS = {
     "doctor": "Check devices, versions, backends and noise.",
     "export": "Write a session for another tool, or one step as a trace.",
     "history": "Show when the step time of each case changed.",
+    "init": "Write a suite and a workflow for your own model.",
     "list": "Show suites, strategies, algorithms and models.",
     "predict": "Predict step times of more ranks, other links, other buckets.",
     "referee": "Keep a change or discard it, in a series of them.",

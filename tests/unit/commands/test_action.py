@@ -56,7 +56,7 @@ def test_every_input_reaches_the_script_by_a_variable_and_no_step_pastes_one_int
 
 
 def test_the_workflow_to_copy_gives_inputs_that_there_are_and_may_comment() -> None:
-    found = yaml.load((ROOT / "examples/github-action.yml").read_text(), Loader=yaml.BaseLoader)
+    found = yaml.load((ROOT / "parabench/commands/templates/github.yml").read_text(), Loader=yaml.BaseLoader)
     (job,) = found["jobs"].values()
     assert found["permissions"] == {}
     assert job["permissions"] == {"contents": "read", "pull-requests": "write"}

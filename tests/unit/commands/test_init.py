@@ -1,0 +1,69 @@
+"""`parabench init`: files of a new project, and that the suite was tried before they are there."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command_line import parabench
+from parabench.commands import init as init_module
+from parabench.plan.suite import load_suite
+from paths import ROOT
+
+FILES = ["suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_files_are_written_for_the_model_and_the_suite_is_one(here: Path) -> None:
+    done = parabench("init", "--model", "my.module:factory", "--world-size", "4", "--no-trial")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [*FILES, "next: parabench run suites/training.py"]
+    suite = load_suite("suites/training.py")
+    assert suite.question == "Which configuration trains my.module fastest here, and did a change make it slower?"
+    text = (here / "suites/training.py").read_text()
+    assert '"model": "my.module:factory", "world_size": 4' in text
+    note = (here / "PERFORMANCE.md").read_text()
+    assert "$(git rev-parse --short HEAD)" in note
+    assert note.count("suites/training.py") == 4
+    workflow = (here / FILES[1]).read_text()
+    assert workflow == (ROOT / "parabench/commands/templates/github.yml").read_text()
+    assert "suite: suites/training.py" in workflow
+
+
+def test_another_folder_is_made(here: Path) -> None:
+    assert parabench("init", "new", "--no-trial").exit_code == 0
+    assert all((here / "new" / name).is_file() for name in FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_is_replaced(here: Path, name: str) -> None:
+    path = here / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    done = parabench("init", "--no-trial")
+    assert done.exit_code == 2
+    assert done.stderr == f"parabench: {name} is in . already; move or remove\n"
+    assert path.read_text() == "mine"
+    assert sum(each.is_file() for each in here.rglob("*")) == 1
+
+
+def test_a_model_that_cannot_be_loaded_leaves_nothing(here: Path) -> None:
+    done = parabench("init", "--model", "nothing:factory", "--world-size", "2")
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].startswith("parabench: the suite does not run here, and nothing is written; ")
+    assert list(here.iterdir()) == []
+
+
+def test_the_suite_is_tried_in_the_folder_of_the_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(ROOT / "examples/own_model.py", here)
+    monkeypatch.setattr(init_module, "TRIAL", ("--dry-run",))  # whole runs are other tests'
+    done = parabench("init", "--model", "own_model:factory", "--world-size", "2")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("trying the suite: each case once, a few steps\nsuites/training.py\n")
