@@ -40,7 +40,7 @@ COMMANDS = {
     "serve": "Show the report in a browser, live while a session runs.",
     "worker": "Measure inside processes that a launcher has started.",
 }
-MODULES = {"referee": "ab", "worker": "run"}
+MODULES = {"referee": "ab", "serve": "report", "worker": "run"}
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from parabench.commands import completion
-from parabench.commands.options import between_sessions, gate_options, shared
+from parabench.commands.options import between_sessions, complete_stores, gate_options, shared
 from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
@@ -31,8 +30,8 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
 
 
 @click.command()
-@click.argument("base", shell_complete=completion.stores)
-@click.argument("candidate", shell_complete=completion.stores)
+@click.argument("base", shell_complete=complete_stores)
+@click.argument("candidate", shell_complete=complete_stores)
 @shared(*gate_options, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="A fact that differs on purpose, such as torch.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no verdict.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from parabench.commands import completion
+from parabench.commands.options import complete_stores
 from parabench.commands.output import file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
@@ -27,7 +27,7 @@ class Day(click.types.StringParamType):
 
 
 @click.command()
-@click.argument("stores", metavar="STORE...", nargs=-1, required=True, shell_complete=completion.stores)
+@click.argument("stores", metavar="STORE...", nargs=-1, required=True, shell_complete=complete_stores)
 @click.option("--case", metavar="TEXT", help="Only cases whose label holds TEXT, or whose id begins with it.")
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
 @click.option("--since", type=Day(), help="Only sessions that started then or later, such as 2026-01-31 (UTC).")

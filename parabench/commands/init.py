@@ -12,7 +12,7 @@ from string import Template
 
 import click
 
-from parabench.commands import completion
+from parabench.commands.options import complete_values
 from parabench.commands.output import say
 from parabench.errors import UsageError
 from parabench.files import write_whole
@@ -31,7 +31,7 @@ TRIAL = ("--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "
     default="gpt-nano",
     show_default=True,
     help="A name that `parabench list` shows, or your own package.module:name.",
-    shell_complete=completion.values_of("model"),
+    shell_complete=complete_values("model"),
 )
 @click.option(
     "--world-size",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from parabench.commands import completion
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
 
@@ -19,8 +19,62 @@ if TYPE_CHECKING:
     from parabench.cluster.topology import LauncherFlags
 
 DEFAULT_OUT = Path("parabench-results")
-store_argument = click.argument("store", default=str(DEFAULT_OUT), shell_complete=completion.stores)
-suite_argument = click.argument("suite", required=False, shell_complete=completion.suites)
+
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+# What a shell completes beyond commands and options. It imports no torch: a person waits for it at each tab.
+
+
+def complete_suites(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of shipped suites; where none begins so, files."""
+    from parabench.plan.suite import shipped
+
+    return _beginning(incomplete, shipped()) or complete_stores(context, param, incomplete)
+
+
+def complete_stores(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files and folders, which the shell completes by itself."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_axes(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`AXIS=`, and after that its values where they are names, also one after a comma."""
+    from parabench.plan.suite import AXES
+
+    axis, is_set, text = incomplete.partition("=")
+    if not is_set:
+        return _beginning(incomplete, (f"{name}=" for name in AXES))
+    begin = incomplete.removesuffix(text.rpartition(",")[2])
+    return _beginning(incomplete, (f"{begin}{name}" for name in _values(axis)))
+
+
+def complete_values(axis: str) -> Completion:
+    """Completes the names that an axis takes."""
+    return lambda context, param, incomplete: _beginning(incomplete, _values(axis))
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _values(axis: str) -> Iterable[str]:
+    from parabench.collectives import ALGORITHMS
+    from parabench.data import DATASETS
+    from parabench.models import MODELS
+    from parabench.plan.suite import AXES
+    from parabench.strategies import STRATEGIES
+
+    tables: Mapping[str, Mapping[str, Any]] = {
+        "strategy": STRATEGIES, "algorithm": ALGORITHMS, "model": MODELS, "data": DATASETS,
+    }  # fmt: skip
+    if axis in tables:
+        return tables[axis]
+    return AXES[axis].field.choices if axis in AXES else ()
+
+
+store_argument = click.argument("store", default=str(DEFAULT_OUT), shell_complete=complete_stores)
+suite_argument = click.argument("suite", required=False, shell_complete=complete_suites)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -191,18 +245,18 @@ training_options = (
         multiple=True,
         metavar="AXIS=V1,V2",
         help="Values for an axis, instead of the suite's.",
-        shell_complete=completion.axes,
+        shell_complete=complete_axes,
     ),
     *options_of(Protocol),
     click.option(
         "--data",
         help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...",
-        shell_complete=completion.values_of("data"),
+        shell_complete=complete_values("data"),
     ),
     click.option(
         "--model",
         help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
-        shell_complete=completion.values_of("model"),
+        shell_complete=complete_values("model"),
     ),
 )
 # How cases take turns, and how long they race.

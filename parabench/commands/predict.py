@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from parabench.commands import completion
+from parabench.commands.options import complete_stores
 from parabench.commands.output import file_option, files_in, give
 from parabench.errors import UsageError
 from parabench.store import json_text
@@ -16,7 +16,7 @@ MOST_RANKS = 10**9
 
 
 @click.command()
-@click.argument("stores", nargs=-1, required=True, metavar="STORE...", shell_complete=completion.stores)
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...", shell_complete=complete_stores)
 @click.option("--world-size", metavar="N1,N2", help="Numbers of ranks.")
 @click.option("--ranks-per-node", type=click.IntRange(1), metavar="G", help="[default: as many as were measured]")
 @click.option(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parabench.commands import completion
 from parabench.commands.options import (
     axes_in,
     command,
+    complete_suites,
     dry_run_option,
     flags_of,
     launcher_options,
@@ -65,7 +65,7 @@ def measure(kind: type[Request], **options: Any) -> None:
 
 
 @click.command()
-@click.argument("suite", shell_complete=completion.suites)
+@click.argument("suite", shell_complete=complete_suites)
 @shared(*training_options, *turns_options, *session_options)
 @secret_option
 def worker(secret_file: str | None, **options: Any) -> None:
