@@ -8,6 +8,9 @@ import sys
 from collections.abc import Iterable
 from typing import IO
 
+# The variable from which torch's C++ reads what it logs, and the level at which it logs nothing that does not end it.
+LOG_LEVEL, SILENT = "TORCH_CPP_LOG_LEVEL", "FATAL"
+
 
 class NodeGone(Exception):
     """A node of the session is lost and did not come back in time: the session cannot go on."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from parabench.errors import LOG_LEVEL, SILENT
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
 
@@ -179,9 +180,9 @@ def flags_of(options: dict[str, Any]) -> LauncherFlags:
 
     flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
     if flags.nnodes or "SLURM_STEP_ID" in os.environ:
-        # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters. Torch reads
-        # it when it is imported, and a user's own model imports torch.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        # What c10d tells of a store (a host without a name, a try that failed, with the frames of its C++) we say
+        # ourselves where it matters. Torch reads it when it is imported, and a user's own model imports torch.
+        os.environ.setdefault(LOG_LEVEL, SILENT)
     return flags
 
 

@@ -26,7 +26,7 @@ from parabench.commands.options import (
     turns_options,
 )
 from parabench.commands.output import console
-from parabench.errors import UsageError
+from parabench.errors import LOG_LEVEL, UsageError
 from parabench.registry import import_from_here
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def worker(secret_file: str | None, **options: Any) -> None:
     As in: torchrun --nproc-per-node 2 -m parabench worker quick. Rank 0 writes the store and the report.
     """
     # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault(LOG_LEVEL, "ERROR")
     from parabench.cluster.attached.environment import speaks
     from parabench.files import release_own
     from parabench.session.attached import run_worker

@@ -27,6 +27,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from parabench.errors import LOG_LEVEL, SILENT
 from parabench.files import check_own_folder, own_folder, sockets_in_own_folder
 from parabench.launch import descendants, rendezvous
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
@@ -144,7 +145,8 @@ def _fork_server() -> None:
     with signals_restored(), sockets_in_own_folder(), _stderr_to(own_folder() / SERVER_LOG):
         # Ctrl-C in a terminal reaches the server too; in the seconds of its imports it would die with a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        multiprocessing.forkserver.ensure_running()
+        with _errors_of_ranks():
+            multiprocessing.forkserver.ensure_running()
     first = multiprocessing.get_context("forkserver").Process(target=_nothing)
     with _starting():
         first.start()
@@ -153,6 +155,19 @@ def _fork_server() -> None:
 
 def _nothing() -> None:
     """What the first process does."""
+
+
+@contextmanager
+def _errors_of_ranks() -> Iterator[None]:
+    """Where C++ is silent in the driver, what starts within the block still tells errors: of ranks they are kept."""
+    silent = os.environ.get(LOG_LEVEL) == SILENT
+    if silent:
+        os.environ[LOG_LEVEL] = "ERROR"
+    try:
+        yield
+    finally:
+        if silent:
+            os.environ[LOG_LEVEL] = SILENT
 
 
 @contextmanager

@@ -11,8 +11,9 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,23 @@ def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path:
         assert (done.exit_code, done.stdout) == (2, "")
         assert said in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow  # torch's store is waited for 10 s, and again as the process ends
+def test_what_accepts_and_closes_each_connection_is_told_in_one_line_without_frames_of_cpp(words: Words) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closing_each:
+        threading.Thread(target=_close_each, args=(closing_each,), daemon=True).start()
+        command = words(1, "--rdzv-timeout", "3")
+        command[command.index("--rdzv-endpoint") + 1] = f"127.0.0.1:{closing_each.getsockname()[1]}"
+        ran = subprocess.run(
+            [sys.executable, "-m", "parabench", *command], capture_output=True, text=True, timeout=GUARD_S, check=False
+        )
+    assert ran.returncode == 2
+    assert "frame #" not in ran.stdout + ran.stderr
+    assert re.fullmatch(r"parabench: node 0 at \S+ was not reached within 3 s .*\n", ran.stderr)
+
+
+def _close_each(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            server.accept()[0].close()

@@ -63,6 +63,21 @@ def test_the_fork_server_ends_before_the_driver_does_though_it_sees_nothing(tmp_
     raise AssertionError("it outlived the driver")
 
 
+@pytest.mark.parametrize(("of_driver", "of_ranks"), [("FATAL", "ERROR"), ("INFO", "INFO")])
+def test_where_cpp_is_silent_in_the_driver_ranks_tell_errors(of_driver: str, of_ranks: str) -> None:
+    program = (
+        "import multiprocessing.forkserver as forkserver, os, parabench.launch.processes as processes\n"
+        "processes.PRELOAD = 'abc'\n"
+        "processes.start_server()\n"
+        "print(open(f'/proc/{forkserver._forkserver._forkserver_pid}/environ').read())\n"
+        "print('driver', os.environ['TORCH_CPP_LOG_LEVEL'])"
+    )
+    environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": of_driver}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert f"TORCH_CPP_LOG_LEVEL={of_ranks}\0" in done.stdout
+    assert f"driver {of_driver}\n" in done.stdout
+
+
 def test_a_fork_server_that_is_killed_ends_one_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(config: object, entry: object) -> Callable[..., object]:
         raise EOFError
