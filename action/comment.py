@@ -1,6 +1,6 @@
-"""Write a verdict as a comment on the pull request, one for each suite: a new one, or the one that is there.
+"""Write a verdict as a comment on the pull request, one for each name: a new one, or the one that is there.
 
-    GITHUB_TOKEN=... python3 comment.py VERDICT.md SUITE
+    GITHUB_TOKEN=... python3 comment.py VERDICT.md NAME
 
 For GitHub Actions, whose variables say where and which (GITHUB_EVENT_PATH, GITHUB_REPOSITORY, GITHUB_API_URL). Needs
 nothing but Python. Who may not write, as a workflow of a fork, gets a notice and exit code 0: the verdict is in the
@@ -9,6 +9,7 @@ summary of the job.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import sys
@@ -23,6 +24,8 @@ TIMEOUT_S = 30.0
 PER_PAGE = 100
 # Who may not write or see is told so with these.
 NOT_ALLOWED = (401, 403, 404)
+# What an answer that is none, a variable that is missing or a network that breaks down raises.
+BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, http.client.HTTPException)
 
 
 def marker(suite: str) -> str:
@@ -38,7 +41,8 @@ def body_of(verdict: str, suite: str) -> str:
     room = MOST_CHARACTERS - len(head) - len(run)
     if len(verdict) > room:
         cut = "\n\n... the rest is in the summary of the job."
-        verdict = verdict[: room - len(cut)].rpartition("\n")[0] + cut
+        kept = verdict[: room - len(cut)]
+        verdict = (kept.rpartition("\n")[0] or kept) + cut
     return head + verdict.rstrip() + run
 
 
@@ -50,11 +54,12 @@ def ask(method: str, path: str, content: dict[str, str] | None = None) -> Any:
         data=None if content is None else json.dumps(content).encode(),
         headers={
             "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {os.environ['GITHUB_TOKEN']}",
             "Content-Type": "application/json",
             "X-GitHub-Api-Version": "2022-11-28",
         },
     )
+    # Whoever an answer leads to does not get the token.
+    request.add_unredirected_header("Authorization", f"Bearer {os.environ['GITHUB_TOKEN']}")
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
         return json.load(answer)
 
@@ -73,8 +78,17 @@ def existing(number: int, suite: str) -> int | None:
 
 
 def main(verdict: str, suite: str) -> int:
+    """Comment, or say why not; 0 in any case, as the verdict does not depend on it."""
+    try:
+        return _comment(verdict, suite)
+    except BROKEN as error:
+        print(f"::warning::The comment could not be written: {type(error).__name__}: {error}")
+        return 0
+
+
+def _comment(verdict: str, suite: str) -> int:
     event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text())
-    number = event.get("pull_request", {}).get("number")
+    number = (event.get("pull_request") or {}).get("number")
     if number is None:
         print("::notice::This is no pull request, so nothing is commented.")
         return 0
@@ -92,9 +106,7 @@ def main(verdict: str, suite: str) -> int:
         if error.code in NOT_ALLOWED:
             print(f"::notice::This workflow may not comment ({error.code}); the summary has the verdict.")
             return 0
-        print(f"::warning::The comment could not be written: {error}")
-    except OSError as error:
-        print(f"::warning::The comment could not be written: {error}")
+        raise
     return 0
 
 

@@ -74,6 +74,8 @@ def export(
     entry, function = exporter_of(formats[0])
     seen = session_data(load(path), session)
     if entry is not None and entry.service:
+        if output == STANDARD_OUTPUT:
+            raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
         say(function(seen, output or ""))
     else:
         say(_write(formats[0], entry, function, seen, output))

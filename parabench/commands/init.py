@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from importlib.resources import files
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from string import Template
 
 import click
@@ -16,6 +17,9 @@ from parabench.commands.options import complete_values
 from parabench.commands.output import say
 from parabench.errors import UsageError
 from parabench.files import write_whole
+from parabench.models import MODELS
+from parabench.plan.case import Case
+from parabench.registry import find
 
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # By file: its template.
@@ -47,6 +51,8 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
     there = [name for name in TEMPLATES if os.path.lexists(folder / name)]
     if there:
         raise UsageError(f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} in {folder} already; move or remove")
+    Case(model=model)  # what cannot be a name ends here
+    find(MODELS, "model", model)
     values = {
         "name": model.rpartition(":")[0] or model,
         "model": model,
@@ -55,13 +61,18 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
         "workflow": WORKFLOW,
     }
     written = {name: _filled(template, values) for name, template in TEMPLATES.items()}
+    try:
+        for name in TEMPLATES:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written to: {error.strerror}; give another folder") from error
     with tempfile.TemporaryDirectory() as trial:
         if not no_trial:
             _try(folder, written[SUITE], Path(trial))
     for name, text in written.items():
         write_whole(folder / name, text, "file of a new project", "give another folder")
-        click.echo(folder / name)
-    say([f"next: parabench run {PurePosixPath(SUITE)}"])
+    say(str(folder / name) for name in written)
+    say([f"next: {'' if folder == Path() else f'cd {shlex.quote(str(folder))} && '}parabench run {SUITE}"])
 
 
 def _devices() -> int:
@@ -83,12 +94,10 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     path.write_text(suite, encoding="utf-8")
     command = [sys.executable, "-m", "parabench", "run", str(path), "--out", str(trial / "out"), *TRIAL]
     click.echo("trying the suite: each case once, a few steps")
-    ran = subprocess.run(
-        command, cwd=folder if folder.exists() else None, stdout=subprocess.PIPE, text=True, check=False
-    )
+    ran = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
         said = [line for line in ran.stdout.splitlines() if line.startswith("[")]
         say(said)
         raise UsageError(
-            "the suite does not run here, and nothing is written; mend what is said above, or give --no-trial"
+            "the suite does not run here, and nothing is written; fix what is said above, or give --no-trial"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from parabench.analysis.session import SessionData
-from parabench.exporters.results import LATENCY, Metric, results_of
+from parabench.exporters.results import LATENCY, Metric, Result, results_of
 from parabench.store import json_text
 
 NANOSECONDS = 1e9
@@ -21,10 +21,16 @@ def render(seen: SessionData) -> str:
     """The file's text. Raises UsageError for a session without numbers."""
     return json_text.written(
         {
-            each.name[:MOST_CHARACTERS]: {metric.name.replace("_", "-"): _measure(metric) for metric in each.metrics}
+            _name(each): {metric.name.replace("_", "-"): _measure(metric) for metric in each.metrics}
             for each in results_of(seen)
         }
     )
+
+
+def _name(of: Result) -> str:
+    """Names that are cut stay different by the id of their case."""
+    cut = f"{of.name[: MOST_CHARACTERS - len(of.case_id) - 1]} {of.case_id}"
+    return of.name if len(of.name) <= MOST_CHARACTERS else cut
 
 
 def _measure(metric: Metric) -> dict[str, Any]:

@@ -5,6 +5,7 @@ To a tracking server, or to a folder or database of this machine, as MLflow itse
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +38,8 @@ def log(seen: SessionData, place: str) -> list[str]:
         for each in results:
             _case(client, experiment, seen, each, parent)
         client.set_terminated(parent)
+    except UsageError:
+        raise
     except Exception as error:  # MLflow's own, and those of what it speaks to a server or a database with
         why = " ".join(str(error).split())
         remedy = "give another with -o, such as http://HOST:5000"
@@ -51,7 +54,7 @@ def _began(seen: SessionData) -> int:
 
 def _session(client: MlflowClient, experiment: str, seen: SessionData) -> str:
     session = seen.session
-    tags = {"suite": session.suite, "command": seen.origin.command, "parabench": session.version}
+    tags = {"suite": session.suite, "command": shlex.join(session.argv), "parabench": session.version}
     known = {"commit": session.commit, "host": session.known("host"), "torch": session.known("versions", "torch")}
     tags |= {name: value for name, value in known.items() if value is not None}
     run: str = client.create_run(experiment, start_time=_began(seen), tags=tags, run_name=session.name).info.run_id

@@ -124,6 +124,13 @@ def test_mlflow_has_a_run_for_the_session_and_one_for_each_case(here: Path, monk
     assert len(client.search_runs([experiment.experiment_id])) == 8
 
 
+def test_mlflow_has_collectives_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    # MLflow keeps for its process what a relative place is.
+    assert exported("mlflow", "bus.db", str(here / "others")).endswith(" with 4 runs in it\n")
+    assert parabench("export", "--mlflow", "bus.db", "-o", "-").exit_code == 2
+
+
 def test_a_place_that_mlflow_cannot_use_is_one_line(here: Path) -> None:
     done = parabench("export", "--mlflow", "results.db", "-o", "gopher://x")
     assert done.exit_code == 2

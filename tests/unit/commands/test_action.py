@@ -27,7 +27,7 @@ STUB = """#!/bin/sh
 printf '%s\\n' "$@" > "$CALLS"
 while [ $# -gt 0 ]; do
     case $1 in
-        --a) cat "$2/side.txt" > "$CALLS.base" ;;
+        --a) eval "cat $2/side.txt" > "$CALLS.base" ;;
         --markdown) echo verdict > "$2" ;;
     esac
     shift
@@ -204,14 +204,45 @@ def test_what_is_wrong_is_one_line_and_runs_nothing(repository: Path, inputs: di
     assert said in ran.error
     assert ran.error.count("\n") == 1
     assert ran.words == []
-    assert "verdict" not in ran.outputs
+    assert "verdict" not in ran.outputs  # nothing was measured
+
+
+@pytest.mark.parametrize("options", ["--label it's", '--label "'])
+def test_options_that_are_no_words_end_it(repository: Path, options: str) -> None:
+    ran = Ran(repository, OPTIONS=options)
+    assert (ran.code, ran.words) == (2, [])
+    assert "are no words of a shell; close every quote" in ran.error
+
+
+def test_options_may_hold_lines_and_be_empty(repository: Path) -> None:
+    assert Ran(repository, OPTIONS="--label 'a\nb'").words[-3:] == ["--label", "a", "b"]
+    assert "" not in Ran(repository, OPTIONS="   ").words
+
+
+def test_what_lies_in_the_output_folder_stays_but_for_an_earlier_verdict(repository: Path) -> None:
+    out = repository.parent / "kept out"
+    out.mkdir()
+    for name in ("thesis.txt", "results.db"):
+        (out / name).write_text("mine")
+    ran = Ran(repository, OUT="../kept out")
+    assert ran.outputs["out"] == str(out)
+    assert sorted(each.name for each in out.iterdir()) == ["thesis.txt", "verdict.md"]
+
+
+def test_a_folder_with_a_space_is_one_side(repository: Path) -> None:
+    part = repository / "my part"
+    part.mkdir()
+    (part / "side.txt").write_text("spaced")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "part")
+    assert Ran(part, BASE="HEAD").base == "spaced"
 
 
 def test_outside_of_a_repository_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     ran = Ran(tmp_path / "here", GIT_CEILING_DIRECTORIES=str(tmp_path))
     assert ran.code == 2
-    assert "is in no git repository" in ran.error
+    assert "is no git repository to use: fatal: not a git repository" in ran.error
 
 
 class GitHub(BaseHTTPRequestHandler):
@@ -311,7 +342,10 @@ def test_what_is_too_long_is_cut_at_a_line(tmp_path: Path) -> None:
     ("refuses", "more", "said"),
     [
         (403, {}, "::notice::This workflow may not comment (403); the summary has the verdict.\n"),
-        (500, {}, "::warning::The comment could not be written: HTTP Error 500: Internal Server Error\n"),
+        (500, {}, "::warning::The comment could not be written: HTTPError: HTTP Error 500: Internal Server Error\n"),
+        (0, {"event": '{"pull_request": null}'}, "::notice::This is no pull request, so nothing is commented.\n"),
+        (0, {"event": "[]"}, "::warning::The comment could not be written: AttributeError: "),
+        (0, {"GITHUB_API_URL": "nothing"}, "::warning::The comment could not be written: ValueError: "),
         (
             0,
             {"GITHUB_TOKEN": ""},
@@ -323,8 +357,37 @@ def test_what_is_too_long_is_cut_at_a_line(tmp_path: Path) -> None:
 def test_who_may_not_comment_has_the_summary(tmp_path: Path, refuses: int, more: dict[str, str], said: str) -> None:
     written: list[dict[str, Any]] = []
     with github(written, refuses) as api:
-        assert comment(tmp_path, api, "verdict", **more) == said
+        assert comment(tmp_path, api, "verdict", **more).startswith(said)
     assert written == []
+
+
+def test_who_an_answer_leads_to_does_not_get_the_token(tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    class Leads(Other):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{other.server_port}/x")
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Other) as other, HTTPServer(("127.0.0.1", 0), Leads) as leads:
+        threads = [threading.Thread(target=each.serve_forever) for each in (other, leads)]
+        for each in threads:
+            each.start()
+        comment(tmp_path, f"http://127.0.0.1:{leads.server_port}", "verdict")
+        for server in (other, leads):
+            server.shutdown()
+        for each in threads:
+            each.join()
+    assert seen == [None]
 
 
 def test_no_network_is_a_warning(tmp_path: Path) -> None:

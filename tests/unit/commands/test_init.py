@@ -38,8 +38,9 @@ def test_files_are_written_for_the_model_and_the_suite_is_one(here: Path) -> Non
 
 
 def test_another_folder_is_made(here: Path) -> None:
-    assert parabench("init", "new", "--no-trial").exit_code == 0
-    assert all((here / "new" / name).is_file() for name in FILES)
+    done = parabench("init", "a new one", "--no-trial")
+    assert done.output.splitlines()[-1] == "next: cd 'a new one' && parabench run suites/training.py"
+    assert all((here / "a new one" / name).is_file() for name in FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -54,11 +55,26 @@ def test_nothing_is_replaced(here: Path, name: str) -> None:
     assert sum(each.is_file() for each in here.rglob("*")) == 1
 
 
-def test_a_model_that_cannot_be_loaded_leaves_nothing(here: Path) -> None:
+def test_a_model_that_cannot_be_loaded_leaves_no_file(here: Path) -> None:
     done = parabench("init", "--model", "nothing:factory", "--world-size", "2")
     assert done.exit_code == 2
     assert done.stderr.splitlines()[-1].startswith("parabench: the suite does not run here, and nothing is written; ")
+    assert [each for each in here.rglob("*") if each.is_file()] == []
+
+
+@pytest.mark.parametrize("model", ["gpt-nan", 'a"b:c', "a\nb:c", ""])
+def test_what_is_no_name_of_a_model_is_refused_before_anything_is_tried(here: Path, model: str) -> None:
+    done = parabench("init", "--model", model, "--no-trial")
+    assert done.exit_code == 2
+    assert done.stderr.count("\n") == 1
     assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(here: Path) -> None:
+    (here / "file").touch()
+    done = parabench("init", "file/below", "--no-trial")
+    assert done.exit_code == 2
+    assert done.stderr == "parabench: file/below cannot be written to: Not a directory; give another folder\n"
 
 
 def test_the_suite_is_tried_in_the_folder_of_the_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
