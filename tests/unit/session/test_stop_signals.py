@@ -45,10 +45,10 @@ def test_what_comes_while_a_users_module_is_imported_is_no_fault_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "stopping.py").write_text(
-        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(Interrupted, match="SIGINT"), stop_signals():
+    with pytest.raises(Interrupted, match="SIGTERM"), stop_signals():
         load({}, "probe", "stopping:Probe")
 
 
