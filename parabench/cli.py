@@ -18,7 +18,7 @@ import click
 
 from parabench import __version__
 from parabench.analysis.text import format
-from parabench.errors import UsageError, did_you_mean, print_error
+from parabench.errors import UsageError, print_error, unknown
 from parabench.signals import STOPPED
 
 # Each is a function in the module of its name in `parabench.commands`, or in the one that MODULES says, which only its
@@ -70,8 +70,7 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = did_you_mean(args[0], COMMANDS)
-            raise UsageError(f"command {args[0]!r} is unknown; {hint}use one of {', '.join(COMMANDS)}")
+            raise unknown("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -29,6 +29,14 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float =
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
+def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") -> UsageError:
+    """The error of a name that is none of the known ones, with the nearest; `otherwise` is what could stand there
+    too."""
+    known = list(known)
+    hint = did_you_mean(str(name), known)
+    return UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(known)}{otherwise}")
+
+
 def print_error(line: str) -> None:
     """Print a line on standard error. Where that cannot be written, as to a terminal that was closed, the line is lost,
     and nothing else."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from parabench.errors import UsageError, did_you_mean
+from parabench.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -23,10 +24,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Where a strategy, algorithm, model or source of data lives (`module:name`), and what it is in a few words."""
+    """Where a strategy, algorithm, model, source of data or exporter lives (`module:name`), and what it is in a few
+    words. `package` is what must be installed, by the name that Python imports."""
 
     target: str
     summary: str
+    package: str | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """The package that is needed and not installed."""
+        absent = self.package is not None and importlib.util.find_spec(self.package) is None
+        return self.package if absent else None
 
 
 E = TypeVar("E", bound=Entry)
@@ -41,9 +50,7 @@ def find(table: Mapping[str, E], kind: str, name: str) -> E | None:
         return table[name]
     if ":" in name or _entry_point(kind, name) is not None:
         return None
-    raise UsageError(
-        f"{kind} {name!r} is unknown; {did_you_mean(name, table)}use one of {', '.join(table)}, or package.module:name"
-    )
+    raise unknown(kind, name, table, ", or package.module:name")
 
 
 def working_directory() -> str:

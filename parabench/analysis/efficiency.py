@@ -12,7 +12,6 @@ import pandas as pd
 from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.windows import moves_too_few, too_short
-from parabench.analysis.stored import case_of
 from parabench.analysis.text import format
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
@@ -44,11 +43,10 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     """
     counts = _counts(seen)
     energies = seen.once(launch_joules)
-    stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
     launches_of = seen.valid.groupby("case_id")["launch_id"].agg(list)
     rows = []
     for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
-        case = case_of(stored[row["case_id"]])
+        case = seen.case(row["case_id"])
         good = launches_of[row["case_id"]]
         models = (seen.facts[at].get("model") for at in good)
         model: dict[str, Any] = next(filter(None, models), {})

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from parabench.analysis.stored import argv_of, check_launches, environment_of, interleaved_of, plan_of
+from parabench.analysis.stored import argv_of, case_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case
@@ -295,6 +295,15 @@ class SessionData:
     def labels(self) -> dict[str, str]:
         """What each case is called, by its id."""
         return dict(zip(self.case_columns["case_id"], self.case_columns["label"], strict=True))
+
+    @cached_property
+    def _case_texts(self) -> dict[str, str]:
+        first = self.results.launch.drop_duplicates("case_id")
+        return dict(zip(first["case_id"], first["case_json"], strict=True))
+
+    def case(self, case_id: str) -> Case:
+        """A case of which there is a launch, as it was launched. Raises KeyError for another."""
+        return case_of(self._case_texts[case_id])
 
     @cached_property
     def step_times(self) -> dict[str, float]:

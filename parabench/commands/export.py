@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from parabench.commands.options import store_argument
-from parabench.commands.output import say
+from parabench.commands.output import STANDARD_OUTPUT, say
 from parabench.errors import UsageError
 from parabench.exporters import EXPORTERS, Exporter, content_of, exporter_of
 from parabench.files import write_whole
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 TRACE_FILE = "trace.json"
-STANDARD_OUTPUT = "-"
 REMEDY = "give another place with -o"
 
 
@@ -66,7 +65,7 @@ def export(
     if case is not None:
         from parabench.report.trace import write_trace
 
-        if output == STANDARD_OUTPUT:
+        if output == str(STANDARD_OUTPUT):
             raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
         seen = session_data(load(path), session)
         say(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
@@ -74,7 +73,7 @@ def export(
     entry, function = exporter_of(formats[0])
     seen = session_data(load(path), session)
     if entry is not None and entry.service:
-        if output == STANDARD_OUTPUT:
+        if output == str(STANDARD_OUTPUT):
             raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
         say(function(seen, output or ""))
     else:
@@ -90,7 +89,7 @@ def _write(
         raise UsageError(f"--format {name} has no usual file; give one with -o, or - for standard output")
     content = content_of(name, function, seen)
     if isinstance(content, str):
-        if place == STANDARD_OUTPUT:
+        if place == str(STANDARD_OUTPUT):
             click.echo(content, nl=False)
             return []
         write_whole(Path(place), content, "file of another tool", REMEDY)
@@ -99,7 +98,7 @@ def _write(
 
 
 def _write_folder(place: str, files: Mapping[str, bytes]) -> list[str]:
-    if place == STANDARD_OUTPUT:
+    if place == str(STANDARD_OUTPUT):
         raise UsageError(f"{', '.join(files)} are several files; give -o a folder")
     folder = Path(place)
     if folder.exists() and not folder.is_dir():

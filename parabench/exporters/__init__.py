@@ -7,7 +7,6 @@ returns what to tell. A user's own is `package.module:name`, or an entry point o
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,11 +24,9 @@ Content = str | Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter(Entry):
-    """A format. `place` is where it goes when nobody says; `package` what must be installed, by the name that Python
-    imports; `service`: it is handed over, not written."""
+    """A format. `place` is where it goes when nobody says; `service`: it is handed over, not written."""
 
     place: str
-    package: str | None = None
     service: bool = False
 
 
@@ -77,9 +74,9 @@ def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
     Raises UsageError for an unknown name, for a package that is not installed, and for what is no function.
     """
     entry = find(EXPORTERS, KIND, name)
-    if entry and entry.package and importlib.util.find_spec(entry.package) is None:
+    if entry and entry.missing:
         raise UsageError(
-            f"--{name} needs {entry.package}, which is not installed; run: pip install 'parabench[export]'"
+            f"--{name} needs {entry.missing}, which is not installed; run: pip install 'parabench[export]'"
         )
     function = load(EXPORTERS, KIND, name)
     if not callable(function):

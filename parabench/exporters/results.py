@@ -11,7 +11,6 @@ from parabench.analysis.collectives.bus import bus_table, launch_sizes
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
-from parabench.analysis.stored import case_of
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
@@ -72,7 +71,6 @@ def _training(seen: SessionData) -> Iterator[Result]:
     margins = {
         one.case_id: one.plus_minus_s for answer in seen.once(spots) for one in answer.candidates if one.plus_minus_s
     }
-    stored = seen.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"]
     used = seen.once(efficiency).set_index("case_id")
     cases = seen.cases[seen.cases["step_time_s"].notna()]
     for row in cases.to_dict("records"):
@@ -95,7 +93,7 @@ def _training(seen: SessionData) -> Iterator[Result]:
         ):
             if format.known(value) and value > 0:
                 metrics.append(Metric(name, unit, float(value)))
-        yield Result(key, str(row["label"]), case_of(stored[key]).to_dict(), tuple(metrics))
+        yield Result(key, str(row["label"]), seen.case(key).to_dict(), tuple(metrics))
 
 
 def _interval(value: float, margin: float | None) -> tuple[float | None, float | None]:

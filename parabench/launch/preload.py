@@ -37,7 +37,7 @@ for table in (WORKLOADS, STRATEGIES, ALGORITHMS, MODELS, PROBES):
     for entry in table.values():
         # What needs a package that may not be installed is imported by the ranks that need it; what the backend does by
         # itself has no code here.
-        if entry.target and not getattr(entry, "package", None):
+        if entry.target and not entry.package:
             importlib.import_module(entry.target.partition(":")[0])
 
 # The first range imports more (torch 2.13), and every step of an optimizer is one.

@@ -18,7 +18,7 @@ from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
-from parabench.errors import UsageError, did_you_mean
+from parabench.errors import UsageError, unknown
 
 # What joins the values of a list, but for the plus of an exponent or a sign.
 _PLUS = re.compile(r"(?<=[0-9.])\+")
@@ -84,8 +84,7 @@ class Declared:
         if self.type is str and not is_text(value):
             raise UsageError(f"{self.name} is {value!r}; it must be a text in UTF-8")
         if field.choices and value not in field.choices:
-            hint = did_you_mean(str(value), field.choices)
-            raise UsageError(f"{self.name} {value!r} is unknown; {hint}use one of {', '.join(field.choices)}")
+            raise unknown(self.name, value, field.choices)
         if not self._fits(value):
             option = f" ({field.option})" if field.option and field.option != f"--{self.name}" else ""
             raise UsageError(f"{self.name} is {value!r}; it must be {self.expected}{option}")

@@ -10,7 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parabench.errors import UsageError, did_you_mean
+from parabench.errors import UsageError, unknown
 from parabench.plan.case import Case
 from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
 from parabench.plan.protocol import ComputeProtocol, Protocol
@@ -92,7 +92,7 @@ class Suite:
 
 def _check_axis(name: str) -> None:
     if name not in AXES:
-        raise UsageError(f"axis {name!r} is unknown; {did_you_mean(name, AXES)}use one of {', '.join(AXES)}")
+        raise unknown("axis", name, AXES)
 
 
 def parse_axis(name: str, text: str) -> tuple[Any, ...]:
@@ -145,8 +145,7 @@ def load_suite(name: str) -> Suite:
     known = shipped()
     path = known.get(name) or Path(name)
     if not os.path.isfile(path):
-        hint = did_you_mean(name, known)
-        raise UsageError(f"suite {name!r} is unknown; {hint}use one of {', '.join(known)}, or a path to a suite file")
+        raise unknown("suite", name, known, ", or a path to a suite file")
     try:
         return _suite(path, runpy.run_path(str(path)))
     except UsageError as error:

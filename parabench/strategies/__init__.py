@@ -3,7 +3,6 @@ the module of its `target`."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,9 +46,9 @@ class StrategyEntry(Entry):
     `axes`: which of the OPTIONAL axes it has. `splits` and `travels`: what is divided between ranks, and what goes
     over the wire when. `needs`: what the model must bring ("blocks", "tensor_parallel"). `one_process`: a single
     process drives all devices. `own_steps`: it takes its steps by itself, or each rank its own, and scales no loss.
-    `local_forward`: a rank's forward communicates nothing. `ranks_differ`: each rank does something else, in an order
-    that does not depend on time. `ranked`: whether it may be an answer. `package`: what must be installed, as pip calls
-    it. `memory`: what its ranks hold of the training state; None where that is not known.
+    `local_forward`: a rank's forward communicates nothing. `ranks_differ`: each rank does something else, in an
+    order that does not depend on time. `ranked`: whether it may be an answer. `memory`: what its ranks hold of the
+    training state; None where that is not known.
     `calls`: {operation: whether it averages} of each group of ranks, as NCCL calls it; None where that is not known.
     `color`: what it is drawn in on every page. `code`: the lines that do the same in a script of one's own, with
     pieces that `snippet.py` fills in; where there are none it names the module to read.
@@ -67,17 +66,10 @@ class StrategyEntry(Entry):
     local_forward: bool = False
     ranks_differ: bool = False
     ranked: bool = True
-    package: str | None = None
     memory: Formula | None = None
     calls: Mapping[Group, Mapping[str, bool]] | None = None
     color: str | None = None
     code: tuple[str, ...] = ()
-
-    @property
-    def missing(self) -> str | None:
-        """The package that is needed and not installed, as pip calls it."""
-        absent = self.package is not None and importlib.util.find_spec(self.package) is None
-        return self.package if absent else None
 
     @property
     def takes_caps(self) -> bool:

@@ -24,7 +24,6 @@ from parabench.analysis.compare.rule import Outcome, judge_cases
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.environment.diff import differences
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.stored import case_of
 from parabench.analysis.tables import WORK, unique_labels
 from parabench.plan.case import Case
 
@@ -89,8 +88,7 @@ class Matches:
 
 
 def _cases(side: SessionData) -> dict[str, Case]:
-    stored = side.results.launch.drop_duplicates("case_id").set_index("case_id")["case_json"].to_dict()
-    return {str(case): case_of(stored[case]) for case in side.cases_by_id.index}
+    return {str(case): side.case(case) for case in side.cases_by_id.index}
 
 
 def _work(case: Case) -> str:
