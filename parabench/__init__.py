@@ -1,6 +1,6 @@
 """parabench: profiling and benchmarking of distributed PyTorch training.
 
-What a suite file needs is here, and a module with a model or strategy of your own: `from parabench import sweep`.
+What a suite file needs is here, and a module with a model or strategy of your own: `from parabench import sweep`; and for a training loop of your own, `watch`.
 Each name is imported when it is first asked for.
 """
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from parabench.plan.protocol import ComputeProtocol, Protocol
     from parabench.plan.suite import Sweep, sweep
     from parabench.strategies.base import ParallelModel, StrategyContext
+    from parabench.watching.watch import watch
 
 __all__ = [
-    "Case", "ComputeProtocol", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep",
+    "Case", "ComputeProtocol", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep", "watch",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _PUBLIC = {
     "StrategyContext": "parabench.strategies.base",
     "Sweep": "parabench.plan.suite",
     "sweep": "parabench.plan.suite",
+    "watch": "parabench.watching.watch",
 }
 
 

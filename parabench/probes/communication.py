@@ -48,7 +48,7 @@ class CommunicationProbe(Probe):
                 if self.rank.case.backend == "gloo":
                     # Its calls are on the host's clock, steps on the device's: they are brought together where each
                     # step ends.
-                    clock = SynchronizedClock(clock, self._moments)
+                    clock = SynchronizedClock(clock, self._moments, self.rank.clock.width)
             if (module := only_ddp(self.rank.module)) is not None:
                 self._buckets = Buckets(module, self._moments)
                 on.callback(self._buckets.stop)
@@ -127,20 +127,20 @@ class CommunicationProbe(Probe):
 class SynchronizedClock:
     """Marks what `clock` marks, and lets the host wait for the device where a step ends."""
 
-    def __init__(self, clock: StepMarker, moments: Moments) -> None:
-        self._clock, self._moments, self._at = clock, moments, 0
+    def __init__(self, clock: StepMarker, moments: Moments, width: int = MARKS) -> None:
+        self._clock, self._moments, self._width, self._at = clock, moments, width, 0
 
     def mark(self) -> None:
-        """The next of the five moments of a step is now."""
+        """The next moment of a step is now."""
         self._clock.mark()
         self._next()
 
     def skip(self) -> None:
-        """The next of the five moments does not exist."""
+        """The next moment does not exist."""
         self._clock.skip()
         self._next()
 
     def _next(self) -> None:
-        self._at = (self._at + 1) % MARKS
+        self._at = (self._at + 1) % self._width
         if self._at == 0:
             self._moments.synchronize()

@@ -130,37 +130,38 @@ Reading = tuple[str, float]
 
 
 class MemoryClock:
-    """Marks what `clock` marks, and reads memory after each: wrapped around the clock of instrumented steps only.
+    """Marks what `clock` marks, and reads memory after each of ENDS: wrapped around the clock of instrumented steps only,
+    which has `width` marks a step.
 
     On CUDA it asks torch's allocator, whose count follows the host, not the device: what a part asked for is counted to
     it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.
     """
 
-    def __init__(self, clock: StepMarker, device: torch.device, first: int) -> None:
-        self._clock, self._step, self._at, self._skipped = clock, first, 0, False
+    def __init__(self, clock: StepMarker, device: torch.device, first: int, width: int = len(ENDS)) -> None:
+        self._clock, self._step, self._width, self._at, self._skipped = clock, first, width, 0, False
         self._read: Callable[[str], list[Reading]] = (
             partial(allocator, device=device) if device.type == accelerator.TYPE else ResidentSet()
         )
         self.readings: list[tuple[int, str, float]] = []
 
     def mark(self) -> None:
-        """The next of the five moments of a step is now."""
+        """The next moment of a step is now."""
         self._clock.mark()
-        part = ENDS[self._at]
+        part = ENDS[self._at] if self._at < len(ENDS) else None
         if part is not None:
             part = "forward_backward" if part == "backward" and self._skipped else part
             self.readings += [(self._step, f"{part}_{name}", value) for name, value in self._read(part)]
         self._next()
 
     def skip(self) -> None:
-        """The next of the five moments does not exist: forward and backward take turns in this step."""
+        """The next moment does not exist: forward and backward take turns in this step."""
         self._clock.skip()
         self._skipped = True
         self._next()
 
     def _next(self) -> None:
         self._at += 1
-        if self._at == len(ENDS):
+        if self._at == self._width:
             self._at, self._step, self._skipped = 0, self._step + 1, False
 
 

@@ -82,7 +82,7 @@ class Stop(Protocol):
 
 
 class Sampler:
-    """Reads `sources` while its block runs, at `began_s` + 0, 0.1, 0.2 s, ... on `clock`.
+    """Reads `sources` while its block runs, every `period_s` from `began_s` on, on `clock`.
 
     The moments do not depend on how long reading takes; those that it took too long for are left out, not made up for.
     A source that raises is not asked again.
@@ -93,10 +93,11 @@ class Sampler:
         began_s: float,
         sources: Sequence[Source],
         *,
+        period_s: float = PERIOD_S,
         clock: Callable[[], float] = perf_counter,
         stop: Stop | None = None,
     ) -> None:
-        self._began_s = began_s
+        self._began_s, self._period_s = began_s, period_s
         self._clock = clock
         self._stop: Stop = stop or threading.Event()
         self._all, self._sources = tuple(sources), list(sources)
@@ -130,10 +131,10 @@ class Sampler:
                 self._guarded(source, source.tick)
             self._ticks += 1
             self._cpu_s = time.thread_time()
-            due = max(at + 1, math.ceil((self._clock() - self._began_s) / PERIOD_S))
+            due = max(at + 1, math.ceil((self._clock() - self._began_s) / self._period_s))
             self._missed += due - at - 1
             at = due
-            if self._stop.wait(max(0.0, self._began_s + at * PERIOD_S - self._clock())):
+            if self._stop.wait(max(0.0, self._began_s + at * self._period_s - self._clock())):
                 break
         for source in list(self._sources):
             self._guarded(source, source.stop)
@@ -154,7 +155,7 @@ class Sampler:
         """What reading cost, and which source could not be read at all: {"period_s", "ticks", "missed", "cpu_s",
         "unread": {name: reason}}."""
         return {
-            "period_s": PERIOD_S,
+            "period_s": self._period_s,
             "ticks": self._ticks,
             "missed": self._missed,
             "cpu_s": self._cpu_s,

@@ -37,19 +37,20 @@ BACKWARD = 2
 # On CUDA as many steps have events at a time, twice: those of the block before are read, between two steps, and used
 # again. So a launch of a million steps holds some thousand events, and a rank that is killed leaves what it measured.
 BLOCK = 128
-EVENTS = 2 * BLOCK * MARKS
 
 
 class StepClock:
-    """Five marks a step. On the CPU a mark is one clock read; on CUDA it also records an event.
+    """`width` marks a step. On the CPU a mark is one clock read; on CUDA it also records an event.
 
     GPU work runs behind the host: there a mark is what the device's event says, once it is over, and what the host
     read when it enqueued the event is kept apart. In a launch that does not finish, marks that the device did not come
     to stay unknown. `moments` is the clock that events are read by.
     """
 
-    def __init__(self, path: Path, steps: int, device: torch.device) -> None:
+    def __init__(self, path: Path, steps: int, device: torch.device, width: int = MARKS) -> None:
         self._path = path
+        self.width = width
+        self._block = BLOCK * width
         path.write_bytes(b"")
         self._at = 0
         self._cuda = device.type == accelerator.TYPE
@@ -66,7 +67,7 @@ class StepClock:
 
     def make_room(self, steps: int) -> None:
         """Make room for so many steps in all, the first ones included; for less than there is, nothing is done."""
-        more = steps * MARKS - self._room
+        more = steps * self.width - self._room
         if more <= 0:
             return
         with self._path.open("ab") as file:
@@ -75,23 +76,37 @@ class StepClock:
         self._marks = np.memmap(self._path, dtype=np.float64, mode="r+", shape=(self._room,))
         if self._cuda:
             self._enqueued = np.concatenate([self._enqueued, np.full(more, np.nan)])
-            lacking = min(self._room, EVENTS) - len(self._events)
+            lacking = min(self._room, 2 * self._block) - len(self._events)
             self._events += [_event() for _ in range(lacking)]
 
     def mark(self) -> None:
-        """The next of the five moments of a step is now."""
-        if self._cuda:
-            if self._at % (BLOCK * MARKS) == 0 and self._at >= EVENTS:
-                self._use_again()
-            self._events[self._at % EVENTS].record()
-            self._enqueued[self._at] = perf_counter()
-        else:
-            self._marks[self._at] = perf_counter()
+        """The next moment of a step is now."""
+        if self._cuda and self._at % self._block == 0 and self._at >= 2 * self._block:
+            self._use_again()
+        self._take(self._at)
         self._at += 1
 
     def skip(self) -> None:
-        """The next of the five moments does not exist: forward and backward take turns in this step."""
+        """The next moment does not exist: forward and backward take turns in this step."""
         self._at += 1
+
+    def forget(self, back: int = 1, *, skipped: bool = False) -> None:
+        """The moment marked `back` marks ago was none: with `skipped` it does not exist, else marking goes on there."""
+        at = self._at - back
+        (self._enqueued if self._cuda else self._marks)[at] = np.nan
+        if not skipped:
+            self._at = at
+
+    def again(self) -> None:
+        """The moment that was marked last is now."""
+        self._take(self._at - 1)
+
+    def _take(self, at: int) -> None:
+        if self._cuda:
+            self._events[at % (2 * self._block)].record()
+            self._enqueued[at] = perf_counter()
+        else:
+            self._marks[at] = perf_counter()
 
     def finish(self) -> None:
         """On CUDA wait for the device and read every mark, placed between two comparisons of the clocks."""
@@ -112,22 +127,22 @@ class StepClock:
         with self._reading:
             for at in range(self._read, self._at if upto is None else upto):
                 if not np.isnan(self._enqueued[at]):
-                    slot = at % EVENTS
+                    slot = at % (2 * self._block)
                     event = self._events[slot]
                     if not event.query():
                         break
                     self._last_s += elapsed_s(self._last, event)
                     self._last = event
                     self._marks[at] = self.moments.begin_s + self._last_s
-                    if keep and at % MARKS == 0:
+                    if keep and at % self.width == 0:
                         self.moments.know(event, self._last_s)
                 self._read = at + 1
 
     def _use_again(self) -> None:
         """Read the block of steps whose events are to be used again. The device is at most a launch queue behind, so
         this waits only where steps are that short, and then for steps that are long enqueued."""
-        upto = self._at - BLOCK * MARKS
-        slot = (upto - 1) % EVENTS
+        upto = self._at - self._block
+        slot = (upto - 1) % (2 * self._block)
         self._events[slot].synchronize()
         self.read(upto=upto)
         # The next mark is read against it, and so are other moments of these steps.
@@ -136,7 +151,7 @@ class StepClock:
 
     @property
     def steps(self) -> int:
-        return self._at // MARKS
+        return self._at // self.width
 
     @property
     def enqueued(self) -> int | None:
@@ -148,18 +163,18 @@ class StepClock:
         longest of each step; after `finish`."""
         if not self._cuda:
             return []
-        whole = slice(0, self.steps * MARKS)
-        late = np.nanmax((self._marks[whole] - self._enqueued[whole]).reshape(-1, MARKS), axis=1)
+        whole = slice(0, self.steps * self.width)
+        late = np.nanmax((self._marks[whole] - self._enqueued[whole]).reshape(-1, self.width), axis=1)
         return [(step, "device_lag_s", float(seconds)) for step, seconds in enumerate(late)]
 
     def begins(self) -> list[float]:
         """The beginnings of all steps so far, and the end of the last, in seconds; after `finish`."""
-        marks = self._marks[: self._at].reshape(-1, MARKS)
+        marks = self._marks[: self._at].reshape(-1, self.width)
         return [*marks[:, 0].tolist(), float(marks[-1, -1])]
 
     def came_to(self, mark: int) -> list[float]:
         """When each step so far came to that one of its marks, in seconds, NaN where it has none; after `finish`."""
-        moments: list[float] = self._marks[: self._at].reshape(-1, MARKS)[:, mark].tolist()
+        moments: list[float] = self._marks[: self._at].reshape(-1, self.width)[:, mark].tolist()
         return moments
 
 
@@ -307,8 +322,7 @@ def anchor() -> Anchor:
 
 
 def step_of(second: float, begins: Sequence[float]) -> int | None:
-    """The step that `second` lies in; None outside of all. `begins` are the steps' beginnings, and the last's end."""
-    for step in range(len(begins) - 2, -1, -1):
-        if begins[step] <= second:
-            return step if second <= begins[-1] else None
-    return None
+    """The step that `second` lies in; None outside of all. `begins` are the steps' beginnings, in order, and the last's
+    end."""
+    step = bisect_right(begins, second, hi=len(begins) - 1) - 1
+    return step if step >= 0 and second <= begins[-1] else None

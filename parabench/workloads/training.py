@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -109,18 +109,24 @@ class TrainingWorkload(Workload):
         return join_group(case, env, rank)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        reports, marks = zip(*handed_over(nodes, TrainingReport), strict=True)
-        launch.facts |= replicas_apart([report.checksums for report in reports]) | rank_facts(reports)
         counts = spec.protocol.least
         if spec.protocol.by_time:
             counts = agreed(nodes)
             launch.facts["counts"] = asdict(counts)
-        phases = phases_of(spec.protocol, counts)
-        launch.facts["phases"] = phase_windows(marks, phases)
-        for report, steps in zip(reports, marks, strict=True):
-            launch.samples += samples(steps, report, phases)
-            launch.spans += spans(steps, report, phases)
-            launch.collectives += collectives(report, phases)
+        record_ranks(launch, handed_over(nodes, TrainingReport), phases_of(spec.protocol, counts))
+
+
+def record_ranks(
+    launch: Launch, ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]
+) -> None:
+    """Add to a launch the rows and facts of what each rank saw and marked; `phases` are those of all its steps."""
+    reports, marks = zip(*ranks, strict=True)
+    launch.facts |= replicas_apart([report.checksums for report in reports]) | rank_facts(reports)
+    launch.facts["phases"] = phase_windows(marks, phases)
+    for report, steps in zip(reports, marks, strict=True):
+        launch.samples += samples(steps, report, phases)
+        launch.spans += spans(steps, report, phases)
+        launch.collectives += collectives(report, phases)
 
 
 def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> TrainingReport:
@@ -298,8 +304,9 @@ def ranks_word(ranks: Sequence[int]) -> str:
 
 
 def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]:
-    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them."""
-    begin, loaded, forward, backward, end = row
+    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them; a sixth
+    mark is where a watched loop went on."""
+    begin, loaded, forward, backward, end, *later = row
     yield "data_s", begin, loaded
     if math.isnan(forward):
         yield "forward_backward_s", loaded, backward
@@ -307,3 +314,5 @@ def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]
         yield "forward_s", loaded, forward
         yield "backward_s", forward, backward
     yield "optimizer_s", backward, end
+    if later:
+        yield "other_s", end, later[0]

@@ -1,0 +1,173 @@
+"""The moments of a loop that is not ours: when it asks for a batch and has it, when the model's forward is over, when
+the optimizer begins and ends.
+
+Nothing of it waits for a device or changes what is computed: a hook on the model, two on the optimizer, and an iterator
+around the loader each take one moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import nn
+
+from parabench.probes.step_clock import StepClock
+from parabench.strategies.base import StepMarker
+
+T = TypeVar("T")
+
+# The marks of a step: the batch was asked for, was there, forward was over, the optimizer began (backward was over), the
+# optimizer ended, and the next batch was asked for.
+REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END = range(6)
+WIDTH = END + 1
+
+
+class Loop:
+    """Marks the steps of one rank on `clock`. A step ends where a batch is asked for after the optimizer has stepped:
+    with gradient accumulation it is of several batches.
+
+    `begin_step(step)` is called between two steps, and gives the marker for the step that begins; `first_batch` with
+    the very first batch.
+    """
+
+    def __init__(
+        self,
+        clock: StepClock,
+        *,
+        begin_step: Callable[[int], StepMarker],
+        first_batch: Callable[[Any], None] = lambda batch: None,
+    ) -> None:
+        self._clock, self._marker, self._begin_step, self._first_batch = clock, clock, begin_step, first_batch
+        self._next = REQUESTED
+        self._forwards = self._batches = 0
+        # Whether forward and backward take turns: the step before had several forwards.
+        self._turns = False
+        self._asked_s = 0.0
+        self.steps = 0
+        # By step: seconds that it waited for batches after the first; how many it had, of the last whole step.
+        self.later_waits: dict[int, float] = {}
+        self.batches_of_step = 1
+
+    @contextlib.contextmanager
+    def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        """While the block runs the model and its optimizer tell."""
+        hooks = (
+            module.register_forward_hook(lambda *_: self._forward_is_over()),
+            optimizer.register_step_pre_hook(lambda *_: self._optimizer_begins()),
+            optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def over(self, batches: Iterable[T]) -> Batches[T]:
+        """`batches`, as they are, for a loop whose steps are marked."""
+        return Batches(self, batches)
+
+    def asks(self) -> None:
+        """The loop asks for a batch."""
+        if self._next == END:
+            self._mark()
+            self._close()
+        if self._next == REQUESTED:
+            self._marker = self._begin_step(self.steps)
+            self._mark()
+        else:
+            self._asked_s = perf_counter()
+
+    def has(self, batch: Any) -> None:
+        """The batch is there."""
+        if self._next == LOADED:
+            self._mark()
+        else:
+            waited = perf_counter() - self._asked_s
+            self.later_waits[self.steps] = self.later_waits.get(self.steps, 0.0) + waited
+        self._batches += 1
+        if self.steps == 0 and self._batches == 1:
+            self._first_batch(batch)
+
+    def has_none(self) -> None:
+        """There was no further batch: what was asked for began no step."""
+        if self._next == LOADED:
+            self._clock.forget()
+            self._next = REQUESTED
+
+    def leaves(self) -> None:
+        """The loop over these batches was left."""
+        if self._next == END:
+            self._mark()
+            self._close()
+
+    def finish(self) -> None:
+        """No more steps: one that has begun is none."""
+        self.leaves()
+        for _ in range(self._next):
+            self._clock.forget()
+        self._next = REQUESTED
+
+    def _forward_is_over(self) -> None:
+        if self._next not in (FORWARD, BACKWARD) or not torch.is_grad_enabled():  # a validation within the loop
+            return
+        self._forwards += 1
+        if self._next == FORWARD:
+            self._skip() if self._turns else self._mark()
+        elif self._forwards == 2 and not self._turns:
+            self._clock.forget(skipped=True)
+
+    def _optimizer_begins(self) -> None:
+        if self._next == FORWARD:  # its forward was called past the hook
+            self._skip()
+        if self._next == BACKWARD:
+            self._mark()
+
+    def _optimizer_ends(self) -> None:
+        if self._next == OPTIMIZER:
+            self._mark()
+        elif self._next == END:  # a second optimizer
+            self._clock.again()
+
+    def _mark(self) -> None:
+        self._marker.mark()
+        self._next += 1
+
+    def _skip(self) -> None:
+        self._marker.skip()
+        self._next += 1
+
+    def _close(self) -> None:
+        self._turns, self.batches_of_step = self._forwards > 1, self._batches
+        self._next, self._forwards, self._batches = REQUESTED, 0, 0
+        self.steps += 1
+
+
+class Batches(Generic[T]):
+    """An iterable over batches that tells the loop when they are asked for, and when they are there."""
+
+    def __init__(self, loop: Loop, batches: Iterable[T]) -> None:
+        self._loop, self._batches = loop, batches
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]  # TypeError where it has none, as ever
+
+    def __iter__(self) -> Iterator[T]:
+        loop = self._loop
+        loop.asks()  # starting a loader's workers is part of waiting for the first batch
+        iterator = iter(self._batches)
+        try:
+            while True:
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    loop.has_none()
+                    return
+                loop.has(batch)
+                yield batch
+                loop.asks()
+        finally:
+            loop.leaves()

@@ -1,0 +1,56 @@
+"""Which phase each step of a watched loop belongs to; the same on every rank, without a word between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parabench.plan.turns import Turn, TurnsProtocol, turns
+from parabench.store.record import Phase
+
+# The steps with which instruments are switched on: once soon, for loops that are short, then ever more seldom, so that
+# instrumented steps are less than one in a hundred of a long one.
+INSTRUMENTED_AT = (25, 500, 5_000, 50_000, 500_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Warm-up, then the turns of a race where there is one, then measured steps among which some are instrumented.
+
+    `warmup` steps come first. `instrumented` follow one another at each of INSTRUMENTED_AT, counted from the end of the
+    race. `race` has the turns of `arms` bucket caps.
+    """
+
+    warmup: int = 5
+    instrumented: int = 3
+    race: TurnsProtocol | None = None
+    arms: int = 0
+    _of_race: list[tuple[Turn, Phase]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.race is not None:
+            all_turns = [turn for turn in turns(self.race, self.arms) if turn.round >= 0]
+            self._of_race.extend((turn, phase) for turn in all_turns for phase in turn.phases)
+
+    @property
+    def race_steps(self) -> range:
+        """The steps of the race; empty where there is none."""
+        return range(self.warmup, self.warmup + len(self._of_race))
+
+    def turn(self, step: int) -> Turn | None:
+        """The turn of the race that a step belongs to; None outside of the race."""
+        return self._of_race[step - self.warmup][0] if step in self.race_steps else None
+
+    def phase(self, step: int) -> Phase:
+        if step < self.warmup:
+            return Phase.WARMUP
+        if step in self.race_steps:
+            return self._of_race[step - self.warmup][1]
+        later = step - len(self._of_race)
+        if any(first <= later < first + self.instrumented for first in INSTRUMENTED_AT):
+            return Phase.INSTRUMENT
+        return Phase.MEASURE
+
+    def phases(self, steps: int) -> Sequence[Phase]:
+        """The phases of the first `steps` steps."""
+        return [self.phase(step) for step in range(steps)]
