@@ -1,6 +1,7 @@
 """parabench: profiling and benchmarking of distributed PyTorch training.
 
-What a suite file needs is here, and a module with a model or strategy of your own: `from parabench import sweep`; and for a training loop of your own, `watch`.
+What a suite file needs is here, a module with a model or strategy of your own, and `watch` for a training loop of
+your own: `from parabench import sweep`.
 Each name is imported when it is first asked for.
 """
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from parabench.watching.watch import watch
 
 __all__ = [
-    "Case", "ComputeProtocol", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep", "watch",
+    "Case", "ComputeProtocol", "Model", "ParallelModel", "Protocol", "StrategyContext", "Sweep", "__version__", "sweep",
+    "watch",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

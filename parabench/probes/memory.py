@@ -130,8 +130,8 @@ Reading = tuple[str, float]
 
 
 class MemoryClock:
-    """Marks what `clock` marks, and reads memory after each of ENDS: wrapped around the clock of instrumented steps only,
-    which has `width` marks a step.
+    """Marks what `clock` marks, `width` marks a step, and reads memory after each of ENDS: wrapped around the clock of
+    instrumented steps only.
 
     On CUDA it asks torch's allocator, whose count follows the host, not the device: what a part asked for is counted to
     it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.

@@ -10,6 +10,7 @@ from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.tables import valid_launches
+from parabench.analysis.text import anatomy
 from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -49,6 +50,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         template_folder,
         data=page_data(seen, answers),
         answers=answers,
+        anatomy=anatomy.lines(seen),
         of_turns=of_turns(seen),
         held=compared(seen.once(state_columns)),
         next=next_command(seen, answers, HIDDEN),

@@ -23,7 +23,7 @@ from parabench.session.base_runner import launches_left
 from parabench.session.request import Planned, Request, TrainingRequest
 from parabench.store.database import StoreError
 from parabench.store.locks import holders
-from parabench.store.record import SHARED_PROCESSES, TRACES, Finding
+from parabench.store.record import SHARED_PROCESSES, TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
 
@@ -205,6 +205,11 @@ def resume(
 def check_begun_by(store: Store, row: PlannedSession, attached: bool) -> None:
     """Raise UsageError when a session would get launches of two sorts: `attached` a group of processes that are there
     all launches share them, else each has fresh ones, and what they measure is not one sample."""
+    if store.has_finding(row.id, WATCHED):
+        raise UsageError(
+            f"the last session in {store.path} is of a training loop that was watched, which no command launches; run "
+            f"{row.suite} again, or start a new session without --resume"
+        )
     shared = shares_processes(store, row.id)
     if shared and not attached:
         raise UsageError(

@@ -317,6 +317,9 @@ UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log", TWIN
 # The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
 UNVERIFIED = "unverified"
 
+# That of a session whose training was a user's own loop: no command launches it again.
+WATCHED = "watched"
+
 # That of a session inside a group of processes that somebody else started.
 SHARED_PROCESSES = "shared_processes"
 

@@ -83,8 +83,8 @@ def tensors_of(batch: Any) -> Iterator[Tensor]:
 
 
 def size_of(batch: Any) -> tuple[int, int] | None:
-    """(samples, tokens of a sample) of one rank's batch: of its first tensor the first dimension, and of one of integers
-    the second. None where no tensor has a dimension."""
+    """(samples, tokens of a sample) of one rank's batch: of its first tensor the first dimension, and the second where
+    it is of integers. None where no tensor has a dimension."""
     first = next((each for each in tensors_of(batch) if each.dim() and each.shape[0]), None)
     if first is None:
         return None
@@ -122,7 +122,7 @@ def describe(
     batches: int,
     autocast: torch.dtype | None,
 ) -> Case:
-    """The case of a watched training. `samples` are those of one rank in a step, in `batches`, of so many `tokens` each;
+    """The case of a watched training. `samples` are those of one rank in a step, in `batches`, of `tokens` each;
     `global_batch` those of all ranks where the user tells. The seed of the loop is not known: the case has the
     default's."""
     device = device_of(module).type

@@ -74,10 +74,10 @@ class Group:
             )
         hosts = tuple(store.get(name).decode() for name in names)
         group = cls(store, rank, hosts)
-        if any(len(set(hosts[first : first + group.ranks_per_node])) != 1 for first in range(0, size, group.ranks_per_node)):
-            raise UsageError(
-                f"watch: ranks are on the hosts {', '.join(hosts)}; every host must have as many ranks, and those in a row"
-            )
+        each = group.ranks_per_node
+        if any(len(set(hosts[first : first + each])) != 1 for first in range(0, size, each)):
+            on = ", ".join(hosts)
+            raise UsageError(f"watch: ranks are on the hosts {on}; every host must have as many, and those in a row")
         return group
 
     def clock_offset(self) -> dict[str, float] | None:
@@ -107,8 +107,8 @@ class Group:
 
 
 def await_keys(store: Any, names: list[str], timeout_s: float) -> list[str]:
-    """Wait until all keys are in a store; those that still are not after `timeout_s`. It asks again and again: a wait of
-    the store's own would hear no signal."""
+    """Wait until all keys are in a store; which still are not after `timeout_s`. It asks again and again, because a
+    wait of the store's own hears no signal."""
     until = time.monotonic() + timeout_s
     missing = list(names)
     while True:

@@ -20,8 +20,8 @@ from parabench.strategies.base import StepMarker
 
 T = TypeVar("T")
 
-# The marks of a step: the batch was asked for, was there, forward was over, the optimizer began (backward was over), the
-# optimizer ended, and the next batch was asked for.
+# The marks of a step: the batch was asked for, was there, forward was over, the optimizer began (backward was over),
+# the optimizer ended, and the next batch was asked for.
 REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END = range(6)
 WIDTH = END + 1
 
@@ -41,7 +41,8 @@ class Loop:
         begin_step: Callable[[int], StepMarker],
         first_batch: Callable[[Any], None] = lambda batch: None,
     ) -> None:
-        self._clock, self._marker, self._begin_step, self._first_batch = clock, clock, begin_step, first_batch
+        self._clock, self._begin_step, self._first_batch = clock, begin_step, first_batch
+        self._marker: StepMarker = clock
         self._next = REQUESTED
         self._forwards = self._batches = 0
         # Whether forward and backward take turns: the step before had several forwards.

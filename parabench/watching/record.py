@@ -13,6 +13,8 @@ from parabench.cluster.attached.coordinator import group_by_node
 from parabench.cluster.attached.environment import ProcessEnvironment
 from parabench.cluster.attached.hosts import About, environment_of, machine_of, node_records, of_this
 from parabench.launch.launcher import launch
+from parabench.launch.outcome import is_echo
+from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine, this_machine
@@ -21,12 +23,22 @@ from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import REPORT_NAME, begin_session, store_in
-from parabench.store.record import Finding, Launch, Phase
+from parabench.store.record import WATCHED, Finding, Launch, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.watching.group import Group
+from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchWorkload
+from parabench.watching.workload import WatchReport, WatchWorkload
+
+# Of what is found in a session these are told at the end: they say what to change in the loop, or where.
+TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node")
+
+LOOP = Finding(
+    WATCHED,
+    "The training is a loop of your own. Each run of it is one launch: how much runs differ is known only of several.",
+    "Run it again with the same label, as in watch(..., label='before'): runs of one label are launches of one session.",
+)
 
 QUESTION = "Where does the time of this training's steps go?"
 
@@ -39,18 +51,70 @@ class Seen:
     out: Path
     label: str | None
     script: str
+    group: Group
     case: Case
     schedule: Schedule
+    caps: tuple[float, ...]
     results: Sequence[NodeResult | None]
     said: Sequence[About | None]
     findings: Sequence[Finding]
     waited_s: float
 
+    @classmethod
+    def of(
+        cls,
+        observer: Observer,
+        came: Sequence[Mapping[str, Any] | None],
+        out: Path,
+        label: str | None,
+        script: str,
+        waited_s: float,
+    ) -> Seen:
+        """What ranks handed over, as `watch` makes it; None of those that did not come within `waited_s` seconds."""
+        results = [NodeResult.from_dict(each["result"], WatchReport) if each else None for each in came]
+        if any(each and each["stopped"] for each in came):
+            forgive(results)
+        return cls(
+            out=out,
+            label=label,
+            script=script,
+            group=observer.group,
+            case=observer.case(),
+            schedule=observer.schedule,
+            caps=observer.caps,
+            results=results,
+            said=[each["about"] if each else None for each in came],
+            findings=observer.findings(),
+            waited_s=waited_s,
+        )
+
+    @property
+    def raced(self) -> tuple[Case, ...]:
+        """The case of each cap of a race."""
+        return tuple(replace(self.case, bucket_mib=cap) for cap in self.caps)
+
+    @property
+    def steps(self) -> int:
+        """How many steps any rank took."""
+        return max((len(marks) for each in self.results if each for marks in each.marks), default=0)
+
+
+def forgive(results: Sequence[NodeResult | None]) -> None:
+    """Where ranks were asked to stop, errors of others that only lost their connections to them are none."""
+    for result in results:
+        if result is not None and (error := result.reports[0].error) is not None and is_echo(error):
+            result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
+
 
 def environment_here(group: Group) -> ProcessEnvironment:
     """The group as what describes hosts knows it."""
     return ProcessEnvironment(
-        rank=group.rank, size=group.size, local_rank=group.local_rank, local_size=group.ranks_per_node, address="", port=0
+        rank=group.rank,
+        size=group.size,
+        local_rank=group.local_rank,
+        local_size=group.ranks_per_node,
+        address="",
+        port=0,
     )
 
 
@@ -64,46 +128,64 @@ def script_name() -> str:
     return Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
 
 
-def record(seen: Seen, group: Group, log: Callable[[str], None]) -> int:
+def record(seen: Seen, log: Callable[[str], None]) -> int:
     """Store the session and write its report: the session's number. Raises UsageError where the folder cannot be
     written."""
-    launched = as_launch(seen, group)
-    here, machine, nodes = described(seen, group)
+    launched = as_launch(seen)
+    here, machine, nodes = described(seen)
     with store_in(seen.out) as store:
-        session_id = session_of(store, seen, launched, machine, here, nodes)
+        session_id, block = session_of(store, seen, machine, here, nodes)
+        launched.block = block
         store.append(session_id, launched)
+        for place, arm in enumerate(launched.arms):
+            arm.block, arm.position = block + 1, place
+            store.append(session_id, arm)
         for finding in seen.findings:
             store.add_finding(session_id, replace(finding, case_id=seen.case.id))
+        if not store.has_finding(session_id, WATCHED):
+            store.add_finding(session_id, LOOP)
         store.finish_session(session_id)
         path = store.path
+    from parabench.analysis.session import session_data
+    from parabench.analysis.text.best import closing_lines
+    from parabench.analysis.warnings.launches import session_warnings
     from parabench.report.build import write_report
 
-    report = write_report(load(path), path.with_name(REPORT_NAME), str(session_id))
+    results = load(path)
+    report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
+    data = session_data(results, session_id)
+    told = (finding.message for finding in session_warnings(data) if finding.code in TOLD)
+    for line in (*closing_lines(data), *told):
+        log(line)
     log(f"store:  {path}@{session_id}")
     log(f"report: {report}")
     return session_id
 
 
-def as_launch(seen: Seen, group: Group) -> Launch:
+def as_launch(seen: Seen) -> Launch:
     """What all ranks saw, as one launch."""
-    nodes = group_by_node([each or silent(seen, group, rank) for rank, each in enumerate(seen.results)], group.ranks_per_node)
-    steps = max((len(marks) for node in nodes for marks in node.marks), default=0)
+    of_ranks = [each or silent(seen, rank) for rank, each in enumerate(seen.results)]
+    nodes = group_by_node(of_ranks, seen.group.ranks_per_node)
+    lost = next((each.lost for each in of_ranks if each.lost), None)
+    errors = (report.error for each in of_ranks for report in each.reports if report.error)
+    if not any(not is_echo(error) for error in errors):
+        nodes[0].lost = lost
     began_s = nodes[0].began_s
-    spec = LaunchSpec.of(seen.case, protocol_of(seen.schedule, steps), time.perf_counter() - began_s)
-    return launch(spec, workload=WatchWorkload(seen.schedule), run=lambda *_: nodes)
+    spec = LaunchSpec.of(seen.case, protocol_of(seen.schedule, seen.steps), time.perf_counter() - began_s)
+    return launch(spec, workload=WatchWorkload(seen.schedule, seen.raced), run=lambda *_: nodes)
 
 
-def silent(seen: Seen, group: Group, rank: int) -> NodeResult:
+def silent(seen: Seen, rank: int) -> NodeResult:
     """Of a rank that handed nothing over."""
     workload = WatchWorkload(seen.schedule)
     spec = LaunchSpec.of(seen.case, Protocol(), 1.0)
     return NodeResult.silent(
-        rank // group.ranks_per_node,
-        group.hosts[rank],
+        rank // seen.group.ranks_per_node,
+        seen.group.hosts[rank],
         range(rank, rank + 1),
         workload.marks(spec),
         workload.report_type,
-        lost=f"rank {rank} ({group.hosts[rank]}) handed nothing over within {seen.waited_s:g} s of rank 0's end",
+        lost=f"rank {rank} ({seen.group.hosts[rank]}) handed nothing over within {seen.waited_s:g} s of rank 0's end",
     )
 
 
@@ -119,36 +201,39 @@ def protocol_of(schedule: Schedule, steps: int) -> Protocol:
     )
 
 
-def described(seen: Seen, group: Group) -> tuple[dict[str, Any], Machine, list[dict[str, Any]]]:
+def described(seen: Seen) -> tuple[dict[str, Any], Machine, list[dict[str, Any]]]:
     """Node 0's environment, what is known of its machine, and the environments of all nodes where there are several."""
     own = seen.said[0]
     assert own is not None
     said: list[About] = [each or own for each in seen.said]
-    hosts = [said[first : first + group.ranks_per_node] for first in range(0, group.size, group.ranks_per_node)]
-    machine = machine_of(hosts[0], this_machine(), environment_here(group))
+    hosts = [
+        said[first : first + seen.group.ranks_per_node]
+        for first in range(0, seen.group.size, seen.group.ranks_per_node)
+    ]
+    machine = machine_of(hosts[0], this_machine(), environment_here(seen.group))
     return environment_of(hosts[0]), machine, node_records(hosts)
 
 
 def session_of(
     store: Store,
     seen: Seen,
-    launched: Launch,
     machine: Machine,
     here: Mapping[str, Any],
     nodes: Sequence[Mapping[str, Any]],
-) -> int:
-    """The session that the launch belongs to: the store's last where that has the label which was given, the script and
-    the case, and then the launch is in a block of its own; else a new one."""
-    steps = max((len(marks) for each in seen.results if each for marks in each.marks), default=0)
-    plan = Plan(cases=(seen.case,), skipped=(), protocol=protocol_of(seen.schedule, steps), seed=0)
+) -> tuple[int, int]:
+    """The session that the launch belongs to, and its block: the store's last session where that has the label which
+    was given, the script and the cases; else a new one. What raced is in the block after it."""
+    blocks = 2 if seen.caps else 1
+    protocol = replace(protocol_of(seen.schedule, seen.steps), launches=blocks)
+    cases = seen.raced or (seen.case,)
+    plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
     last = store.last_session()
     if last is not None and seen.label is not None and (last.label, last.suite) == (seen.label, seen.script):
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
-            launched.block = before.blocks
-            more = replace(before, protocol=replace(before.protocol, launches=before.blocks + 1))
+            more = replace(before, protocol=replace(before.protocol, launches=before.blocks + blocks))
             store.replan(last.id, more.to_dict())
-            return last.id
+            return last.id, before.blocks
     request = TrainingRequest(argv=[seen.script, *sys.argv[1:]], out=seen.out, label=seen.label, suite=None)
     planned = Planned(plan=plan, suite=seen.script, question=QUESTION)
-    return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id
+    return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0

@@ -22,7 +22,7 @@ class Schedule:
     """
 
     warmup: int = 5
-    instrumented: int = 3
+    instrumented: int = 8
     race: TurnsProtocol | None = None
     arms: int = 0
     _of_race: list[tuple[Turn, Phase]] = field(init=False, default_factory=list)
@@ -41,11 +41,21 @@ class Schedule:
         """The turn of the race that a step belongs to; None outside of the race."""
         return self._of_race[step - self.warmup][0] if step in self.race_steps else None
 
+    def timed_places(self) -> list[int | None]:
+        """Of each step until the race is over the place of the cap whose timed step it is; None of all others."""
+        timed = [turn.arm if phase is Phase.MEASURE else None for turn, phase in self._of_race]
+        return [None] * self.warmup + timed
+
+    def of_arm(self, place: int) -> tuple[list[int], list[Phase]]:
+        """The steps of the race in which the cap at `place` had its turn, and the phase of each."""
+        own = [(at, phase) for at, (turn, phase) in enumerate(self._of_race, self.warmup) if turn.arm == place]
+        return [at for at, _ in own], [phase for _, phase in own]
+
     def phase(self, step: int) -> Phase:
         if step < self.warmup:
             return Phase.WARMUP
         if step in self.race_steps:
-            return self._of_race[step - self.warmup][1]
+            return Phase.SETTLE  # what is timed in it is each cap's, not the training's that goes on
         later = step - len(self._of_race)
         if any(first <= later < first + self.instrumented for first in INSTRUMENTED_AT):
             return Phase.INSTRUMENT

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from parabench.launch.results import MarkLayout, NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, handed_over
-from parabench.store.record import UNVERIFIED, Finding, Launch, Sample
+from parabench.launch.workload import RankEnv, Workload, handed_over, shares_of
+from parabench.plan.case import Case
+from parabench.plan.protocol import Counts
+from parabench.store.record import UNVERIFIED, Finding, Launch, Sample, Status
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
-from parabench.workloads.training import TrainingReport, record_ranks
+from parabench.workloads.training import TrainingReport, record_ranks, samples
 
 UNCOMPARED = Finding(
     UNVERIFIED,
-    "A training of your own was watched: nothing was there to compare its losses with.",
-    "Nothing is to be done; parabench verifies the trainings that it builds itself.",
+    "Its losses were not compared: it is a training of your own, and only what parabench builds has a reference.",
+    "Nothing is to be done.",
 )
 
 
@@ -33,9 +35,10 @@ class WatchReport(TrainingReport):
 
 @dataclass(frozen=True, slots=True)
 class WatchWorkload(Workload):
-    """Steps of a loop that has run already."""
+    """Steps of a loop that has run already; of a race the cases that were `raced`, by place."""
 
     schedule: Schedule
+    raced: tuple[Case, ...] = ()
 
     report_type = WatchReport
 
@@ -56,6 +59,17 @@ class WatchWorkload(Workload):
         for report, _ in ranks:
             add_later_waits(launch, report)
         launch.findings.append(UNCOMPARED)
+        race = self.schedule.race
+        if race is None or steps < self.schedule.race_steps.stop or launch.status is not Status.OK:
+            return
+        shared = {"cases": [case.id for case in self.raced], "protocol": asdict(race)}
+        for place, arm in shares_of(launch, self.raced, range(len(self.raced))):
+            rows, phases = self.schedule.of_arm(place)
+            arm.facts = {"turns": {**shared, "place": place}, "counts": asdict(Counts(warmup=0, measured=len(rows)))}
+            arm.device_samples, arm.host_samples = [], []
+            for report, marks in ranks:
+                arm.samples += samples(marks[rows], WatchReport(rank=report.rank), phases)
+            launch.arms.append(arm)
 
 
 def add_later_waits(launch: Launch, report: WatchReport) -> None:

@@ -116,9 +116,7 @@ class TrainingWorkload(Workload):
         record_ranks(launch, handed_over(nodes, TrainingReport), phases_of(spec.protocol, counts))
 
 
-def record_ranks(
-    launch: Launch, ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]
-) -> None:
+def record_ranks(launch: Launch, ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]) -> None:
     """Add to a launch the rows and facts of what each rank saw and marked; `phases` are those of all its steps."""
     reports, marks = zip(*ranks, strict=True)
     launch.facts |= replicas_apart([report.checksums for report in reports]) | rank_facts(reports)
@@ -304,8 +302,8 @@ def ranks_word(ranks: Sequence[int]) -> str:
 
 
 def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]:
-    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them; a sixth
-    mark is where a watched loop went on."""
+    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them; a
+    watched loop has a sixth, where it went on."""
     begin, loaded, forward, backward, end, *later = row
     yield "data_s", begin, loaded
     if math.isnan(forward):

@@ -16,8 +16,8 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.stopping import blocks_begun, candidates_of_spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
-from parabench.analysis.text import format, outlook, ranking, scaling, turns
-from parabench.store.record import SHARED_PROCESSES
+from parabench.analysis.text import anatomy, format, outlook, ranking, scaling, turns
+from parabench.store.record import SHARED_PROCESSES, WATCHED
 from parabench.store.store import STORE_NAME
 
 # What is proposed where deciding looks hopeless and fewer candidates would help.
@@ -32,7 +32,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        parts.append([*scaling.lines(seen), *outlook.lines(seen)])
+        parts.append([*anatomy.lines(seen), *scaling.lines(seen), *outlook.lines(seen)])
         parts.insert(len(parts) if _decided(answers) else 0, _held(seen))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
@@ -47,7 +47,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     """
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
-    fastest += [*scaling.lines(seen), *outlook.lines(seen)]
+    fastest += [*anatomy.lines(seen), *scaling.lines(seen), *outlook.lines(seen)]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
     return [*said[0], *said[1], *_noise(seen), *_carried_over(seen, small=False), *_settling(seen, answers)]
 
@@ -62,8 +62,8 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
     newest = session.id == results.listed["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []
-    # It ran inside a group of processes that somebody else starts.
-    if SHARED_PROCESSES in results.finding_columns["code"].tolist():
+    # It ran in processes that somebody else starts.
+    if {SHARED_PROCESSES, WATCHED} & set(results.finding_columns["code"].tolist()):
         return []
     left = candidates_of_spots(answers, launches)
     if not left.cases:

@@ -16,6 +16,7 @@ CODES: dict[str, str] = {
     "clocks_moved": "a device's clock moved by more than its usual range during the timed steps of one launch",
     "ddp_disagrees": "DDP's own log and the instruments give different times for the same part of a step",
     "device_unreadable": "a reading of devices or of the host failed during timed steps, or all of them did",
+    "data_bound": "the ranks of a case wait for their batches for much of a step",
     "drift": "the last third of a launch's timed steps differs from the first by more than undisturbed launches do",
     "ecc_errors": "a device's memory had errors",
     "energy": "the joules of two sides are from different sources",
@@ -63,6 +64,7 @@ CODES: dict[str, str] = {
     "unfinished": "a session that is compared was to go on",
     "unpaired": "two sides were measured one after the other",
     "unverified": "a case's training was not compared with one device's",
+    "watched": "the training was a loop of the user's own",
 }
 
 

@@ -27,6 +27,8 @@ from parabench.store.record import Finding
 SMALL_LAG = 0.1
 # From this share on of the step that the device waits for a batch, loading is the cause that is named.
 LOADS = 0.5
+# From this share on loading is worth a word.
+WAITS = 0.1
 
 
 def lag_table(seen: SessionData) -> pd.DataFrame:
@@ -72,6 +74,19 @@ def launch_bound(seen: SessionData) -> Iterator[Finding]:
             else "Give the device more in each step (a larger model, global_batch or seq_len), or launch less: "
             "fused=on, compile=on, or CUDA graphs in a strategy of your own.",
             case_id=str(case_id),
+        )
+
+
+def data_bound(seen: SessionData) -> Iterator[Finding]:
+    """The cases whose ranks wait for their batches for much of a step, whoever loads them."""
+    for case in seen.cases[seen.cases["data_s"] > WAITS * seen.cases["step_time_s"]].to_dict("records"):
+        waits, step = case["data_s"], case["step_time_s"]
+        yield Finding(
+            code="data_bound",
+            message=f"{case['label']}: {format.percent(waits / step)} of a step is spent waiting for its batch "
+            f"({format.milliseconds(waits)} of {format.milliseconds(step)}).",
+            advice="Load in more processes (--set workers, DataLoader's num_workers), or make a batch cheaper to load.",
+            case_id=case["case_id"],
         )
 
 

@@ -1,0 +1,61 @@
+"""Where the time of one configuration's step goes, for sessions in which there is nothing to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parabench.analysis.session import SessionData
+from parabench.analysis.step.breakdown import taken_apart
+from parabench.analysis.text import format
+from parabench.store.metrics import STEP_PARTS
+
+# What a part of the step is called in a sentence.
+WORDS = {
+    "data_s": "waiting for data",
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "forward_backward_s": "forward and backward",
+    "optimizer_s": "optimizer",
+    "other_s": "after the optimizer",
+}
+
+
+def lines(seen: SessionData) -> list[str]:
+    """Of a session of one configuration that counts: the parts of its step, and what of it communication takes; [] of
+    several."""
+    measured = seen.cases.dropna(subset=["step_time_s"])
+    if len(measured) != 1:
+        return []
+    case: dict[Any, Any] = measured.to_dict("records")[0]
+    return [*_parts(case), *_communication(seen, case), *_memory(case)]
+
+
+def _parts(case: Mapping[Any, Any]) -> list[str]:
+    seconds = {WORDS[part]: case[part] for part in STEP_PARTS if case[part] == case[part]}
+    whole = sum(seconds.values())
+    if not whole:
+        return []
+    said = [f"{word} {format.percent(value / whole)}" for word, value in seconds.items()]
+    return [f"Where a step goes, on its slowest rank: {', '.join(said)}."]
+
+
+def _communication(seen: SessionData, case: Mapping[Any, Any]) -> list[str]:
+    apart = seen.once(taken_apart)
+    own = apart[apart["case_id"] == case["case_id"]].to_dict("records")
+    if not own or not own[0]["communication_s"] > 0:
+        return []
+    of = own[0]
+    return [
+        f"Communication: {format.percent(of['exposed_share'])} of an instrumented step is spent waiting for it "
+        f"({format.milliseconds(of['exposed_s'])} of {format.milliseconds(of['step_s'])}); "
+        f"{format.milliseconds(of['overlapped_s'])} more is hidden behind computing."
+    ]
+
+
+def _memory(case: Mapping[Any, Any]) -> list[str]:
+    peak = case["peak_memory_bytes"]
+    if not peak > 0:
+        return []
+    what = "resident set" if case["device"] == "cpu" else "allocated memory"
+    return [f"Peak {what} of the rank that holds most: {format.mebibytes(peak)}."]

@@ -1,0 +1,220 @@
+"""One rank's view of a watched loop: its steps are marked, some are instrumented, and in a race caps take turns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from parabench.launch.results import Marks, marks_path
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.probes import ProbedRank
+from parabench.probes.communication import CommunicationProbe
+from parabench.probes.ddp import DdpLoggerProbe, only_ddp
+from parabench.probes.memory import MemoryClock, held_bytes, peak_memory
+from parabench.probes.step_clock import StepClock, read_marks
+from parabench.store.record import Finding, Phase
+from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StepMarker, StrategyContext
+from parabench.watching.describe import UNSEEN, describe, device_of, size_of
+from parabench.watching.group import LEAVE_S, Group
+from parabench.watching.loop import WIDTH, Batches, Loop
+from parabench.watching.race import Verdict, set_cap, slowest, told, verdict
+from parabench.watching.schedule import Schedule
+from parabench.watching.workload import WatchReport
+
+T = TypeVar("T")
+
+# So many steps have room for their marks at a time.
+ROOM = 256
+
+
+@dataclass(kw_only=True)
+class Observer:
+    """What `watch` gives: called with a loader it yields the loader's batches, and marks the steps that are taken with
+    them."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    group: Group
+    schedule: Schedule
+    folder: Path
+    began_s: float
+    caps: tuple[float, ...] = ()
+    log: Callable[[str], None]
+    name: str | None = None
+    global_batch: int | None = None
+    seq_len: int | None = None
+    verdict: Verdict | None = None
+    _size: tuple[int, int] | None = None
+    _autocast: torch.dtype | None = None
+    _instruments: list[Instruments] = field(default_factory=list)
+    _on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _marker: StepMarker | None = None
+    _arm: int | None = None
+
+    def __post_init__(self) -> None:
+        self.device = device_of(self.module)
+        self._clock = StepClock(self._marks_path, 0, self.device, WIDTH)
+        self._loop = Loop(self._clock, begin_step=self._begin_step, first_batch=self._first_batch)
+
+    def __call__(self, batches: Iterable[T]) -> Batches[T]:
+        return self._loop.over(batches)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were taken."""
+        return self._loop.steps
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the block runs, steps are marked."""
+        hook = self.module.register_forward_hook(lambda *_: self._forward())
+        with self._loop.hooked(self.module, self.optimizer):
+            try:
+                yield
+            finally:
+                hook.remove()
+                self._on.close()
+                self._loop.finish()
+
+    def settle(self) -> None:
+        """Take over what the device has come to: nothing waits for the rest."""
+        with contextlib.suppress(RuntimeError):  # a device that failed says so again
+            self._clock.read()
+
+    def report(self) -> WatchReport:
+        """What this rank saw, beside its marks."""
+        self._clock.finish()
+        report = WatchReport(rank=self.group.rank)
+        for each in self._instruments:
+            each.report(report)
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        report.numbers |= {
+            "parameter_bytes": held_bytes(self.module.parameters()),
+            "optimizer_bytes": held_bytes(each for each in states if isinstance(each, Tensor) and each.dim() > 0),
+            **peak_memory(self.device),
+            **self._clock.moments.numbers(),
+        }
+        report.readings += self._clock.lags()
+        report.later_waits = self._loop.later_waits
+        return report
+
+    def marks(self) -> Marks:
+        """The moments of all whole steps, a row a step."""
+        return read_marks(self._marks_path, None, WIDTH)[: self.steps]
+
+    def case(self) -> Case:
+        """What was trained, as far as it can be told."""
+        batches = self._loop.batches_of_step
+        samples, tokens = self._size or (1, 1)
+        return describe(
+            self.module,
+            self.optimizer,
+            name=self.name,
+            ranks=self.group.size,
+            nodes=self.group.nodes,
+            samples=samples * batches,
+            tokens=self.seq_len or tokens,
+            global_batch=self.global_batch,
+            batches=batches,
+            autocast=self._autocast,
+        )
+
+    def findings(self) -> list[Finding]:
+        """What could not be told of it."""
+        return [UNSEEN] if self._size is None and self.global_batch is None else []
+
+    @property
+    def _marks_path(self) -> Path:
+        return marks_path(self.folder, self.group.rank)
+
+    def _begin_step(self, step: int) -> StepMarker:
+        if step % ROOM == 0:
+            self._clock.make_room(step + ROOM)
+        if self.schedule.race is not None and step <= self.schedule.race_steps.stop:
+            self._take_turns(step)
+        wanted = self.schedule.phase(step) is Phase.INSTRUMENT
+        if wanted and self._marker is None:
+            self._instruments.append(Instruments(self._probed(), self._on))
+            self._marker = self._instruments[-1].marker
+        elif not wanted and self._marker is not None:
+            self._on.close()
+            self._marker = None
+        return self._marker or self._clock
+
+    def _take_turns(self, step: int) -> None:
+        """Between two steps of a race: whoever has the next turn gets the module; after the last the fastest does."""
+        module = only_ddp(self.module)
+        assert module is not None
+        turn = self.schedule.turn(step)
+        if turn is not None and turn.arm != self._arm:
+            self._arm = turn.arm
+            set_cap(module, self.caps[turn.arm])
+        elif step == self.schedule.race_steps.stop:
+            self.verdict = self._decide()
+            if self.verdict is None:
+                self.log("watch: not all ranks told of their turns, so the race has no winner; the last cap stays")
+                return
+            set_cap(module, self.caps[self.verdict.best])
+            self.log(self.verdict.sentence(self.caps, self.schedule.race.rounds if self.schedule.race else 0))
+
+    def _decide(self) -> Verdict | None:
+        """The same on every rank, of what all ranks saw; None where one does not tell."""
+        assert self.schedule.race is not None
+        self._clock.moments.synchronize()
+        self._clock.read()
+        own = {"turns": told(read_marks(self._marks_path, None, WIDTH), self.schedule.timed_places())}
+        self.group.hand_over("race", own)
+        came = [each["turns"] for each in self.group.collect("race", own, LEAVE_S) if each is not None]
+        return verdict(slowest(came), self.schedule.race) if len(came) == self.group.size else None
+
+    def _first_batch(self, batch: Any) -> None:
+        self._size = size_of(batch)
+
+    def _forward(self) -> None:
+        if not self._loop.steps and torch.is_autocast_enabled(self.device.type):
+            self._autocast = torch.get_autocast_dtype(self.device.type)
+
+    def _probed(self) -> ProbedRank:
+        """This rank as instruments take it."""
+        rank, size, case = self.group.rank, self.group.size, self.case()
+        context = StrategyContext(rank, size, self.device, case)
+        return ProbedRank(
+            case=case,
+            protocol=Protocol(),
+            info=RankInfo(rank, size, self.device),
+            parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
+            compute=ForwardBackward(module=self.module, loss=_not_ours, context=context),
+            optimizer=self.optimizer,
+            batches=iter(()),
+            clock=self._clock,
+            take_step=_not_ours,
+        )
+
+
+def _not_ours(*_: Any) -> Any:
+    raise AssertionError("a watched loop computes for itself")
+
+
+class Instruments:
+    """The instruments of a few steps that follow one another, switched on until `on` is closed. `marker` is the clock
+    that these steps are to mark."""
+
+    def __init__(self, rank: ProbedRank, on: contextlib.ExitStack) -> None:
+        self._probes: Sequence[DdpLoggerProbe | CommunicationProbe] = (DdpLoggerProbe(rank), CommunicationProbe(rank))
+        self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH)
+        self.marker: StepMarker = self._memory
+        for probe in self._probes:
+            self.marker = on.enter_context(probe.instrumented(self.marker))
+
+    def report(self, report: WatchReport) -> None:
+        """Add what they saw, once the clock is finished."""
+        report.readings += self._memory.readings
+        for probe in self._probes:
+            probe.report(report)

@@ -1,0 +1,128 @@
+"""A race of DDP's bucket caps in a training that goes on: the caps take turns of a few steps, and the fastest stays.
+
+What is trained is the same: gradients are the mean over ranks whatever buckets they travel in. With more than two ranks
+a sum may be added up in another order, and differ in its last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from scipy import stats
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from parabench.analysis.text import format
+from parabench.analysis.turns import compared, turn_numbers
+from parabench.errors import UsageError
+from parabench.plan.turns import TurnsProtocol
+from parabench.probes.ddp import only_ddp
+from parabench.store.record import MIB
+
+# After a new cap the first step reduces by the buckets that DDP guesses, and has it make those that stay.
+SETTLE, TIMED = 2, 5
+# So that one round in sixteen would be of long turns: none is.
+ROUNDS = 15
+AXIS = "bucket_mib"
+CONFIDENCE = 0.95
+
+# What of a DDP module belongs to its buckets; torch before 2.13 has only some of it.
+OF_BUCKETS = (
+    "reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_list", "bucket_bytes_cap_default", "_bucket_config",
+)  # fmt: skip
+
+
+def checked(race: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[float, ...]:
+    """The caps of a race, in MiB. Raises UsageError for one that cannot be run."""
+    unknown = [name for name in race if name != AXIS]
+    caps = tuple(float(each) for each in race.get(AXIS, ()))
+    if unknown or len(set(caps)) < 2 or len(set(caps)) < len(caps) or min(caps) <= 0:
+        raise UsageError(
+            f"watch: a race is of two bucket caps or more, race={{'{AXIS}': [1, 4, 25]}}, not {dict(race)}"
+        )
+    module = only_ddp(model)
+    if module is None:
+        raise UsageError("watch: a race is of DDP's buckets, and the model has no DistributedDataParallel, or several")
+    if model is not module:
+        raise UsageError("watch: a race needs DistributedDataParallel outermost; give it what torch.compile returns")
+    if module.mixed_precision is not None:
+        raise UsageError("watch: DistributedDataParallel's mixed_precision cannot be wrapped anew, so it has no race")
+    return caps
+
+
+def set_cap(module: DistributedDataParallel, cap_mib: float) -> None:
+    """Have the module reduce in buckets of another cap from its next step on; between two steps, on every rank.
+
+    A second wrapper is made around what is wrapped (in 1 to 2 ms: nothing is sent), and its reducer taken over.
+    """
+    module._remove_autograd_hooks()
+    other = DistributedDataParallel(
+        module.module,
+        device_ids=module.device_ids,
+        output_device=module.output_device,
+        process_group=module.process_group,
+        bucket_cap_mb=cap_mib,
+        find_unused_parameters=module.find_unused_parameters,
+        gradient_as_bucket_view=module.gradient_as_bucket_view,
+        static_graph=module.static_graph,
+        init_sync=False,
+    )
+    for name in OF_BUCKETS:
+        if name in other.__dict__:
+            module.__dict__[name] = other.__dict__[name]
+    for hook, state in module._comm_hooks:
+        dist._register_comm_hook(module.reducer, state, hook)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a race ended: the place of the cap that is fastest on average, and of every cap by how much it is slower, as
+    a fraction, with the half-width of its interval over rounds."""
+
+    best: int
+    slower: tuple[float, ...]
+    half_widths: tuple[float, ...]
+
+    def sentence(self, caps: Sequence[float], rounds: int) -> str:
+        others = [
+            f"{caps[at]:g} MiB {format.signed(self.slower[at])} (±{format.percent(self.half_widths[at])})"
+            for at in range(len(caps))
+            if at != self.best
+        ]
+        return (
+            f"Race of {len(caps)} bucket caps over {rounds} rounds of this run: {caps[self.best]:g} MiB is fastest; "
+            f"{', '.join(others)}. The training goes on with {caps[self.best]:g} MiB."
+        )
+
+
+def verdict(steps: Sequence[Sequence[float]], protocol: TurnsProtocol) -> Verdict:
+    """Of each cap's timed steps in seconds, in their order, of all rounds of a race. The interval is Student's over the
+    rounds of the difference to the best, one cap at a time."""
+    turns = np.array([turn_numbers(np.log(each), protocol) for each in steps])
+    best = int(np.argmin(compared(turns)))
+    apart = turns - turns[best]
+    means = compared(turns) - compared(turns)[best]
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, turns.shape[1] - 1) * apart.std(axis=1, ddof=1) / np.sqrt(turns.shape[1])
+    return Verdict(best, tuple(map(float, np.expm1(means))), tuple(map(float, np.expm1(half))))
+
+
+def told(marks: Any, turns_of: Sequence[int | None]) -> list[list[float]]:
+    """By place, the seconds of the timed steps that a rank marked: `turns_of` has the place of each row that is timed,
+    None of all others."""
+    places = sorted({each for each in turns_of if each is not None})
+    seconds = marks[:, -1] - marks[:, 0]
+    return [[float(s) for s, at in zip(seconds, turns_of, strict=False) if at == place] for place in places]
+
+
+def slowest(ranks: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """Of each place's steps the longest of all ranks."""
+    return [list(map(max, zip(*of_ranks, strict=True))) for of_ranks in zip(*ranks, strict=True)]
+
+
+def cap_of(module: DistributedDataParallel) -> float:
+    """The cap that the module has now, in MiB."""
+    return float(module.bucket_bytes_cap / MIB)
