@@ -75,7 +75,8 @@ class Group:
         hosts = tuple(store.get(name).decode() for name in names)
         group = cls(store, rank, hosts)
         each = group.ranks_per_node
-        if any(len(set(hosts[first : first + each])) != 1 for first in range(0, size, each)):
+        alike = all(len(set(hosts[first : first + each])) == 1 for first in range(0, size, each))
+        if not alike or each * group.nodes != size:
             on = ", ".join(hosts)
             raise UsageError(f"watch: ranks are on the hosts {on}; every host must have as many, and those in a row")
         return group

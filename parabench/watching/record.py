@@ -37,7 +37,7 @@ TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node")
 LOOP = Finding(
     WATCHED,
     "The training is a loop of your own. Each run of it is one launch: how much runs differ is known only of several.",
-    "Run it again with the same label, as in watch(..., label='before'): runs of one label are launches of one session.",
+    "Run it again with the same label, watch(..., label='before'): runs of one label are launches of one session.",
 )
 
 QUESTION = "Where does the time of this training's steps go?"

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
@@ -32,7 +33,6 @@ from parabench.probes import sources_of
 from parabench.probes.sampler import RankPids, Sampler, Watched, leave_pid
 from parabench.session.progress import logger
 from parabench.session.resume import check_writable
-from parabench.signals import STOPPED
 from parabench.store.record import DeviceSample, HostSample, check_label
 from parabench.watching.group import FAILED_S, LEAVE_S, Group
 from parabench.watching.observer import Observer
@@ -108,15 +108,17 @@ def watch(
         leave_pid(own, group.rank)
         sampler = _sampler(own, group, observer.began_s)
         error: BaseException | None = None
-        try:
-            with stoppable(), sampler, observer.watching():
-                yield observer
-        except BaseException as why:
-            error = why
-            raise
-        finally:
-            told = _told(observer, sampler, clock, error)
-            _hand_in(observer, told, error, folder, label, say)
+        with Stoppable() as stoppable:
+            try:
+                with sampler, observer.watching():
+                    yield observer
+            except BaseException as why:
+                error = why
+                raise
+            finally:
+                stoppable.leaving = True
+                told = _told(observer, sampler, clock, error)
+                _hand_in(observer, told, error, folder, label, say)
 
 
 def check_asked(model: Any, optimizer: Any, **numbers: int | None) -> None:
@@ -132,23 +134,32 @@ def check_asked(model: Any, optimizer: Any, **numbers: int | None) -> None:
             raise UsageError(f"watch: {name} is {value}; give {least} or more")
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """While the block runs SIGTERM, with which a launcher ends the other ranks of one that failed, ends it like
-    `sys.exit`. A handler of the user's own stays."""
+@dataclass
+class Stoppable:
+    """SIGTERM, with which a launcher ends the other ranks of one that failed, ends the block like `sys.exit`, but once
+    it is `leaving` only when what was seen is recorded. A handler of the user's own stays."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        sys.exit(STOPPED)
+    leaving: bool = False
+    _asked: bool = False
+    _ours: bool = False
 
-    here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    def __enter__(self) -> Stoppable:
+        here = threading.current_thread() is threading.main_thread()
+        self._ours = here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if self._ours:
+            signal.signal(signal.SIGTERM, self._stop)
+        return self
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._asked = self.leaving
+        if not self.leaving:
+            sys.exit(128 + number)
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if self._asked:
+                signal.raise_signal(signal.SIGTERM)
 
 
 def _silently(line: str) -> None:

@@ -1,0 +1,139 @@
+"""What `parabench.watch` costs a training: the same loop with and without it, in turns.
+
+    torchrun --nproc-per-node 2 -m benchmarks.watch_overhead [--rounds 40] [--steps 100] [--width 512]
+
+One process trains on: in every round as many steps are taken with the loop watched as without, in an order by lot, each
+time after SETTLE steps that do not count. Watched steps are as in a long run: at first instruments are on as often as
+`watch` has them. Prints the ratio of the times, the mean over rounds with its 95 % interval, and what of it is due to
+instrumented steps; and whether the losses of a watched and of a plain training are the same, bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from scipy import stats
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from parabench import watch
+from parabench.watching.group import Group
+from parabench.watching.observer import Observer
+from parabench.watching.schedule import Schedule
+
+SETTLE = 3
+WARMUP = 10
+EQUAL_STEPS = 60
+
+
+def model_of(width: int) -> nn.Module:
+    torch.manual_seed(1)
+    layers = [nn.Linear(width, width) if at % 2 == 0 else nn.GELU() for at in range(12)]
+    module: nn.Module = nn.Sequential(*layers)
+    return DistributedDataParallel(module) if dist.is_initialized() else module
+
+
+def train(module: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor]) -> list[float]:
+    """A step for each batch; the losses."""
+    losses = []
+    for batch in batches:
+        loss = module(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def ratios(module: nn.Module, optimizer: torch.optim.Optimizer, asked: argparse.Namespace) -> list[float]:
+    """The time of the watched steps by that of the others, of every round."""
+    group, found = Group.enter(), []
+    lot = random.Random(0)
+    batches = [torch.randn(asked.batch, asked.width) for _ in range(asked.steps)]
+    with tempfile.TemporaryDirectory() as folder:
+        observer = Observer(
+            module=module,
+            optimizer=optimizer,
+            group=group,
+            schedule=Schedule(),
+            folder=Path(folder),
+            began_s=time.perf_counter(),
+            log=print,
+        )
+        train(module, optimizer, batches[:WARMUP])
+
+        def plain() -> float:
+            train(module, optimizer, batches[:SETTLE])
+            begin = time.perf_counter()
+            train(module, optimizer, batches)
+            return time.perf_counter() - begin
+
+        def watched() -> float:
+            with observer.watching():
+                train(module, optimizer, observer(batches[:SETTLE]))
+                begin = time.perf_counter()
+                train(module, optimizer, observer(batches))
+                return time.perf_counter() - begin
+
+        sides: dict[str, Callable[[], float]] = {"plain": plain, "watched": watched}
+        for _ in range(asked.rounds):
+            order = lot.sample(sorted(sides), 2)
+            took = {name: sides[name]() for name in order}
+            found.append(took["watched"] / took["plain"])
+        observer.report()
+    return found
+
+
+def losses_of(width: int, batch: int, *, seen: bool) -> list[float]:
+    module = model_of(width)
+    optimizer = torch.optim.AdamW(module.parameters())
+    torch.manual_seed(2)
+    batches = [torch.randn(batch, width) for _ in range(EQUAL_STEPS)]
+    if not seen:
+        return train(module, optimizer, batches)
+    with tempfile.TemporaryDirectory() as folder:
+        shared: list[Any] = [folder]
+        if dist.is_initialized():
+            dist.broadcast_object_list(shared)
+        with watch(module, optimizer, out=shared[0], log=lambda line: None) as steps:
+            return train(module, optimizer, steps(batches))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watch_overhead")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=32)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    equal = losses_of(asked.width, asked.batch, seen=False) == losses_of(asked.width, asked.batch, seen=True)
+    module = model_of(asked.width)
+    found = ratios(module, torch.optim.AdamW(module.parameters()), asked)
+    logs = np.log(found)
+    mean, half = logs.mean(), stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        low, high = (100 * np.expm1(each) for each in (mean - half, mean + half))
+        print(f"losses of {EQUAL_STEPS} steps: {'identical' if equal else 'DIFFERENT'}")
+        print(
+            f"watched steps take {100 * np.expm1(mean):+.2f} % (95 %: {low:+.2f} to {high:+.2f}), median "
+            f"{100 * (np.median(found) - 1):+.2f} %, over {asked.rounds} rounds of {asked.steps} steps each"
+        )
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

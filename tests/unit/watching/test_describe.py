@@ -1,0 +1,98 @@
+"""What is read from a model, an optimizer and a batch that are not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from parabench.models import IEEE
+from parabench.watching.describe import OWN_STRATEGY, caps_of, describe, name_of, precision_of, size_of, strategy_of
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (torch.zeros(8, 32, dtype=torch.long), (8, 32)),
+        ((torch.zeros(8, 3, 32, 32), torch.zeros(8, dtype=torch.long)), (8, 1)),
+        ({"input_ids": torch.zeros(4, 128, dtype=torch.long), "labels": torch.zeros(4, 128)}, (4, 128)),
+        ([["a", "b"], torch.tensor(3.0)], None),
+        (["a", "b"], None),
+        (torch.zeros(0, 3), None),
+        (torch.zeros(5, 7), (5, 1)),
+    ],
+)
+def test_the_size_of_a_batch(batch: object, size: tuple[int, int] | None) -> None:
+    assert size_of(batch) == size
+
+
+def test_strategies_that_are_recognised(alone: None) -> None:
+    plain = Small()
+    assert strategy_of(plain, sgd(plain), 1) == "single"
+    assert strategy_of(plain, sgd(plain), 2) == OWN_STRATEGY
+    replicated = DistributedDataParallel(Small())
+    assert strategy_of(replicated, sgd(replicated), 2) == "ddp"
+    sharded = fully_shard(Small(), mesh=init_device_mesh("cpu", (1,)))
+    assert strategy_of(sharded, sgd(sharded), 2) == "fsdp"
+    hybrid = fully_shard(Small(), mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")))
+    assert strategy_of(hybrid, sgd(hybrid), 2) == OWN_STRATEGY
+
+
+def test_a_case_says_what_can_be_told(alone: None) -> None:
+    module = DistributedDataParallel(Small(), bucket_cap_mb=4)
+    case = describe(
+        module, sgd(module), name=None, ranks=4, nodes=2, samples=6, tokens=16, global_batch=None, batches=2,
+        autocast=torch.bfloat16,
+    )  # fmt: skip
+    assert case.label == "ddp native 4 MiB grad_accumulation 2, 4 ranks on 2 nodes"
+    assert (case.global_batch, case.seq_len, case.precision) == (24, 16, "bf16-mixed")
+    assert case.model == "test_describe:Small"
+    assert (case.device, case.backend, case.data) == ("cpu", "gloo", "own")
+    assert type(case).from_dict(case.to_dict()) == case
+    named = describe(
+        module, sgd(module), name="mine", ranks=4, nodes=1, samples=6, tokens=16, global_batch=5, batches=1,
+        autocast=None,
+    )  # fmt: skip
+    assert (named.model, named.global_batch, named.precision) == ("mine", 5, IEEE)
+
+
+def test_the_default_cap_is_none(alone: None) -> None:
+    assert caps_of(DistributedDataParallel(Small())) is None
+    assert caps_of(DistributedDataParallel(Small(), bucket_cap_mb=2)) == 2
+    assert caps_of(Small()) is None
+
+
+def test_pure_half_precision_is_seen() -> None:
+    assert precision_of(Small().to(torch.bfloat16), None) == "bf16-true"
+    assert precision_of(Small(), torch.float16) == "fp16-mixed"
+
+
+def test_the_name_of_a_compiled_or_replicated_model_is_its_own(alone: None) -> None:
+    assert name_of(DistributedDataParallel(Small())) == "test_describe:Small"
+    compiled = nn.Module()
+    compiled._orig_mod = Small()  # as torch.compile's OptimizedModule has it
+    assert name_of(compiled) == "test_describe:Small"

@@ -1,0 +1,170 @@
+"""The moments of a loop that is not ours, taken by hooks and an iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from parabench.launch.results import Marks
+from parabench.probes.step_clock import StepClock, read_marks
+from parabench.watching.loop import BACKWARD, END, FORWARD, LOADED, OPTIMIZER, REQUESTED, WIDTH, Loop
+
+
+class Trained:
+    """A model of one weight, its optimizer, and the loop over them, which marks up to ten steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "marks"
+        self.clock = StepClock(self.path, 10, torch.device("cpu"), WIDTH)
+        self.model = nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.begun: list[int] = []
+        self.first: list[object] = []
+        self.loop = Loop(self.clock, begin_step=self._begin, first_batch=self.first.append)
+
+    def _begin(self, step: int) -> StepClock:
+        self.begun.append(step)
+        return self.clock
+
+    def computes(self) -> None:
+        self.model(torch.ones(1, 1)).sum().backward()
+
+    def steps(self, batches: int) -> None:
+        for _ in self.loop.over(range(batches)):
+            self.computes()
+            self.optimizer.step()
+
+    @property
+    def rows(self) -> Marks:
+        return read_marks(self.path, 10, WIDTH)
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Iterator[Trained]:
+    trained = Trained(tmp_path)
+    with trained.loop.hooked(trained.model, trained.optimizer):
+        yield trained
+
+
+def test_every_step_has_six_moments_in_order(trained: Trained) -> None:
+    trained.steps(3)
+    trained.loop.finish()
+    rows = trained.rows
+    assert trained.loop.steps == 3
+    assert (np.diff(rows[:3], axis=1) >= 0).all()
+    assert np.isnan(rows[3:]).all()
+    assert (rows[1:3, REQUESTED] >= rows[:2, END]).all()
+
+
+def test_batches_come_as_they_are(trained: Trained) -> None:
+    batches = [object(), object()]
+    watched = trained.loop.over(batches)
+    assert len(watched) == 2
+    assert list(watched) == batches
+    assert trained.first == batches[:1]
+
+
+def test_a_generator_has_no_length_and_is_closed_with_the_loop(trained: Trained) -> None:
+    closed = []
+
+    def endless() -> Iterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            closed.append(True)
+
+    watched = trained.loop.over(endless())
+    with pytest.raises(TypeError, match="has no len"):
+        len(watched)
+    for _ in watched:
+        trained.computes()
+        trained.optimizer.step()
+        break
+    assert trained.loop.steps == 1
+    assert not closed
+    del watched
+    assert closed
+
+
+def test_several_epochs_are_one_row_of_steps(trained: Trained) -> None:
+    trained.steps(2)
+    trained.steps(2)
+    trained.loop.finish()
+    assert trained.loop.steps == 4
+    assert trained.begun == [0, 1, 2, 2, 3, 4]  # where a loader ends, what was asked for is no step
+    assert not np.isnan(trained.rows[:4]).any()
+    assert np.isnan(trained.rows[4:]).all()
+
+
+def test_with_accumulation_a_step_is_of_several_batches(trained: Trained) -> None:
+    for at, _ in enumerate(trained.loop.over(range(7))):
+        trained.computes()
+        if at % 2:
+            trained.optimizer.step()
+    trained.loop.finish()
+    rows = trained.rows
+    assert trained.loop.steps == 3
+    assert trained.loop.batches_of_step == 2
+    assert np.isnan(rows[:3, FORWARD]).all()
+    assert not np.isnan(rows[:3, [REQUESTED, LOADED, BACKWARD, OPTIMIZER, END]]).any()
+    assert np.isnan(rows[3:]).all()  # the seventh batch had no optimizer's step
+    assert set(trained.loop.later_waits) == {0, 1, 2}
+
+
+def test_a_validation_in_the_loop_is_no_forward(trained: Trained) -> None:
+    for _ in trained.loop.over(range(2)):
+        with torch.no_grad():
+            trained.model(torch.ones(1, 1))
+        trained.computes()
+        trained.optimizer.step()
+    trained.loop.finish()
+    assert not np.isnan(trained.rows[:2]).any()
+
+
+def test_a_forward_past_the_hook_leaves_its_moment_unknown(trained: Trained) -> None:
+    for _ in trained.loop.over(range(2)):
+        trained.model.forward(torch.ones(1, 1)).sum().backward()
+        trained.optimizer.step()
+    trained.loop.finish()
+    assert np.isnan(trained.rows[:2, FORWARD]).all()
+    assert not np.isnan(trained.rows[:2, BACKWARD]).any()
+
+
+def test_an_optimizer_that_steps_twice_ends_with_its_last(trained: Trained) -> None:
+    for _ in trained.loop.over(range(2)):
+        trained.computes()
+        trained.optimizer.step()
+        before = trained.rows[trained.loop.steps, OPTIMIZER]
+        trained.optimizer.step()
+        assert trained.rows[trained.loop.steps, OPTIMIZER] > before
+    trained.loop.finish()
+    assert trained.loop.steps == 2
+
+
+def test_a_step_outside_of_the_loop_marks_nothing(trained: Trained) -> None:
+    trained.computes()
+    trained.optimizer.step()
+    trained.steps(1)
+    trained.computes()
+    trained.optimizer.step()
+    trained.loop.finish()
+    assert trained.loop.steps == 1
+    assert np.isnan(trained.rows[1:]).all()
+
+
+def test_hooks_go_with_the_block(tmp_path: Path) -> None:
+    trained = Trained(tmp_path)
+    with trained.loop.hooked(trained.model, trained.optimizer):
+        pass
+    trained.steps(1)
+    trained.loop.finish()
+    assert trained.loop.steps == 0
+    assert not trained.model._forward_hooks
+    assert not trained.optimizer._optimizer_step_pre_hooks
+    assert not trained.optimizer._optimizer_step_post_hooks

@@ -1,0 +1,98 @@
+"""A race of bucket caps: what can be raced, what is wrapped anew, and who wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from parabench.errors import UsageError
+from parabench.plan.turns import TurnsProtocol
+from parabench.watching.race import cap_of, checked, set_cap, slowest, verdict
+
+PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3, share_modules=True)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def steps_of(mean_s: float, seed: int) -> list[float]:
+    lot = np.random.default_rng(seed)
+    return list(mean_s * np.exp(lot.normal(0, 0.02, PROTOCOL.rounds * 3)))
+
+
+def test_the_fastest_cap_wins_and_the_others_are_behind_it() -> None:
+    found = verdict([steps_of(1.1, 0), steps_of(1.0, 1), steps_of(1.03, 2)], PROTOCOL)
+    assert found.best == 1
+    assert found.slower[1] == 0
+    assert found.slower[0] == pytest.approx(0.1, abs=0.02)
+    assert found.slower[2] == pytest.approx(0.03, abs=0.02)
+    assert all(0 < half < 0.05 for at, half in enumerate(found.half_widths) if at != 1)
+    assert "1 MiB is fastest" in found.sentence((0.2, 1, 25), 12)
+    assert "25 MiB +" in found.sentence((0.2, 1, 25), 12)
+
+
+def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(200):
+        lot = np.random.default_rng(seed)
+        drift = np.repeat(np.exp(np.cumsum(lot.normal(0, 0.05, PROTOCOL.rounds))), 3)
+        steps = [list(drift * mean * np.exp(lot.normal(0, 0.05, drift.size))) for mean in (1.0, 1.2)]
+        found = verdict(steps, PROTOCOL)
+        held += abs(found.slower[1] - 0.2) <= 1.2 * found.half_widths[1]
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
+    assert slowest([[[1, 5], [2, 2]], [[3, 4], [1, 9]]]) == [[3, 5], [2, 9]]
+
+
+@pytest.mark.parametrize(
+    "race", [{}, {"bucket_mib": [1]}, {"bucket_mib": [1, 1]}, {"bucket_mib": [0, 1]}, {"algorithm": ["ring", "tree"]}]
+)
+def test_what_is_no_race_is_said(race: dict[str, list[float]]) -> None:
+    with pytest.raises(UsageError, match="a race is of two bucket caps or more"):
+        checked(race, nn.Linear(1, 1))
+
+
+def test_a_model_without_ddp_cannot_race(alone: None) -> None:
+    with pytest.raises(UsageError, match="no DistributedDataParallel"):
+        checked({"bucket_mib": [1, 2]}, nn.Linear(1, 1))
+    with pytest.raises(UsageError, match="outermost"):
+        checked({"bucket_mib": [1, 2]}, nn.Sequential(DistributedDataParallel(nn.Linear(1, 1))))
+
+
+def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
+    module = DistributedDataParallel(layers)
+    called = []
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        called.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    hook.__annotations__.clear()  # DDP wants types there, not their names
+    module.register_comm_hook(None, hook)
+    counts = {}
+    for cap in (0.2, 25.0):
+        set_cap(module, cap)
+        assert cap_of(module) == pytest.approx(cap, rel=1e-5)
+        for _ in range(3):
+            called.clear()
+            module(torch.ones(1, 256)).sum().backward()
+        counts[cap] = len(called)
+    assert counts[25.0] == 1
+    assert counts[0.2] >= 8

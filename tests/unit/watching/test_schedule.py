@@ -1,0 +1,54 @@
+"""Which phase each step of a watched loop belongs to."""
+
+from __future__ import annotations
+
+from parabench.plan.turns import TurnsProtocol
+from parabench.store.record import Phase
+from parabench.watching.schedule import INSTRUMENTED_AT, Schedule
+
+RACE = TurnsProtocol(rounds=4, settle=2, timed=5, share_modules=True)
+
+
+def test_a_loop_warms_up_then_is_measured_and_seldom_instrumented() -> None:
+    phases = Schedule(warmup=5, instrumented=8).phases(1000)
+    assert phases[:5] == [Phase.WARMUP] * 5
+    assert phases[5:25] == [Phase.MEASURE] * 20
+    assert [at for at, phase in enumerate(phases) if phase is Phase.INSTRUMENT] == [
+        *range(25, 33),
+        *range(500, 508),
+    ]
+    assert phases[508:] == [Phase.MEASURE] * 492
+
+
+def test_instruments_can_be_left_out() -> None:
+    assert Phase.INSTRUMENT not in Schedule(instrumented=0).phases(INSTRUMENTED_AT[1] + 10)
+
+
+def test_less_than_one_step_in_a_hundred_is_instrumented_in_the_long_run() -> None:
+    for steps in (5_000, 50_000):
+        assert Schedule().phases(steps).count(Phase.INSTRUMENT) < steps / 100
+
+
+def test_in_a_race_every_cap_has_its_turn_in_every_round() -> None:
+    schedule = Schedule(warmup=3, instrumented=2, race=RACE, arms=3)
+    assert schedule.race_steps == range(3, 3 + 4 * 3 * 7)
+    assert schedule.turn(2) is None
+    assert schedule.turn(schedule.race_steps.stop) is None
+    turns = {schedule.turn(step) for step in schedule.race_steps}
+    assert {(each.round, each.arm) for each in turns if each} == {(r, a) for r in range(4) for a in range(3)}
+    for place in range(3):
+        rows, phases = schedule.of_arm(place)
+        assert phases.count(Phase.MEASURE) == 4 * 5
+        assert phases.count(Phase.SETTLE) == 4 * 2
+        assert [at for at, each in enumerate(schedule.timed_places()) if each == place] == [
+            row for row, phase in zip(rows, phases, strict=True) if phase is Phase.MEASURE
+        ]
+
+
+def test_steps_of_a_race_are_not_the_training_s_own() -> None:
+    schedule = Schedule(warmup=3, instrumented=2, race=RACE, arms=2)
+    phases = schedule.phases(schedule.race_steps.stop + 40)
+    assert {phases[step] for step in schedule.race_steps} == {Phase.SETTLE}
+    assert phases[schedule.race_steps.stop] is Phase.MEASURE
+    first = phases.index(Phase.INSTRUMENT)
+    assert first == INSTRUMENTED_AT[0] + len(schedule.race_steps)
