@@ -58,7 +58,7 @@ class Loop:
         """While the block runs the model and its optimizer tell."""
         hooks = (
             module.register_forward_hook(lambda *_: self._forward_is_over()),
-            optimizer.register_step_pre_hook(lambda *_: self._optimizer_begins()),
+            optimizer.register_step_pre_hook(lambda _, args, more: self._before_step(args, more)),
             optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),
         )
         try:
@@ -120,6 +120,25 @@ class Loop:
             self._skip() if self._turns else self._mark()
         elif self._forwards == 2 and not self._turns:
             self._clock.forget(skipped=True)
+
+    def _before_step(self, args: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, Any] | None:
+        """The optimizer's step was called. With a closure, as Lightning has one, forward and backward are still to
+        come, inside of it: then the call is given one that also tells when they are over."""
+        closures = [each for each in (*args, *more.values()) if callable(each)]
+        if not closures:
+            self._optimizer_begins()
+            return None
+
+        def telling(*given: Any) -> Any:
+            result = closures[0](*given)
+            self._optimizer_begins()
+            return result
+
+        def instead(each: Any) -> Any:
+            return telling if each is closures[0] else each
+
+        # What is given first is the optimizer.
+        return tuple(map(instead, args)), {name: instead(each) for name, each in more.items()}
 
     def _optimizer_begins(self) -> None:
         if self._next == FORWARD:  # its forward was called past the hook

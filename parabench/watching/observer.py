@@ -66,6 +66,18 @@ class Observer:
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
         return self._loop.over(batches)
 
+    def asks(self) -> None:
+        """The loop asks for a batch: for frameworks whose loop is their own, and which say when by a callback."""
+        self._loop.asks()
+
+    def has(self, batch: Any) -> None:
+        """The batch is there."""
+        self._loop.has(batch)
+
+    def has_none(self) -> None:
+        """There was no further batch."""
+        self._loop.has_none()
+
     @property
     def steps(self) -> int:
         """How many steps were taken."""

@@ -20,6 +20,7 @@ from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.models import PRECISIONS, TF32
 from parabench.plan.case import Case
+from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Finding
 
 # The lag as a share of the step. A launch and the last kernels of a step take some 10 to 100 us of steps that last
@@ -79,8 +80,11 @@ def launch_bound(seen: SessionData) -> Iterator[Finding]:
 
 def data_bound(seen: SessionData) -> Iterator[Finding]:
     """The cases whose ranks wait for their batches for much of a step, whoever loads them."""
-    for case in seen.cases[seen.cases["data_s"] > WAITS * seen.cases["step_time_s"]].to_dict("records"):
-        waits, step = case["data_s"], case["step_time_s"]
+    cases = seen.cases
+    # The sum of the parts, which are medians: a step's own number may be another quantile.
+    whole = cases[list(STEP_PARTS)].sum(axis=1)
+    for at in cases.index[cases["data_s"] > WAITS * whole]:
+        case, waits, step = cases.loc[at], cases.loc[at, "data_s"], whole[at]
         yield Finding(
             code="data_bound",
             message=f"{case['label']}: {format.percent(waits / step)} of a step is spent waiting for its batch "

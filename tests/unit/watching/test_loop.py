@@ -147,6 +147,20 @@ def test_an_optimizer_that_steps_twice_ends_with_its_last(trained: Trained) -> N
     assert trained.loop.steps == 2
 
 
+def test_forward_and_backward_in_a_closure_of_the_optimizer_s_step_are_no_part_of_it(trained: Trained) -> None:
+    def closure() -> float:
+        trained.computes()
+        return 3.0
+
+    for at, _ in enumerate(trained.loop.over(range(2))):
+        loss = trained.optimizer.step(closure) if at else trained.optimizer.step(closure=closure)  # type: ignore[arg-type]
+        assert loss == 3.0
+    trained.loop.finish()
+    assert trained.loop.steps == 2
+    assert not np.isnan(trained.rows[:2]).any()
+    assert (np.diff(trained.rows[:2], axis=1) > 0).all()
+
+
 def test_a_step_outside_of_the_loop_marks_nothing(trained: Trained) -> None:
     trained.computes()
     trained.optimizer.step()

@@ -1,0 +1,74 @@
+"""Hugging Face's Trainer, whose loop nobody sees: a callback tells where its steps begin.
+
+torchrun --nproc-per-node 2 examples/watch/hf_trainer.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from parabench import watch
+
+WORDS, LENGTH = 128, 32
+
+
+class Watch(TrainerCallback):
+    """Watches the training of a trainer, from its first step to its last."""
+
+    def __init__(self, **options: Any) -> None:
+        self.trainer: Trainer | None = None
+        self._options, self._on = options, contextlib.ExitStack()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        assert self.trainer is not None
+        # What was wrapped by DDP or FSDP, which the callback is not told.
+        self._steps = self._on.enter_context(watch(self.trainer.model_wrapped, told["optimizer"], **self._options))
+        self._steps.asks()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        self._steps.has(None)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        self._steps.asks()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        self._steps.has_none()
+        self._on.close()
+
+
+class Random(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Words by lot."""
+
+    def __len__(self) -> int:
+        return int(os.environ.get("SAMPLES", "640"))
+
+    def __getitem__(self, at: int) -> dict[str, torch.Tensor]:
+        words = torch.randint(0, WORDS, (LENGTH,), generator=torch.Generator().manual_seed(at))
+        return {"input_ids": words, "labels": words}
+
+
+def main() -> None:
+    """Train, watched."""
+    config = GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2)
+    arguments = TrainingArguments(
+        output_dir="checkpoints",
+        per_device_train_batch_size=4,
+        num_train_epochs=1,
+        use_cpu=True,
+        save_strategy="no",
+        report_to="none",
+        ddp_backend="gloo",
+    )
+    watching = Watch(global_batch=4 * arguments.world_size, seq_len=LENGTH)
+    trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Random(), callbacks=[watching])
+    watching.trainer = trainer
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
