@@ -58,7 +58,8 @@ class Session:
 
     @property
     def kind(self) -> str:
-        """What was measured: 'training', 'collectives', or 'compute', what ranks do alone."""
+        """What was measured: 'training', 'collectives', 'compute', what ranks do alone, or 'recorded', by somebody
+        else."""
         return str(self.plan.get("kind", "training"))
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.recorded_case import RecordedCase
 from parabench.store import json_text, shapes, soundness
 from parabench.store.columns import records
 from parabench.store.results import Results
@@ -44,26 +45,44 @@ def plan_of(results: Results, row: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of a row of `session`, whose cases are some. Raises UsageError."""
     place = f"plan of session {row['id']} of {results.path}"
     plan: dict[str, Any] = json_text.read(row["plan"], shapes.PLAN, place)
-    kind = _kind_of(plan)
+    kind = case_type(plan.get("kind"))
     for each in [*(plan.get("cases") or []), *(entry["case"] for entry in plan.get("skipped") or [])]:
         _check_case(kind, each, place)
     return plan
 
 
+# What the launches of each kind of session are of; those of no other kind are trainings.
+_KINDS: dict[object, type[Case | CollectiveCase | RecordedCase]] = {
+    CollectiveCase.kind: CollectiveCase,
+    RecordedCase.kind: RecordedCase,
+}
+
+
 def case_of(text: str) -> Case:
-    """The case of a launch's `case_json`, of a session that `check_launches` has looked at."""
-    return Case.from_dict(json_text.parsed(text))
+    """The case of a launch's `case_json`, of a session that `check_launches` has looked at. Raises UsageError for a
+    training that parabench did not configure: nobody knows its axes."""
+    case = trained_case_of(text)
+    if isinstance(case, RecordedCase):
+        raise UsageError(f"{case.label} was recorded, not configured by parabench, so its configuration is unknown")
+    return case
 
 
-def _kind_of(plan: Mapping[str, Any]) -> type[Case | CollectiveCase]:
-    return CollectiveCase if plan.get("kind") == CollectiveCase.kind else Case
+def trained_case_of(text: str) -> Case | RecordedCase:
+    """The case of a launch that trained, whoever configured it."""
+    values = json_text.parsed(text)
+    return RecordedCase.from_dict(values) if values.get("kind") == RecordedCase.kind else Case.from_dict(values)
+
+
+def case_type(kind: object) -> type[Case | CollectiveCase | RecordedCase]:
+    """Of what the launches of a session are that measured such a kind of thing."""
+    return _KINDS.get(kind, Case)
 
 
 def check_launches(results: Results, session: int, plan: Mapping[str, Any]) -> None:
     """Raise UsageError where a launch of the session tells what no launch does, by its case or its facts."""
     if session in results.checked:
         return
-    kind, table = _kind_of(plan), results.launch_columns
+    kind, table = case_type(plan.get("kind")), results.launch_columns
     rows = records(table[table["session_id"] == session], ("id", "case_id", "case_json", "facts"))
     told = shapes.FACTS_OF_COLLECTIVES if kind is CollectiveCase else shapes.FACTS
     known: dict[str, str] = {}
@@ -81,7 +100,7 @@ def check_launches(results: Results, session: int, plan: Mapping[str, Any]) -> N
     results.checked.add(session)
 
 
-def _check_case(kind: type[Case | CollectiveCase], values: dict[str, Any], place: str) -> None:
+def _check_case(kind: type[Case | CollectiveCase | RecordedCase], values: dict[str, Any], place: str) -> None:
     try:
         kind.from_dict(values)
     except UsageError as error:

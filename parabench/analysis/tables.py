@@ -16,7 +16,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.stored import case_of, environment_of, interleaved_of
+from parabench.analysis.stored import environment_of, interleaved_of, trained_case_of
 from parabench.analysis.turns import (
     isolated,
     pair_launches,
@@ -27,6 +27,7 @@ from parabench.analysis.turns import (
     turns_told,
 )
 from parabench.plan.case import Case
+from parabench.plan.recorded_case import RecordedCase
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status
@@ -73,7 +74,8 @@ def launch_columns(results: Results, session: Session) -> Columns:
     is NaN.
     Raises UsageError for a session that trained nothing.
     """
-    session.require("training", results.path)
+    if session.kind != RecordedCase.kind:
+        session.require("training", results.path)
     gpus = {session.id: bool(session.environment.get("gpus"))} | _gpus_of_partner(results, session)
     results = results.of(gpus)
     launches = results.launch_columns
@@ -140,7 +142,7 @@ def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array
     # One by one in Python: numpy would make arrays of pairs.
     of: dict[tuple[str, bool], int] = {}
     codes = [of.setdefault(pair, len(of)) for pair in zip(stored, gpus, strict=True)]
-    cases = [case_of(text) for text, _ in of]
+    cases = [trained_case_of(text) for text, _ in of]
     ids = [case.id for case in cases]
     labels = unique_labels(dict(zip(ids, cases, strict=True)))
     rows = []
@@ -329,7 +331,9 @@ def only_ranked(launches: R) -> R:
 def same_work(table: R, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], R]]:
     """The rows of each work, in the order in which the works first appear, with the fields that define it."""
     at: dict[tuple[Any, ...], int] = {}
-    codes = np.array([at.setdefault(tuple(row.values()), len(at)) for row in records(table, work)], dtype=np.int64)
+    # NaN, a number that is unknown, is not equal to itself.
+    known = [tuple(None if value != value else value for value in row.values()) for row in records(table, work)]
+    codes = np.array([at.setdefault(values, len(at)) for values in known], dtype=np.int64)
     return [(dict(zip(work, values, strict=True)), table[codes == place]) for values, place in at.items()]
 
 
@@ -378,7 +382,7 @@ def _staleness(whole: Columns, ids: Array) -> dict[str, Array]:
     }
 
 
-def unique_labels(cases: dict[str, Case]) -> dict[str, str]:
+def unique_labels(cases: Mapping[str, Case | RecordedCase]) -> dict[str, str]:
     """A label per case id; where two would read the same, the fields that tell them apart are added."""
     labels = {key: case.label for key, case in cases.items()}
     alike: dict[str, list[str]] = {}

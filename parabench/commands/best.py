@@ -30,6 +30,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     """
     from parabench.analysis.session import data_of, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
+    from parabench.plan.recorded_case import RecordedCase
     from parabench.store.results import load
     from parabench.store.store import split
 
@@ -37,6 +38,8 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     path, session = split(store)
     results = load(path, LAUNCH_NUMBERS)
     chosen = select_session(results, session)
+    if chosen.kind == RecordedCase.kind:
+        chosen.require("training", path)
     if chosen.kind == "collectives":
         from parabench.analysis.collectives.crossover import bus_answers
 

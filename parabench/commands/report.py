@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from parabench.commands.options import DEFAULT_OUT, complete_stores, store_argument
+from parabench.commands.options import DEFAULT_OUT, command, complete_stores, store_argument
 from parabench.commands.output import say, show
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, stop_signals
@@ -38,12 +39,23 @@ template_option = click.option(
     metavar="DIR",
     help="Write parabench's own templates there, to change them; no report.",
 )
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A folder of others' recordings in the place of STORE: traces of torch.profiler, flight recorder dumps, NCCL "
+    "Inspector files. Beside the page their store is left.",
+)
+@click.pass_context
 def report(
+    context: click.Context,
     stores: tuple[str, ...],
     output: Path,
     template: Path | None,
     opened: bool,
     copies: Path | None,
+    source: Path | None,
 ) -> None:
     """Write the HTML report of STORE, or STORE@SESSION by id or label; of two or more, one page that compares them.
 
@@ -62,7 +74,12 @@ def report(
     chosen = [split(store) for store in stores or (str(DEFAULT_OUT),)]
     if template is not None:
         check_folder(template)
-    if len(chosen) > 1:
+    if source is not None:
+        if stores:
+            raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
+        named = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
+        say(_of_recordings(source, output, named, template))
+    elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
 
         click.echo(write_comparison(chosen, output, template))
@@ -74,6 +91,29 @@ def report(
         click.echo(write_report(load(path), output, which, template))
     if opened:
         show(output.resolve().as_uri(), str(output))
+
+
+def _of_recordings(source: Path, output: Path, named: bool, template: Path | None) -> list[str]:
+    """Write the page of a folder of recordings, and beside it their store; returns both files. Nothing is written into
+    the folder unless the page is `named` there. Raises UsageError, and then neither is left."""
+    from parabench.files import is_special
+    from parabench.imports import read_folder
+    from parabench.imports.into_store import fresh_store, record
+    from parabench.report.build import write_report
+    from parabench.store.results import load
+
+    if is_special(output):
+        raise UsageError(f"{output} is no file, and beside the page its store is left; give -o a file")
+    if not named and source.is_dir() and output.resolve().is_relative_to(source.resolve()):
+        raise UsageError(f"{output} would be written into {source}, which is left as it is; give -o another place")
+    store = output.with_suffix(".db")
+    if store == output:
+        raise UsageError(f"{output} is where the page's store goes; give -o another name, such as report.html")
+    folder = read_folder(source)
+    with fresh_store(store) as part:
+        record(folder, part, command())
+        write_report(load(part), output, None, template)
+    return [str(output), str(store)]
 
 
 def _copy(folder: Path, stores: tuple[str, ...]) -> None:

@@ -15,10 +15,11 @@ from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
+from parabench.plan.recorded_case import RecordedCase
 from parabench.report.page import render_page
 from parabench.report.page_data import page_data
 from parabench.report.registry import training_tabs
-from parabench.report.views import collectives
+from parabench.report.views import collectives, recorded
 from parabench.store.private import HIDDEN
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
@@ -39,6 +40,8 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     chosen = select_session(results, session)
     if chosen.kind == "collectives":
         return collectives.render(results, chosen, template_folder)
+    if chosen.kind == RecordedCase.kind:
+        return recorded.render(results, chosen, template_folder)
     seen = data_of(results, chosen)
     launches, cases = seen.launches, seen.cases
     answers = seen.once(spots)

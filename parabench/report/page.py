@@ -14,9 +14,8 @@ from markupsafe import Markup
 
 from parabench.analysis.environment import facts
 from parabench.analysis.session import Session
+from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
-from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveCase
 from parabench.report.assets import Look
 from parabench.report.figures.figures import Panel
 from parabench.report.packing import rounded
@@ -96,7 +95,7 @@ def _script(source: str) -> str:
 
 def _skipped(session: Session) -> list[tuple[str, str]]:
     """(labels, reason) of the cases that were not launched, those of one reason together."""
-    kind = CollectiveCase if session.kind == "collectives" else Case
+    kind = case_type(session.kind)
     reasons: dict[str, list[str]] = {}
     for entry in session.plan.get("skipped") or []:
         reasons.setdefault(str(entry["reason"]), []).append(kind.from_dict(entry["case"]).label)

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
+from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.plan.case import Case
-from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
 from parabench.store.database import check_file, not_readable, open_to_read
@@ -207,6 +206,6 @@ def _last(db: sqlite3.Connection, path: Path, launch: int, sided: bool) -> str:
         (launch,),
     ).fetchone()
     values = read(row["case_json"], CASE, f"case_json of launch {launch} of {path}")
-    case = (CollectiveCase if row["kind"] == "collectives" else Case).from_dict(values)
+    case = case_type(row["kind"]).from_dict(values)
     side = f"{format.one_line(row['label'])}: " if sided and row["label"] else ""
     return side + last_words(case.label, row["block"], row["status"], row["error"], row["wall_s"])

@@ -57,6 +57,8 @@ class Phase(StrEnum):
     MEASURE = "measure"
     INSTRUMENT = "instrument"
     PROFILE = "profile"
+    # Of a flight recorder, which knows no steps.
+    FLIGHT = "flight"
 
 
 class Status(StrEnum):
@@ -84,9 +86,10 @@ class Sample(NamedTuple):
 class CollectiveSample(NamedTuple):
     """One call of a collective operation on one rank.
 
-    `step` is the training step; of a microbenchmark it counts the rows of one size, form and phase. `seq` counts all
-    rows of the rank. A row may stand for several `calls` that a microbenchmark made back to back: `duration_s` then is
-    what one of them took, their time divided by their number. `algorithm` is the one that really ran. `bytes` is the
+    `step` is the training step; of a microbenchmark it counts the rows of one size, form and phase; of a flight
+    recorder it is which call of its group it is. `seq` counts all rows of the rank. A row may stand for several `calls`
+    that a microbenchmark made back to back: `duration_s` then is what one of them took, their time divided by their
+    number. `algorithm` is the one that really ran. `bytes` is the
     whole buffer. `made_s`, when it was called, and `start_s`, when it began to run, are on the clock that all processes
     of a host share; None is unknown.
     `ranks` are those that take part, as in `0-3` or `0,2`. `bucket` is the index of DDP's bucket that it reduced,
@@ -118,7 +121,8 @@ class Span(NamedTuple):
     """What one rank did from when to when, on the clock that all processes of a host share.
 
     `name` is a part of the step, as in metrics.STEP_PARTS without its unit, or `wait`: its training was blocked on
-    communication.
+    communication. Of a step that somebody else recorded also `communication`, when a collective ran, and `other`, what
+    of the step has no name.
     """
 
     rank: int
@@ -295,6 +299,8 @@ MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than o
 
 # The spans in which a training was blocked on communication; the others are named like a step's parts.
 WAIT = "wait"
+# In the steps of somebody else's recording: when collectives ran, and what of a step nobody named.
+COMMUNICATION, OTHER = "communication", "other"
 
 # What the program of a rank that is alone is made of (`probes.program`).
 WORK, PART, CALL, WAIT_FOR = "work", "part", "call", "wait"

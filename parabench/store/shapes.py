@@ -80,6 +80,13 @@ _INSPECTED: Shape = {
     "op": TEXT, "bytes": WHOLE, "ranks": COUNT, "calls": WHOLE, "duration_s": NUMBER, "algbw_bytes_per_s": NUMBER,
     "busbw_bytes_per_s": NUMBER,
 }  # fmt: skip
+_RECORDED: Shape = {
+    "files": [{"file!!": TEXT, "kind!!": TEXT, "rank": COUNT, "host": TEXT, "steps!!": COUNT, "calls!!": WHOLE}],
+    "not_read": COUNT,
+    "last_calls": [
+        {"group!!": TEXT, "rank!!": COUNT, "number!!": WHOLE, "op!!": TEXT, "state!!": TEXT, "finished!!": FLAG}
+    ],
+}
 _TRACED: Shape = [{"file!!": TEXT, "rank": COUNT, "bytes": WHOLE}]
 
 
@@ -142,6 +149,7 @@ FACTS: Shape = {
     "nccl": [_NCCL],
     "nccl_inspector": [{"ops!!": [_INSPECTED]}],
     "nccl_version": TEXT,
+    "recorded": _RECORDED,
     "profile": _TRACED,
     "memory_snapshot": _TRACED,
     "pipeline": {"stages!!": COUNT, "microbatches!!": COUNT, "schedule!!": TEXT, "bubble!!": NUMBER},

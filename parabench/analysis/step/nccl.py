@@ -87,12 +87,14 @@ _FIRST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def inspected(seen: SessionData) -> pd.DataFrame:
-    """One row per case, operation, size and number of ranks that NCCL's Inspector told of: INSPECTED, `calls` on one
-    rank of one launch, and MEASURED, medians over ranks and launches. Empty where it was off or left no file."""
+def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per case, operation, size and number of ranks that NCCL's Inspector told of, in the launches that count
+    or in those that are given: INSPECTED, `calls` on one rank of one launch, and MEASURED, medians over ranks and
+    launches. Empty where it was off or left no file."""
+    chosen = seen.valid if launches is None else launches
     rows = [
         {"case_id": case_id, "label": label, **op}
-        for at, case_id, label in zip(*(seen.valid[name] for name in ("launch_id", "case_id", "label")), strict=True)
+        for at, case_id, label in zip(*(chosen[name] for name in ("launch_id", "case_id", "label")), strict=True)
         for told in seen.facts[at].get("nccl_inspector", [])
         for op in told["ops"]
     ]

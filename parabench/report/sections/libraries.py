@@ -159,21 +159,23 @@ def _silent(seen: SessionData) -> str:
     return "NCCL's choices were not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
 
 
+INSPECTED = (
+    Column("Operation", "op"),
+    Column("Bytes", "bytes", "count"),
+    Column("Ranks", "ranks", WORDED),
+    Column("Calls", "calls", "count"),
+    Column("Took, µs", "duration_s", "us"),
+    Column("Algorithm, GB/s", "algbw_bytes_per_s", "gb"),
+    Column("Bus, GB/s", "busbw_bytes_per_s", "gb"),
+)
+
+
 def _inspected(table: pd.DataFrame) -> Iterator[Table]:
     if table.empty:
         return
     yield case_table(
         "NCCL's Inspector",
-        (
-            Column("Case", "label"),
-            Column("Operation", "op"),
-            Column("Bytes", "bytes", "count"),
-            Column("Ranks", "ranks", WORDED),
-            Column("Calls", "calls", "count"),
-            Column("Took, µs", "duration_s", "us"),
-            Column("Algorithm, GB/s", "algbw_bytes_per_s", "gb"),
-            Column("Bus, GB/s", "busbw_bytes_per_s", "gb"),
-        ),
+        (Column("Case", "label"), *INSPECTED),
         table,
         first="the first",
         note="It was switched on for all of the run, so the timed steps carried it too. Medians over ranks and "

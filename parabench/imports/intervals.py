@@ -1,0 +1,71 @@
+"""Sets of intervals of one trace: an array (n, 2) of begin and end, in rising order, of which none touch."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+Pairs = npt.NDArray[np.float64]
+# Intervals are joined as soon as there are so many.
+MANY = 1 << 20
+
+
+class Times:
+    """Intervals in microseconds, however many: joined where they touch."""
+
+    def __init__(self) -> None:
+        self._flat = array("d")
+
+    def add(self, begin: float, end: float) -> None:
+        self._flat.extend((begin, end))
+        if len(self._flat) >= 2 * MANY:
+            joined = self.joined()
+            if len(joined) > MANY // 2:
+                raise ValueError(f"it computes in more than {MANY // 2:,} pieces; record fewer steps")
+            self._flat = array("d", joined.ravel())
+
+    def joined(self) -> Pairs:
+        return union(np.frombuffer(self._flat, dtype=np.float64).reshape(-1, 2))
+
+
+def union(pairs: Pairs) -> Pairs:
+    """Intervals (n, 2) in rising order, of which none touch."""
+    pairs = pairs[pairs[:, 1] > pairs[:, 0]]
+    if not len(pairs):
+        return pairs.reshape(0, 2)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(pairs[:, 1])
+    first = np.append(True, pairs[1:, 0] > ends[:-1])
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(pairs) - 1)
+    return np.column_stack([pairs[first, 0], ends[last]])
+
+
+def within(pairs: Pairs, begin: float, end: float) -> Pairs:
+    """The parts of them, which are as `union` has them, that lie between two moments."""
+    first, last = np.searchsorted(pairs[:, 1], begin, side="right"), np.searchsorted(pairs[:, 0], end)
+    return np.clip(pairs[first:last], begin, end)
+
+
+def without(pairs: Pairs, others: Pairs) -> Pairs:
+    """What of them lies in none of the others; both as `union` has them."""
+    found = []
+    for begin, end in pairs.tolist():
+        for other_begin, other_end in within(others, begin, end).tolist():
+            if other_begin > begin:
+                found.append((begin, other_begin))
+            begin = max(begin, other_end)
+        if begin < end:
+            found.append((begin, end))
+    return np.array(found, dtype=np.float64).reshape(-1, 2)
+
+
+def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:
+    """The pieces joined over the gaps between them, but for those in which something else begins."""
+    begins = np.sort(np.concatenate([pairs[:, 0] for pairs in others]))
+    between = np.searchsorted(begins, pieces[1:, 0], side="right") > np.searchsorted(begins, pieces[:-1, 1])
+    first = np.append(True, between)
+    last = np.append(np.flatnonzero(first)[1:] - 1, len(pieces) - 1)
+    return np.column_stack([pieces[first, 0], pieces[last, 1]])

@@ -1,0 +1,190 @@
+"""What a reader of somebody else's recording hands over, and what many such files name alike: operations, types."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from parabench.errors import UsageError
+from parabench.probes.nccl import MOST
+from parabench.store.record import Phase
+
+# What one folder may hold: beyond that a table of it has no reader.
+MOST_ROWS = 2_000_000
+MOST_RANKS = 1 << 20
+MOST_STEP = (1 << 31) - 1
+# Nanoseconds since 1970: what is later than the year 2200 is no moment.
+LATEST_NS = 7_258_118_400 * 10**9
+
+REMEDY = "take it out of the folder, or write it again"
+
+# Names of operations in torch's profiler and flight recorder, their underscores left out, and ours.
+OPS = {
+    "allreduce": "all_reduce", "allreducecoalesced": "all_reduce", "allreducesparse": "all_reduce",
+    "allgather": "all_gather", "allgatherbase": "all_gather", "allgathersingle": "all_gather",
+    "allgatherintotensor": "all_gather", "allgatherintotensorcoalesced": "all_gather",
+    "allgathercoalesced": "all_gather", "allgatherv": "all_gather",
+    "reducescatter": "reduce_scatter", "reducescatterbase": "reduce_scatter", "reducescattersingle": "reduce_scatter",
+    "reducescattertensor": "reduce_scatter", "reducescattertensorcoalesced": "reduce_scatter",
+    "reducescattercoalesced": "reduce_scatter", "reducescatterv": "reduce_scatter",
+    "broadcast": "broadcast", "broadcastoop": "broadcast", "reduce": "reduce", "reduceoop": "reduce",
+    "alltoall": "all_to_all", "alltoallbase": "all_to_all", "alltoallsingle": "all_to_all",
+    "alltoallv": "all_to_all", "alltoallvsingle": "all_to_all",
+    "gather": "gather", "scatter": "scatter", "barrier": "barrier", "allreducebarrier": "barrier",
+    "send": "send", "recv": "recv",
+}  # fmt: skip
+
+# Bytes of an element, by torch's names of types (c10/core/ScalarType.h) in its recordings, in small letters.
+TYPES: dict[str, tuple[str, int]] = {
+    "float": ("float32", 4), "float32": ("float32", 4), "double": ("float64", 8), "float64": ("float64", 8),
+    "half": ("float16", 2), "c10::half": ("float16", 2), "float16": ("float16", 2),
+    "bfloat16": ("bfloat16", 2), "c10::bfloat16": ("bfloat16", 2),
+    "long": ("int64", 8), "long int": ("int64", 8), "int64": ("int64", 8), "int": ("int32", 4), "int32": ("int32", 4),
+    "short": ("int16", 2), "short int": ("int16", 2), "int16": ("int16", 2),
+    "char": ("int8", 1), "signed char": ("int8", 1), "int8": ("int8", 1),
+    "byte": ("uint8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1), "bool": ("bool", 1),
+    "float8_e4m3fn": ("float8_e4m3fn", 1), "c10::float8_e4m3fn": ("float8_e4m3fn", 1),
+    "float8_e5m2": ("float8_e5m2", 1), "c10::float8_e5m2": ("float8_e5m2", 1),
+    "complexfloat": ("complex64", 8), "c10::complex<float>": ("complex64", 8),
+    "complexdouble": ("complex128", 16), "c10::complex<double>": ("complex128", 16),
+}  # fmt: skip
+
+
+class Call(NamedTuple):
+    """One rank's call of a collective. Moments are nanoseconds since 1970 on the clock of the rank's host, None where
+    nobody noted them; `ranks` those that take part, None where only their number is known."""
+
+    step: int
+    seq: int
+    op: str
+    ranks: tuple[int, ...] | None
+    group_size: int
+    bytes: int
+    dtype: str | None
+    made_ns: int | None
+    start_ns: int | None
+    duration_ns: int | None
+    phase: Phase
+
+
+class Part(NamedTuple):
+    """What a rank did from when to when within a step, named as in `store.record.Span`."""
+
+    step: int
+    name: str
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a flight recorder noted of one call: `group` is c10d's name of it, `number` which call of the group it is.
+    `said` is what must be alike on all its ranks; `ranks` are those of the group, None where the dump does not tell."""
+
+    group: str
+    ranks: tuple[int, ...] | None
+    number: int
+    op: str
+    said: str
+    state: str
+    finished: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """What one file tells. `kind` is its reader's name; `rank` None where neither the file nor its name tells it.
+
+    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {why: how many calls}. `unknown` is why something
+    that others know is unknown here. `from_start`: a flight recorder has not yet dropped any of its calls.
+    """
+
+    file: str
+    kind: str
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    device: str | None = None
+    backend: str | None = None
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    from_start: bool = False
+    ops: list[dict[str, Any]] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+    def leave_out(self, why: str) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    @property
+    def rows(self) -> int:
+        return len(self.parts) + len(self.calls) + len(self.entries)
+
+    def check_room(self) -> None:
+        """Raise UsageError where it has more rows than anybody reads."""
+        if self.rows > MOST_ROWS:
+            raise UsageError(f"{self.file} has more than {MOST_ROWS:,} steps and calls; record fewer steps")
+
+
+def op_of(name: str) -> str | None:
+    """Our name of an operation: `all_gather` of `_allgather_base`; None for what is none."""
+    return OPS.get(re.sub(r"[^a-z]", "", name.lower()))
+
+
+def type_of(name: object) -> tuple[str, int] | None:
+    """(our name of an element's type, its bytes); None for one that is not known."""
+    return TYPES.get(name.lower()) if isinstance(name, str) else None
+
+
+def whole(value: object, most: int = MOST) -> int | None:
+    """A whole number from 0 to `most`, None for anything else."""
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def product(sizes: object) -> int | None:
+    """How many elements a tensor of that shape has; None for what is no shape."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        return None
+    known = [whole(each) for each in sizes]
+    if None in known or len(known) > 64:
+        return None
+    count = math.prod(each for each in known if each is not None)
+    return count if count <= MOST else None
+
+
+def ranks_in(value: object) -> tuple[int, ...] | None:
+    """The ranks of a group, from a list of numbers or a text such as '[0, 1]', each once; None for another, or one that
+    was shortened with dots."""
+    if isinstance(value, str):
+        if not re.fullmatch(r"\[?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*\]?", value):
+            return None
+        value = [int(each) for each in re.findall(r"\d+", value)]
+    if not isinstance(value, (list, tuple)):
+        return None
+    known = [whole(each, MOST_RANKS - 1) for each in value]
+    if not known or None in known or len(set(known)) < len(known):
+        return None
+    return tuple(sorted(each for each in known if each is not None))
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value where it is an object of JSON, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file's name tells: behind the word `rank`, else its last number where it ends with one, as in
+    `nccl_trace_rank_3`, `rank3.json` and `dump_3`."""
+    bare = re.sub(r"(\.pt|\.trace|\.json|\.gz|\.pickle|\.pkl)+$", "", name)
+    found = re.search(r"rank[-_.]?(\d{1,7})(?!\d)", name) or re.search(r"(?<!\d)(\d{1,7})$", bare)
+    return whole(int(found[1]), MOST_RANKS - 1) if found else None
+
+
+def distinct(values: Iterable[str | None]) -> list[str]:
+    """The known values, each once, in their order."""
+    return list(dict.fromkeys(each for each in values if each))

@@ -1,0 +1,241 @@
+"""The report of recordings that others made: what steps, calls and flight recorders tell, and what they do not."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from parabench.analysis.environment.facts import devices_said
+from parabench.analysis.session import Session, SessionData, data_of
+from parabench.analysis.step import recorded
+from parabench.analysis.step.nccl import inspected
+from parabench.analysis.text import format
+from parabench.analysis.warnings.codes import finding_groups
+from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
+from parabench.report.page import fill
+from parabench.report.sections.libraries import INSPECTED
+from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import Status
+from parabench.store.results import Results
+
+# Parts of a step by what stands over their column.
+_HEADS = {
+    "data_s": "Data", "forward_s": "Forward", "backward_s": "Backward", "forward_backward_s": "Forward and backward",
+    "optimizer_s": "Optimizer",
+}  # fmt: skip
+
+
+def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
+    """The page as text."""
+    seen = data_of(results, session)
+    made = (_steps(seen), _timeline(seen), _calls(seen), _flight(seen), _inspector(seen), _files(seen))
+    sections = [section for section in made if section is not None]
+    return fill(
+        "recorded.html",
+        sections,
+        template_folder,
+        session=session,
+        name=next(iter(seen.labels.values()), session.suite),
+        sentences=list(_sentences(seen)),
+        facts=_facts(seen),
+        findings=finding_groups(results, session, (), seen.labels),
+        command=shlex.join(session.argv),
+    )
+
+
+def _sentences(seen: SessionData) -> Iterator[str]:
+    """The answer: how long a step took, what of it communication cost, and whether ranks wait for each other."""
+    if seen.launches.empty:
+        yield "No recording is stored."
+        return
+    launch = seen.launches.iloc[0]
+    if launch["status"] == Status.HUNG:
+        yield str(launch["error"])
+    lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)
+    if len(lengths):
+        yield (
+            f"A step took {format.milliseconds(float(lengths.median()))} on its slowest rank, the median of "
+            f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')} "
+            f"({format.milliseconds(float(lengths.min()))} to {format.milliseconds(float(lengths.max()))})."
+        )
+        known = ranks.dropna(subset="exposed_share")
+        if len(known):
+            most = known.iloc[int(known["exposed_share"].argmax())]
+            yield (
+                f"Exposed communication is {format.percent(float(known['exposed_share'].min()))} to "
+                f"{format.percent(float(most['exposed_share']))} of a step by rank, most on rank {int(most['rank'])}."
+            )
+        else:
+            yield "How much of it is exposed communication is unknown."
+    last = recorded.told(seen).get("last_calls") or []
+    if last and launch["status"] != Status.HUNG:
+        of = format.count(len({each["rank"] for each in last}), "rank")
+        yield f"By the flight recorders of {of} no rank waits for another to enter a collective."
+    ops = inspected(seen, seen.launches)
+    if len(ops):
+        yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
+
+
+def _facts(seen: SessionData) -> list[tuple[str, str]]:
+    environment = seen.session.environment
+    rows = [("imported", format.when(seen.session.started_utc)), ("parabench", seen.session.version)]
+    if len(seen.launches):
+        case = seen.launches.iloc[0]
+        rows += [
+            ("ranks", f"{int(case['world_size']):,}"),
+            ("device", str(case["device"])),
+            ("backend", str(case["backend"])),
+        ]
+    rows.append(("hosts", format.or_unknown(environment.get("host"))))
+    gpus = environment.get("gpus")
+    rows.append(("GPUs of the first host", devices_said(environment) if gpus else format.UNKNOWN))
+    unknown = environment.get("unknown_versions") or {}
+    return rows + [(name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()]
+
+
+def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
+    """The table, of a long one its first rows, which is said."""
+    if len(table) > MOST_ROWS:
+        note = f"{note} Listed are {MOST_ROWS} of {len(table):,} rows; the store has all.".strip()
+    return table_of(title, columns, table.head(MOST_ROWS).to_dict("records"), closed=False, note=note)
+
+
+def _steps(seen: SessionData) -> Section:
+    ranks = seen.once(recorded.rank_table)
+    named = [part for part in STEP_PARTS if ranks[part].notna().any()]
+    columns = (
+        Column("Rank", "rank", WORDED),
+        Column("Steps", "steps", "count"),
+        Column("Step", "step_s", "ms"),
+        *(Column(_HEADS[part], part, "ms") for part in named),
+        Column("No name", "other_s", "ms"),
+        Column("Communication", "communication_s", "ms"),
+        Column("Exposed", "exposed_s", "ms"),
+        Column("Share", "exposed_share", "percent", format.UNKNOWN),
+    )
+    return Section(
+        "steps",
+        "Where each rank's step goes",
+        "Medians over the recorded steps, in ms. Communication runs beside the parts, exposed communication while the "
+        "rank computes nothing.",
+        "No step was recorded: none of the files is a trace with ProfilerStep annotations.",
+        (_cut("Steps by rank", columns, ranks),) if len(ranks) else (),
+        reading="A step is what lies between two calls of the profiler's step() on the host. Parts are annotations: "
+        "torch's own of DataLoader and optimizer, and those called data, forward, backward, optimizer. Where forward "
+        "has none it is DDP's or FSDP's, without the loss; where backward has none it ends with the last gradient. "
+        "Exposed is communication in which no kernel of the device computed, on a CPU no operator.",
+    )
+
+
+def _timeline(seen: SessionData) -> Section | None:
+    one = recorded.median_timeline(seen)
+    if one is None:
+        return None
+    hosts = {each.get("host") for each in recorded.told(seen).get("files") or [] if each.get("steps")}
+    nothing = "Ranks of several hosts have several clocks, so their moments are not drawn beside each other."
+    more = f" {MOST_RANKS} of {len(one.ranks)} ranks are drawn." if len(one.ranks) > MOST_RANKS else ""
+    label = f"step {one.step}: {format.milliseconds(one.length_s)}"
+    return Section(
+        "timeline",
+        "Timeline of one step",
+        "The recorded step of median length. Each rank shows the parts of its step (hatched: exposed communication), "
+        "and below them its collectives.",
+        nothing,
+        panels=[] if len(hosts) > 1 else [replace(timeline_panel(one, label), case="")],
+        reading=f"A collective includes the time that it waits for later ranks.{more}",
+    )
+
+
+_CALL = (
+    Column("Operation", "op"),
+    Column("Ranks", lambda row: row["ranks"] if isinstance(row["ranks"], str) else f"{row['group_size']} ranks"),
+    Column("dtype", lambda row: format.or_unknown(row["dtype"] if isinstance(row["dtype"], str) else None)),
+    Column("Bytes", "bytes", "count"),
+    Column("Told by", lambda row: format.count(int(row["seen"]), "rank"), WORDED),
+)
+
+
+def _calls(seen: SessionData) -> Section | None:
+    table = recorded.call_table(seen)
+    if table.empty and not len(recorded.slowest_lengths(seen)):
+        return None
+    columns = (
+        *_CALL,
+        Column("A step", "per_step", "count"),
+        Column("Took, ms", "duration_s", "ms"),
+        Column("Shortest, ms", "shortest_s", "ms"),
+        Column("Algorithm, GB/s", "algbw", "digits"),
+        Column("Bus, GB/s", "busbw", "digits"),
+    )
+    return Section(
+        "calls",
+        "Collectives in the steps",
+        "By operation, group, size and type; those that took longest together come first.",
+        "No collective with a known size was recorded in a step.",
+        (_cut("Collectives in the steps", columns, table),) if len(table) else (),
+        reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
+        "that of the rank that came last, and the bandwidths are by it, as nccl-tests defines them; they are unknown "
+        "where not all ranks of the group were recorded.",
+    )
+
+
+def _flight(seen: SessionData) -> Section | None:
+    table, last = recorded.flight_table(seen), pd.DataFrame(recorded.told(seen).get("last_calls") or [])
+    if table.empty and last.empty:
+        return None
+    tables = []
+    if len(last):
+        columns = (
+            Column("Group", "group"),
+            Column("Last call", "op"),
+            Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
+            Column("Rank", "rank", WORDED),
+            Column("Number", "number", "count"),
+        )
+        tables.append(_cut("The last call of each rank", columns, last))
+    if len(table):
+        held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
+        tables.append(_cut("Calls that the recorders hold", held, table))
+    return Section(
+        "flight",
+        "Flight recorder",
+        "What the ranks called last, and how often what. A recorder keeps its last calls only.",
+        "",
+        tuple(tables),
+        reading="Calls of a group are numbered alike on all its ranks: one with a smaller number than the others has "
+        "not entered what they wait in. How long a call took is known where TORCH_NCCL_ENABLE_TIMING was set.",
+    )
+
+
+def _inspector(seen: SessionData) -> Section | None:
+    table = inspected(seen, seen.launches)
+    if table.empty:
+        return None
+    return Section(
+        "inspector",
+        "NCCL's Inspector",
+        "Medians over ranks; calls are one rank's.",
+        "",
+        (_cut("Operations and sizes", INSPECTED, table),),
+    )
+
+
+def _files(seen: SessionData) -> Section:
+    told = recorded.told(seen)
+    files = pd.DataFrame(told.get("files") or [], columns=["file", "kind", "rank", "host", "steps", "calls"])
+    columns = (
+        Column("File", "file"),
+        Column("Kind", "kind"),
+        Column("Host", lambda row: format.or_unknown(row["host"])),
+        Column("Rank", lambda row: f"{row['rank']:.0f}" if format.known(row["rank"]) else format.UNKNOWN, WORDED),
+        Column("Steps", "steps", "count"),
+        Column("Calls", "calls", "count"),
+    )
+    more = told.get("not_read")
+    note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
+    return Section("files", "Files", "", "No file is recorded.", (_cut("Files", columns, files, note),))
