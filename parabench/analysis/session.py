@@ -15,6 +15,7 @@ from parabench.analysis.tables import case_columns, launch_columns, timed_launch
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
+from parabench.plan.recorded_case import RecordedCase
 from parabench.store import json_text
 from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
@@ -131,8 +132,8 @@ class Session:
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError when the session, of that store, is of another kind."""
         if self.kind != kind:
-            measured = f"session {self.label or self.id} measured {self.kind}, not {kind}"
-            raise UsageError(f"{measured}; name one that did: {store}@SESSION")
+            what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "holds others' recordings"
+            raise UsageError(f"session {self.label or self.id} {what}, not {kind}; name one that did: {store}@SESSION")
 
 
 def select_session(results: Results, session: str | int | None = None) -> Session:

@@ -61,9 +61,9 @@ def read(path: Path) -> Recording:
         for key, value in stream.members(path, "entries"):
             if key != "entries":
                 head[key] = value
-            elif isinstance(value, dict):
+            else:
                 # Stacks are most of a dump.
-                kept.append({name: value[name] for name in _READ if name in value})
+                kept.append({name: mapping(value)[name] for name in _READ if name in mapping(value)})
         _put(found, kept, mapping(head.get("pg_config")))
     if not found.entries:
         found.unknown.append("it holds no calls: TORCH_FR_BUFFER_SIZE says how many are kept")
@@ -154,7 +154,10 @@ def _size(op: str, entry: Mapping[str, Any]) -> tuple[int, str | None] | None:
 def _tensors(entry: Mapping[str, Any], way: str) -> Iterator[tuple[int, tuple[str, int]] | None]:
     """(elements, type) of each tensor that goes `input` or `output`; None for one of which that is unknown."""
     shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
+    if shapes is None:
+        return
     if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
+        yield None
         return
     for at, shape in enumerate(shapes):
         # One type may stand for all.

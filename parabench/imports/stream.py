@@ -21,6 +21,8 @@ LONGEST = 16 << 20
 MOST_BYTES = 16 << 30
 GZIP = b"\x1f\x8b"
 _SPACE = " \t\r\n"
+# What may stand behind a value.
+_ENDS = (*_SPACE, ",", ":", "]", "}")
 
 _DECODER = json.JSONDecoder()
 
@@ -104,8 +106,8 @@ class _Text:
                 if self._over:
                     raise ValueError(f"it is no JSON, or cut off: {error}") from error
             else:
-                # A number may go on in what is not read yet.
-                if end < len(self._text) or self._over:
+                # A number may go on in what is not read yet: 1.5 is cut behind the point.
+                if self._over or self._text[end : end + 1] in _ENDS:
                     self._at = end
                     return value
             if len(self._text) - self._at > LONGEST:

@@ -43,9 +43,9 @@ _LEGEND_PX = 190
 _GAP = 0.55
 
 
-def timeline_panel(timeline: Timeline, label: str) -> Panel:
-    """Two rows or more a rank: parts of the step, with hatching where training was blocked on communication, and below
-    them its calls, with a mark where a bucket's last gradient was there."""
+def timeline_panel(timeline: Timeline, label: str, hatched: str = "blocked") -> Panel:
+    """Two rows or more a rank: parts of the step, with hatching where training was blocked on communication, or
+    whatever `hatched` is, and below them its calls, with a mark where a bucket's last gradient was there."""
     ranks = spread_over_nodes(timeline.ranks, timeline.node_of, MOST_RANKS)
     calls, spans = (_of_ranks(table, ranks) for table in (timeline.calls, timeline.spans))
     _place(calls)
@@ -58,7 +58,7 @@ def timeline_panel(timeline: Timeline, label: str) -> Panel:
         colour, meaning = PART[f"{name}_s"]
         _bars(traces, [span for span in spans if span["name"] == name], top, meaning, {"color": colour})
     pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": "#333333", "bgcolor": "rgba(255,255,255,0.6)"}
-    _bars(traces, [span for span in spans if span["name"] == WAIT], top, "blocked", {"pattern": pattern})
+    _bars(traces, [span for span in spans if span["name"] == WAIT], top, hatched, {"pattern": pattern})
     ops = dict.fromkeys(str(call["op"]) for call in calls)
     for op in ops:
         _calls(traces, [call for call in calls if call["op"] == op], top, thick, op)

@@ -20,7 +20,6 @@ from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
 from parabench.store.metrics import STEP_PARTS
-from parabench.store.record import Status
 from parabench.store.results import Results
 
 # Parts of a step by what stands over their column.
@@ -54,8 +53,6 @@ def _sentences(seen: SessionData) -> Iterator[str]:
         yield "No recording is stored."
         return
     launch = seen.launches.iloc[0]
-    if launch["status"] == Status.HUNG:
-        yield str(launch["error"])
     lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)
     if len(lengths):
         yield (
@@ -72,13 +69,26 @@ def _sentences(seen: SessionData) -> Iterator[str]:
             )
         else:
             yield "How much of it is exposed communication is unknown."
-    last = recorded.told(seen).get("last_calls") or []
-    if last and launch["status"] != Status.HUNG:
-        of = format.count(len({each["rank"] for each in last}), "rank")
-        yield f"By the flight recorders of {of} no rank waits for another to enter a collective."
+    yield from _waiting(seen, int(launch["world_size"]))
     ops = inspected(seen, seen.launches)
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
+
+
+def _waiting(seen: SessionData, world_size: int) -> Iterator[str]:
+    """What flight recorders tell of ranks that do not call the same; that they do, only where there is one of each."""
+    stored = seen.results.finding
+    wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"].tolist()
+    yield from map(str, wrong)
+    ranks = {each["rank"] for each in recorded.told(seen).get("last_calls") or []}
+    if not ranks or wrong:
+        return
+    if len(ranks) < world_size:
+        of = f"{len(ranks)} of {format.count(world_size, 'rank')}"
+        yield f"Whether ranks wait for each other is unknown: there are flight recorders of {of}."
+    else:
+        of = format.count(world_size, "rank")
+        yield f"By the flight recorders of {of} all entered the same collectives, and none waits for another."
 
 
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
@@ -109,7 +119,7 @@ def _steps(seen: SessionData) -> Section:
     ranks = seen.once(recorded.rank_table)
     named = [part for part in STEP_PARTS if ranks[part].notna().any()]
     columns = (
-        Column("Rank", "rank", WORDED),
+        Column("Rank", "rank"),
         Column("Steps", "steps", "count"),
         Column("Step", "step_s", "ms"),
         *(Column(_HEADS[part], part, "ms") for part in named),
@@ -146,7 +156,7 @@ def _timeline(seen: SessionData) -> Section | None:
         "The recorded step of median length. Each rank shows the parts of its step (hatched: exposed communication), "
         "and below them its collectives.",
         nothing,
-        panels=[] if len(hosts) > 1 else [replace(timeline_panel(one, label), case="")],
+        panels=[] if len(hosts) > 1 else [replace(timeline_panel(one, label, "exposed communication"), case="")],
         reading=f"A collective includes the time that it waits for later ranks.{more}",
     )
 
@@ -197,10 +207,10 @@ def _flight(seen: SessionData) -> Section | None:
             Column("Rank", "rank", WORDED),
             Column("Number", "number", "count"),
         )
-        tables.append(_cut("The last call of each rank", columns, last))
+        tables.append(_cut("Last calls", columns, last, "The last call of each rank in each group."))
     if len(table):
         held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
-        tables.append(_cut("Calls that the recorders hold", held, table))
+        tables.append(_cut("Calls", held, table, "Calls that the recorders hold; calls are those of one rank."))
     return Section(
         "flight",
         "Flight recorder",
@@ -231,7 +241,7 @@ def _files(seen: SessionData) -> Section:
     columns = (
         Column("File", "file"),
         Column("Kind", "kind"),
-        Column("Host", lambda row: format.or_unknown(row["host"])),
+        Column("Host", lambda row: row["host"] if isinstance(row["host"], str) else format.UNKNOWN),
         Column("Rank", lambda row: f"{row['rank']:.0f}" if format.known(row["rank"]) else format.UNKNOWN, WORDED),
         Column("Steps", "steps", "count"),
         Column("Calls", "calls", "count"),

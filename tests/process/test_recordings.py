@@ -1,0 +1,107 @@
+"""`report --from` of what a real training of two processes recorded of itself, against what its files and script say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import recordings
+from command_line import parabench
+from parabench.imports import read_folder
+from parabench.imports.into_store import launch_of
+from parabench.store.record import COMMUNICATION, WAIT, Launch, Phase, Status
+from parabench.store.results import load
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    recordings.train(folder, "traces", "shapes", "gzip")
+    return folder
+
+
+def read(folder: Path) -> Launch:
+    return launch_of(read_folder(folder))
+
+
+def test_steps_and_calls_are_those_of_the_traces(trained: Path) -> None:
+    launch = read(trained / "traces")
+    told: dict[tuple[int, int], float] = {}
+    for path in (trained / "traces").iterdir():
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        for each in trace["traceEvents"]:
+            if each["name"].startswith("ProfilerStep#"):
+                told[trace["distributedInfo"]["rank"], int(each["name"][13:])] = each["dur"] / 1e6
+    assert len(told) == 2 * len(recordings.RECORDED)
+    steps = {(one.rank, one.step): one.value for one in launch.samples if one.metric == "step_s"}
+    assert steps == pytest.approx(told, abs=2e-9)
+    # Each step reduces the gradients once, and gathers three numbers of each rank.
+    calls = Counter((one.rank, one.step, one.op, one.bytes, one.dtype, one.ranks) for one in launch.collectives)
+    assert calls == {
+        (rank, step, op, size, "float32", "0-1"): 1
+        for rank in range(2)
+        for step in recordings.RECORDED
+        for op, size in (("all_reduce", recordings.PARAMETER_BYTES), ("all_gather", 24))
+    }
+    assert all(one.made_s is not None and one.start_s is not None for one in launch.collectives)
+    assert (launch.case.world_size, launch.case.device, launch.case.backend) == (2, "cpu", "gloo")
+
+
+def test_parts_are_as_long_as_the_step_and_exposed_is_within_communication(trained: Path) -> None:
+    launch = read(trained / "traces")
+    steps = {(one.rank, one.step): one.value for one in launch.samples}
+    for (rank, step), length in steps.items():
+        own = {(one.name, one.start_s, one.end_s) for one in launch.spans if (one.rank, one.step) == (rank, step)}
+        seconds: Counter[str] = Counter()
+        for name, begin, end in own:
+            seconds[name] += end - begin
+        apart = sum(each for name, each in seconds.items() if name not in (WAIT, COMMUNICATION))
+        assert apart == pytest.approx(length, abs=1e-7)
+        assert {"forward", "backward", "optimizer"} <= seconds.keys()
+        assert 0 < seconds[WAIT] <= seconds[COMMUNICATION] + 1e-7
+
+
+def test_both_forms_of_a_dump_tell_the_same(trained: Path) -> None:
+    by_json, by_pickle = (read(trained / name) for name in ("json", "pickle"))
+    assert by_json.collectives == by_pickle.collectives
+    counts = Counter((one.rank, one.op, one.bytes) for one in by_pickle.collectives if one.phase == Phase.FLIGHT)
+    for rank in range(2):
+        assert counts[rank, "all_reduce", recordings.PARAMETER_BYTES] == recordings.STEPS
+        assert counts[rank, "all_gather", 24] == recordings.STEPS
+        assert counts[rank, "barrier", 0] == 1
+    assert by_pickle.status is Status.OK
+    assert not [one for one in by_pickle.findings if one.code in ("recording_hang", "recording_mismatch")]
+
+
+def test_the_page_and_the_store_are_left_beside_each_other(trained: Path, tmp_path: Path) -> None:
+    before = sorted((trained / "traces").iterdir())
+    done = parabench("report", "--from", trained / "traces", "-o", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "page.db", tmp_path / "page.html"]
+    assert sorted((trained / "traces").iterdir()) == before
+    assert len(load(tmp_path / "page.db").collective) == 2 * 2 * len(recordings.RECORDED)
+    again = parabench("report", tmp_path / "page.db", "-o", tmp_path / "again.html")
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "again.html").read_text() == (tmp_path / "page.html").read_text()
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    recordings.train(tmp_path, "hang")
+    for kind in ("json", "pickle"):
+        launch = read(tmp_path / kind)
+        assert launch.status is Status.HUNG
+        (found,) = (one for one in launch.findings if one.code == "recording_hang")
+        assert "all_reduce of 4,000 bytes of float32, was entered by rank 0 and not by rank 1" in found.message
+
+
+def test_without_shapes_lengths_are_known_and_sizes_are_not(tmp_path: Path) -> None:
+    recordings.train(tmp_path, "traces")
+    launch = read(tmp_path / "traces")
+    assert launch.collectives == []
+    assert {one.name for one in launch.spans} >= {COMMUNICATION, WAIT}
+    (found,) = (one for one in launch.findings if one.code == "recording_left_out")
+    assert found.message == "12 calls are left out: their sizes are unknown: profile with record_shapes=True."
