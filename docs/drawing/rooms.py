@@ -27,6 +27,7 @@ ROOMS = {
     "workloads": (1.0, "what a rank measures"),
     "serve": (5.2, "the page during a run"),
     "exporters": (4.15, "formats of other tools"),
+    "imports": (3.1, "others' recordings"),
     "launch": (2.0, "fresh ranks, one outcome"),
     "strategies": (0.0, "ddp, fsdp, tp, pp ..."),
     "report": (4.6, "pages and files"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from parabench.machine import accelerator
-from parabench.plan.recorded_case import UNKNOWN
+from parabench.plan.case import UNKNOWN
 
 # Other tenants of a shared CPU only ever make a step slower, so a low quantile estimates the undisturbed
 # step: its A/A spread was 2.5 % where the median's was 9.7 %. A dedicated GPU is not disturbed, and there the

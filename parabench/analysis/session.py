@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from parabench.analysis.stored import argv_of, case_of, check_launches, environment_of, interleaved_of, plan_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError, did_you_mean
-from parabench.plan.case import Case
+from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.recorded_case import RecordedCase
 from parabench.store import json_text
 from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status

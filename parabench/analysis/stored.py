@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from parabench.errors import UsageError
-from parabench.plan.case import Case
+from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.recorded_case import RecordedCase
 from parabench.store import json_text, shapes, soundness
 from parabench.store.columns import records
 from parabench.store.results import Results

@@ -26,8 +26,7 @@ from parabench.analysis.turns import (
     turn_counts,
     turns_told,
 )
-from parabench.plan.case import Case
-from parabench.plan.recorded_case import RecordedCase
+from parabench.plan.case import Case, RecordedCase
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status

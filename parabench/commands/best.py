@@ -30,7 +30,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     """
     from parabench.analysis.session import data_of, select_session
     from parabench.analysis.tables import LAUNCH_NUMBERS
-    from parabench.plan.recorded_case import RecordedCase
+    from parabench.plan.case import RecordedCase
     from parabench.store.results import load
     from parabench.store.store import split
 

@@ -103,7 +103,7 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     from parabench.store.results import load
 
     if is_special(output):
-        raise UsageError(f"{output} is no file, and beside the page its store is left; give -o a file")
+        raise UsageError(f"{output} is not a file, and beside the page its store is left; give -o a file")
     if not named and source.is_dir() and output.resolve().is_relative_to(source.resolve()):
         raise UsageError(f"{output} would be written into {source}, which is left as it is; give -o another place")
     store = output.with_suffix(".db")

@@ -72,7 +72,7 @@ def read_folder(path: Path) -> Folder:
     Raises UsageError for no folder, for one without any recording, and for a recording that is damaged.
     """
     if not path.is_dir():
-        raise UsageError(f"--from {path} is no folder; give the one that the recordings are in")
+        raise UsageError(f"--from {path} is not a folder; give the one that the recordings are in")
     found, others = [], []
     for file in _files(path):
         name = str(file.relative_to(path))

@@ -29,7 +29,7 @@ from parabench.imports.recording import (
     type_of,
     whole,
 )
-from parabench.plan.recorded_case import line
+from parabench.plan.case import line
 from parabench.store.record import MESSAGES, Phase
 
 NAME = "flight recorder"

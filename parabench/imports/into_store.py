@@ -15,7 +15,7 @@ from parabench.files import replacing
 from parabench.imports import Folder, joined, kineto
 from parabench.imports.joined import MUTUAL, ranks_said
 from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct
-from parabench.plan.recorded_case import UNKNOWN, RecordedCase, line
+from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -270,7 +270,7 @@ def _left_out(found: Sequence[Recording], unplaced: Sequence[Recording], case_id
         why.update(one.left_out)
         for reason in one.unknown:
             files.setdefault(reason, []).append(one.file)
-    told = [f"{count:,} calls are left out: {reason}." for reason, count in why.items()]
+    told = [f"{count:,} call{'s' * (count > 1)} left out: {reason}." for reason, count in why.items()]
     told += [f"{_listed(names)}: {reason}." for reason, names in files.items()]
     if unplaced:
         names = _listed([one.file for one in unplaced])

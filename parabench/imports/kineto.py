@@ -26,8 +26,8 @@ from parabench.imports.recording import (
     MOST_STEP,
     REMEDY,
     Call,
-    Part,
     Recording,
+    StepPart,
     distinct,
     mapping,
     op_of,
@@ -37,7 +37,7 @@ from parabench.imports.recording import (
     type_of,
     whole,
 )
-from parabench.plan.recorded_case import line
+from parabench.plan.case import line
 from parabench.store.record import COMMUNICATION, OTHER, WAIT, Phase
 
 NAME = "kineto"
@@ -205,7 +205,7 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any]) -> Recording:
     seen = list(_calls(trace, found))
     running = union(np.array([(one.at, one.end) for one, began in seen if began], dtype=np.float64).reshape(-1, 2))
     found.parts = [
-        Part(step, name, clock.ns(begin), clock.ns(end))
+        StepPart(step, name, clock.ns(begin), clock.ns(end))
         for step, name, begin, end in _parts(trace, running, _computing(trace, found))
     ]
     _put_calls(found, trace, seen, clock, _groups(told))

@@ -70,7 +70,7 @@ class Call(NamedTuple):
     phase: Phase
 
 
-class Part(NamedTuple):
+class StepPart(NamedTuple):
     """What a rank did from when to when within a step, named as in `store.record.Span`."""
 
     step: int
@@ -110,7 +110,7 @@ class Recording:
     backend: str | None = None
     gpus: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[StepPart] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     from_start: bool = False

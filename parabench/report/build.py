@@ -15,7 +15,7 @@ from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
-from parabench.plan.recorded_case import RecordedCase
+from parabench.plan.case import RecordedCase
 from parabench.report.page import render_page
 from parabench.report.page_data import page_data
 from parabench.report.registry import training_tabs

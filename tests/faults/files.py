@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import recordings
 from command_line import parabench
 from nccl_logs import LOGS
 from parabench.ab.referee import read_series, table
@@ -113,6 +115,43 @@ def inspector(made: Path, folder: Path, lot: Random) -> Wrong:
     yield from (("output", each) for each in outputs.of_json(json.dumps(told, allow_nan=False)))
 
 
+RECORDINGS: dict[str, object] = {
+    "rank0.json": recordings.of_gpu(0),
+    "rank1.json.gz": recordings.of_gpu(1, host="node1"),
+    "nccl_trace_rank_0": recordings.dump(recordings.entry(1), recordings.entry(2, **recordings.RUNNING)),
+    "nccl_trace_rank_1.json": recordings.dump(recordings.entry(1)),
+    "node0-pid9.log": CALL,
+}
+
+
+def recorded(made: Path, folder: Path, lot: Random) -> Wrong:
+    """A folder of others' recordings, of which one or two files are damaged."""
+    source, page = folder / "source", folder / "page.html"
+    source.mkdir()
+    wrong = lot.sample(sorted(RECORDINGS), lot.choice((1, 1, 2)))
+    for name, told in RECORDINGS.items():
+        raw = pickle.dumps(told, lot.choice((2, 4))) if name == "nccl_trace_rank_0" else json.dumps(told).encode()
+        packed = name.endswith(".gz")
+        if name in wrong and not (packed and lot.random() < 0.3):
+            raw = mutated(raw, lot)
+        content = gzip.compress(bytes(HUGE) if packed and lot.random() < 0.02 else raw, 1) if packed else raw
+        (source / name).write_bytes(
+            mutated(content, lot) if packed and name in wrong and lot.random() < 0.3 else content
+        )
+    done = parabench("report", "--from", source, "-o", page)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    left = sorted(path.name for path in folder.iterdir())
+    if done.exit_code == 2:
+        yield from (("output", each) for each in outputs.of_refusal(done.stderr, done.stdout))
+        if left != ["source"]:
+            yield "output", f"half written: {left}"
+    elif done.exit_code or left != ["page.db", "page.html", "source"]:
+        yield "exit_code", f"{done.exit_code}, {left}"
+    else:
+        yield from (("output", each) for each in outputs.of_page(page.read_text()))
+
+
 def series(made: Path, folder: Path, lot: Random) -> Wrong:
     """What `parabench referee` left of proposals."""
     one = {
@@ -188,6 +227,7 @@ FAMILIES: dict[str, tuple[Callable[[Path, Path, Random], Wrong], float]] = {
     "data: text": (texts, 0.05),
     "NCCL's log": (nccl_log, 0.1),
     "NCCL's Inspector": (inspector, 0.1),
+    "recordings": (recorded, 0.1),
     "series of proposals": (series, 0.1),
     "suite": (suite, 0.03),
     "template": (template, 0.03),

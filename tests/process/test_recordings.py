@@ -1,4 +1,4 @@
-"""`report --from` of what a real training of two processes recorded of itself, against what its files and script say."""
+"""`report --from` of what a real training of two processes recorded of itself, against its files and its script."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ def test_without_shapes_lengths_are_known_and_sizes_are_not(tmp_path: Path) -> N
     assert launch.collectives == []
     assert {one.name for one in launch.spans} >= {COMMUNICATION, WAIT}
     (found,) = (one for one in launch.findings if one.code == "recording_left_out")
-    assert found.message == "12 calls are left out: their sizes are unknown: profile with record_shapes=True."
+    assert found.message == "12 calls left out: their sizes are unknown: profile with record_shapes=True."

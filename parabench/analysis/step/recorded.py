@@ -16,7 +16,7 @@ from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.calls import MUTUAL
 from parabench.analysis.step.timeline import Timeline
-from parabench.plan.recorded_case import UNKNOWN
+from parabench.plan.case import UNKNOWN
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
 

@@ -16,8 +16,7 @@ from parabench.errors import UsageError
 from parabench.imports import READERS, kind_of, read_folder, stream
 from parabench.imports.into_store import launch_of
 from parabench.imports.recording import rank_in_name
-from parabench.plan.case import DEFAULTS, Case
-from parabench.plan.recorded_case import RecordedCase, line
+from parabench.plan.case import DEFAULTS, Case, RecordedCase, line
 from parabench.registry import load as load_entry
 from parabench.store.results import load
 from recordings import INSPECTED, dump, entry, of_gpu
@@ -138,7 +137,7 @@ def test_a_folder_that_is_wrong_is_refused_in_a_line(tmp_path: Path, files: dict
 
 
 def test_what_is_in_the_way_is_refused(folder: Path, tmp_path: Path) -> None:
-    assert "is no folder" in asked(folder / "notes.txt", tmp_path / "page.html")
+    assert "is not a folder" in asked(folder / "notes.txt", tmp_path / "page.html")
     both = parabench("report", "some.db", "--from", folder, "-o", tmp_path / "page.html")
     assert "stands in the place of a store" in both.stderr
     named = parabench("report", "--from", folder, "-o", tmp_path / "page.db")

@@ -34,7 +34,8 @@ def lengths(found: Any, number: int) -> dict[str, float]:
 
 def test_a_step_is_taken_apart_by_its_annotations_and_kernels(tmp_path):
     found = read(tmp_path, of_gpu())
-    assert found.steps == {n: (1_700_000_000_001_000_000 + n * 100_000, 1_700_000_000_001_100_000 + n * 100_000) for n in (0, 1)}  # fmt: skip
+    begin = 1_700_000_000_001_000_000
+    assert found.steps == {n: (begin + n * 100_000, begin + (n + 1) * 100_000) for n in (0, 1)}
     assert lengths(found, 1) == {"forward": 20, "optimizer": 10, OTHER: 70, COMMUNICATION: 40, WAIT: 20}
     assert (found.rank, found.world_size, found.host, found.device, found.backend) == (0, 2, "node0", "cuda", "nccl")
     assert found.gpus == [{"name": "NVIDIA H100", "memory_bytes": 80 << 30}]
