@@ -9,23 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 Pairs = npt.NDArray[np.float64]
-# Intervals are joined as soon as there are so many.
-MANY = 1 << 20
+# Intervals are joined as soon as there are so many, or twice as many as were apart the last time; of those that are
+# apart there are so many kernels in a trace of several GB.
+MANY, MOST = 1 << 20, 4 << 20
 
 
 class Times:
-    """Intervals in microseconds, however many: joined where they touch."""
+    """Intervals in microseconds, however many: joined where they touch. Raises ValueError for more than MOST apart."""
 
     def __init__(self) -> None:
         self._flat = array("d")
+        self._join_at = MANY
 
     def add(self, begin: float, end: float) -> None:
         self._flat.extend((begin, end))
-        if len(self._flat) >= 2 * MANY:
+        if len(self._flat) >= 2 * self._join_at:
             joined = self.joined()
-            if len(joined) > MANY // 2:
-                raise ValueError(f"it computes in more than {MANY // 2:,} pieces; record fewer steps")
-            self._flat = array("d", joined.ravel())
+            if len(joined) > MOST:
+                raise ValueError(f"it computes in more than {MOST:,} pieces; record fewer steps")
+            self._flat = array("d", joined.tobytes())
+            self._join_at = max(MANY, 2 * len(joined))
 
     def joined(self) -> Pairs:
         return union(np.frombuffer(self._flat, dtype=np.float64).reshape(-1, 2))

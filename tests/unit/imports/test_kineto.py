@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import recordings
 from parabench.errors import UsageError
-from parabench.imports import kineto, read_folder
+from parabench.imports import intervals, kineto, read_folder
 from parabench.imports.into_store import launch_of
 from parabench.store.record import COMMUNICATION, OTHER, WAIT
 from recordings import event, of_gpu, params, step
@@ -159,3 +161,35 @@ def test_clocks_of_hosts_that_contradict_each_other_are_told(tmp_path):
     assert "of 2 hosts" in found.message
     assert "at least 1.03 ms" in found.message
     assert launch.case.nodes == 2
+
+
+def test_however_many_intervals_there_are_they_are_joined_to_the_same(monkeypatch):
+    monkeypatch.setattr(intervals, "MANY", 8)
+    monkeypatch.setattr(intervals, "MOST", 100)
+    times = intervals.Times()
+    for at in range(1000):
+        times.add(at % 50, at % 50 + (0.5 if at % 2 else 1))
+    assert times.joined().tolist() == [[at, at + 1.5] for at in range(0, 50, 2)]
+
+    def spread() -> None:
+        for at in range(1000):
+            times.add(1000 + 2 * at, 1001 + 2 * at)
+
+    with pytest.raises(ValueError, match="more than 100 pieces"):
+        spread()
+
+
+def test_sets_of_intervals_are_what_a_count_of_their_moments_says():
+    lot = Random(3)
+    for _ in range(200):
+        one, other = (
+            intervals.union(
+                np.array([sorted(lot.sample(range(40), 2)) for _ in range(lot.randrange(1, 9))], dtype=float)
+            )
+            for _ in range(2)
+        )
+        inside = [{m for b, e in each.tolist() for m in range(int(b), int(e))} for each in (one, other)]
+        left = intervals.without(one, other).tolist()
+        assert {m for b, e in left for m in range(int(b), int(e))} == inside[0] - inside[1]
+        cut = intervals.within(one, 10, 20).tolist()
+        assert {m for b, e in cut for m in range(int(b), int(e))} == inside[0] & set(range(10, 20))
