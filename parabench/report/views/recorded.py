@@ -58,21 +58,24 @@ def _sentences(seen: SessionData) -> Iterator[str]:
         yield (
             f"A step took {format.milliseconds(float(lengths.median()))} on its slowest rank, the median of "
             f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')} "
-            f"({format.milliseconds(float(lengths.min()))} to {format.milliseconds(float(lengths.max()))})."
+            f"({_range(format.milliseconds(float(lengths.min())), format.milliseconds(float(lengths.max())))})."
         )
         known = ranks.dropna(subset="exposed_share")
         if len(known):
             most = known.iloc[int(known["exposed_share"].argmax())]
-            yield (
-                f"Exposed communication is {format.percent(float(known['exposed_share'].min()))} to "
-                f"{format.percent(float(most['exposed_share']))} of a step by rank, most on rank {int(most['rank'])}."
-            )
+            low, high = (format.percent(float(each)) for each in (known["exposed_share"].min(), most["exposed_share"]))
+            who = "" if low == high else f", most on rank {int(most['rank'])}"
+            yield f"Exposed communication is {_range(low, high)} of each rank's step{who}."
         else:
             yield "How much of it is exposed communication is unknown."
     yield from _waiting(seen, int(launch["world_size"]))
     ops = inspected(seen, seen.launches)
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def _waiting(seen: SessionData, world_size: int) -> Iterator[str]:
