@@ -26,6 +26,7 @@ from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
 from parabench.plan import protocol as links
+from parabench.plan.case import UNKNOWN
 from parabench.report.page_data import page_data
 from parabench.report.views.comparison import several_data
 from parabench.session.progress import outcome
@@ -155,7 +156,8 @@ def test_a_launch_without_a_step_of_known_length_has_no_number():
 
 
 def test_links_are_summarised_as_steps_are():
-    assert links.LATENCY_QUANTILE == QUANTILE
+    """On every device that a case of parabench's own has; only others' recordings leave theirs unknown."""
+    assert links.LATENCY_QUANTILE | {UNKNOWN: 0.5} == QUANTILE
 
 
 def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
