@@ -18,6 +18,7 @@ import click
 
 from parabench import __version__
 from parabench.analysis.text import format
+from parabench.commands.output import Exampled
 from parabench.errors import UsageError, print_error, unknown
 from parabench.signals import STOPPED
 
@@ -48,7 +49,7 @@ ANSWERING = ("best", "compare", "history", "predict", "report")
 GARBAGE_AFTER = 100_000
 
 
-class Commands(click.Group):
+class Commands(Exampled, click.Group):
     """A group that prints a UsageError as one line and exits with 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -108,7 +109,15 @@ def _open_standard_streams() -> None:
             os.set_inheritable(nowhere, True)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    examples={
+        "Which configuration trains fastest on this machine?": "parabench run quick",
+        "Is my change slower than what is committed?": "parabench ab quick --a ../base --b .",
+        "Is this machine fit to measure on?": "parabench doctor",
+    },
+)
 @click.version_option(__version__)
 def main() -> None:
     """Measure distributed PyTorch training: what is fastest here, did it get slower, how do machines compare."""

@@ -27,6 +27,9 @@ SQLITE = b"SQLite format 3"
 
 PREFIX = "parabench-run-"
 
+# Where a file may be asked for: what then holds its text alone.
+STANDARD_OUTPUT = Path("-")
+
 # Of shared memory that has less room than this nothing is taken: a rank that marks its steps in a file there would be
 # killed by SIGBUS when it is full.
 SHARED_MEMORY, LEAST_ROOM_BYTES = "/dev/shm", 16 * 2**20

@@ -24,7 +24,7 @@ from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
 from parabench.plan.suite import shipped
-from parabench.session.progress import PlainProgress, logger, make_progress
+from parabench.session.progress import PlainProgress, logger, make_progress, warner
 from parabench.session.request import TrainingRequest
 from parabench.session.resume import (
     REPORT_NAME,
@@ -104,7 +104,7 @@ def measure(
         with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
     except Interrupted as stop:
-        (stopped or turns.log)(f"stopped by {stop}{turns.kept}")
+        (stopped or warner(console))(f"stopped by {stop}{turns.kept}")
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
@@ -135,8 +135,11 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
     again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
     again += request.judging()
     again += chain.from_iterable(("--changed", name) for name in changed)
-    told = [f"{each.name}: {each.shown() or 'this checkout and environment'}" for each in turns.variants]
-    for line in (*told, *lines(outcome), f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
+    for each in turns.variants:
+        turns.log(f"{each.name}: {each.shown() or 'this checkout and environment'}")
+    for line in lines(outcome):
+        turns.answer(line)
+    for line in (f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         turns.log(line)
     return outcome
 
@@ -152,6 +155,7 @@ class Turns:
         enough: Callable[[Sequence[int]], bool],
     ) -> None:
         self._request, self.variants, self._console, self.log = request, variants, console, logger(console)
+        self.answer = logger(console, answers=not request.files)
         self._enough = enough
         self._progress: PlainProgress | None = None
         self.sessions: list[int] = []
@@ -166,7 +170,9 @@ class Turns:
     def heard(self, side: str, told: dict[str, Any]) -> None:
         label = f"{side}: {told['label']}"
         if told["tells"] == "silent":
-            self.log(f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides")
+            warner(self._console)(
+                f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides"
+            )
         elif self._progress is None:
             return
         elif told["tells"] == "starting":

@@ -68,7 +68,7 @@ class Series:
 @dataclass(frozen=True, kw_only=True)
 class RefereeRequest:
     """What the user asked for, unchecked. `run.out` is the folder of the series; None is what it has already, or the
-    default. After `budget_s` seconds what is shown until then decides."""
+    default. After `budget_s` seconds what is shown until then decides. `files` as of AbRequest."""
 
     baseline: str
     proposal: str
@@ -76,6 +76,7 @@ class RefereeRequest:
     alpha: float | None = None
     least: float | None = None
     budget_s: float | None = None
+    files: Sequence[str] = ()
 
 
 def read_series(folder: Path) -> Series | None:
@@ -97,7 +98,7 @@ def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Serie
     Raises UsageError before anything is launched, when a side ends before its time, and where a series is asked to
     allow more than it began with.
     """
-    folder, log = request.run.out, logger(console)
+    folder, log, answer = request.run.out, logger(console), logger(console, answers=not request.files)
     series = _series(request)
     words = [read_variant(name, text).recorded() for name, text in (("a", request.baseline), ("b", request.proposal))]
     number = len(series.proposals) + 1
@@ -131,8 +132,9 @@ def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Serie
         done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - clock, 1))
         after = _with(series, done)
         _write(folder, after)
-        for line in (*lines(after), f"store:  {place / STORE_NAME}"):
-            log(line)
+        for line in lines(after):
+            answer(line)
+        log(f"store:  {place / STORE_NAME}")
         keep(after)
         return 0 if judgement.keep else DISCARDED
 

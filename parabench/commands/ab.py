@@ -21,7 +21,16 @@ from parabench.commands.options import (
     suite_argument,
     training_options,
 )
-from parabench.commands.output import STANDARD_OUTPUT, console, file_option, files_in, give, renders_of
+from parabench.commands.output import (
+    Command,
+    Files,
+    console,
+    file_option,
+    files_in,
+    give,
+    renders_of,
+)
+from parabench.files import STANDARD_OUTPUT
 from parabench.plan.protocol import MOST_ROUNDS
 from parabench.registry import working_directory
 
@@ -30,7 +39,16 @@ if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Is this checkout slower than another one?": "parabench ab quick --a ../base --b .",
+        "Is another NCCL algorithm slower?": (
+            "parabench ab quick --a '' --b NCCL_ALGO=allreduce:tree --set strategy=ddp"
+        ),
+        "The same of two versions of torch, for a script:": "parabench ab quick --a venvs/old --b venvs/new --json -",
+    },
+)
 @suite_argument
 @click.option("--a", "a", required=True, metavar="SIDE", help="The base, or '' for this checkout and environment.")
 @click.option("--b", "b", required=True, metavar="SIDE", help="The candidate.")
@@ -66,12 +84,20 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
         give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
 
     run = TrainingRequest.of(axes=axes, argv=command(), **options)
-    named = [word for option, path in files.items() if path is not None for word in (option, str(path))]
-    request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=named)
+    request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=_typed(files))
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Is this variable worth setting?": "parabench referee quick --series tuning --proposal OMP_NUM_THREADS=2",
+        "Is this checkout better than the one before, decided within 10 minutes?": (
+            "parabench referee quick --series tuning --baseline ../before --proposal . --budget 10"
+        ),
+        "What was kept so far?": "parabench referee --series tuning",
+    },
+)
 @suite_argument
 @click.option(
     "--series",
@@ -87,7 +113,7 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
 @click.option("--budget", type=click.FloatRange(0, min_open=True), metavar="MINUTES", help="Decide within that time.")
 @shared(*training_options)
 @click.option("--rounds", type=click.IntRange(0, MOST_ROUNDS), help="As of `parabench ab`. [default: 36]")
-@shared(seed_option, file_option("json", "Write the series as JSON."))
+@shared(seed_option, file_option("json", "Write the series as JSON (docs/reference/referee.schema.json)."))
 def referee(proposal: str | None, baseline: str, out: Path, **options: Any) -> None:
     """Is a change worth keeping? Measure a PROPOSAL against the baseline on SUITE, both anew and in turns.
 
@@ -123,5 +149,11 @@ def referee(proposal: str | None, baseline: str, out: Path, **options: Any) -> N
         alpha=alpha,
         least=least,
         budget_s=None if budget is None else 60 * budget,
+        files=_typed(files),
     )
     raise SystemExit(run_referee(asked, to_console, keep))
+
+
+def _typed(files: Files) -> list[str]:
+    """The files that are asked for, as it is typed."""
+    return [word for option, path in files.items() if path is not None for word in (option, str(path))]

@@ -7,16 +7,23 @@ from typing import Any
 import click
 
 from parabench.commands.options import store_argument
-from parabench.commands.output import file_option, files_in, give
+from parabench.commands.output import Command, Name, file_option, files_in, give
 from parabench.errors import UsageError
 from parabench.store import json_text
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "What was fastest in the newest session?": "parabench best",
+        "Which configuration of a session needs the least memory?": "parabench best results@nightly --objective memory",
+        "What is fastest at each number of ranks, for a script?": "parabench best results --by world_size --json -",
+    },
+)
 @store_argument
 @click.option(
     "--objective",
-    type=click.Choice(["step_time_s", "tokens_per_s", "memory", "joules"]),
+    type=Name("objective", "step_time_s", "tokens_per_s", "memory", "joules"),
     default="step_time_s",
     show_default=True,
     help="What to rank by: step time, throughput, peak memory per rank, or energy per token.",
@@ -56,19 +63,14 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         told = [text.to_dict(each) for each in answers]
         lines = [text.sentence(each) for each in answers] or [nothing]
     else:
-        from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
+        from parabench.analysis.ranking.objectives import OBJECTIVES
         from parabench.analysis.ranking.ranking import ranked
         from parabench.analysis.text import best as best_lines
-        from parabench.analysis.text import outlook
-        from parabench.analysis.text.ranking import to_dict
 
         seen = data_of(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
-        of_times = OBJECTIVES[objective] is STEP
         # Predictions take time, so those of the JSON are made only where that is asked for.
-        told = [
-            to_dict(each) | (outlook.to_dict(each, seen) if of_times and files.get("--json") else {}) for each in spots
-        ]
+        told = best_lines.to_dicts(seen, spots) if files.get("--json") else []
         lines = best_lines.lines(seen, spots)
     give(files, {"--json": lambda: json_text.written(told)}, lines, "answer")
 

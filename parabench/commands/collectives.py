@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,19 +17,27 @@ from parabench.commands.options import (
     seed_option,
     shared,
 )
+from parabench.commands.output import Command, file_option
 from parabench.commands.run import measure
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Which all-reduce is fastest here, at which size?": "parabench collectives --op all_reduce --max 16MiB",
+        "How long does a single call take?": "parabench collectives --mode latency --algorithm native,ring",
+        "What do two nodes give? On each of them:": (
+            "parabench collectives --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id 1 --links"
+        ),
+    },
+)
 @shared(*options_of(CollectiveSweep))
 @shared(*options_of(CollectiveProtocol))
 @links_option
 @seed_option
 @label_option
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write nccl-tests' JSON too."
-)
+@file_option("json", "Write nccl-tests' JSON too.")
 @out_option
 @resume_option
 @shared(*launcher_options)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from parabench.commands.options import between_sessions, complete_stores, gate_options, shared
-from parabench.commands.output import file_option, files_in, give, renders_of
+from parabench.commands.output import Command, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
 # What only a gate has.
@@ -29,7 +29,17 @@ OF_MACHINES = {"--markdown": "parabench.report.views.markdown"}
 OF_SIDES = {"--html": "parabench.report.views.comparison"}
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Did a run get slower?": "parabench compare base new --tolerance 2%",
+        "The verdict for a pull request and for a test report:": (
+            "parabench compare base new --markdown verdict.md --junit junit.xml"
+        ),
+        "Is a new torch slower?": "parabench compare results@before results@after --changed torch",
+        "How do two machines compare?": "parabench compare old.db new.db --across-hardware",
+    },
+)
 @click.argument("base", shell_complete=complete_stores)
 @click.argument("candidate", shell_complete=complete_stores)
 @shared(*gate_options, between_sessions)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from parabench import __version__
+from parabench.commands.output import Command, file_option, files_in, give
 from parabench.registry import working_directory
+from parabench.store import json_text
 from parabench.store.record import Finding
 
 if TYPE_CHECKING:
@@ -23,15 +26,25 @@ BUSY_SHARE = 0.25
 LOOK_S = 0.5
 
 
-@click.command
-def doctor() -> None:
+@click.command(
+    cls=Command,
+    examples={
+        "What is here, and what would disturb measurements?": "parabench doctor",
+        "The same for a script:": "parabench doctor --json -",
+    },
+)
+@file_option("json", "Write JSON (docs/reference/doctor.schema.json).")
+def doctor(**options: Any) -> None:
     """Show devices, versions and backends, and warn of what would disturb measurements."""
     working_directory()
-    raise SystemExit(examine(click.echo))
+    files, told, said = files_in(options), examination(), list[str]()
+    code = say_examination(told, said.append)
+    give(files, {"--json": lambda: json_text.written(told)}, said, "examination")
+    raise SystemExit(code)
 
 
-def examine(tell: Callable[[str], None]) -> int:
-    """Tell, line by line, what is here and each problem; returns 1 when nothing could be launched at all."""
+def examination() -> dict[str, Any]:
+    """What is here, and what would disturb measurements (docs/reference/doctor.schema.json); unknown is None."""
     import torch.distributed as dist
 
     from parabench.machine.gpu_checks import check
@@ -39,33 +52,57 @@ def examine(tell: Callable[[str], None]) -> int:
 
     machine = this_machine()
     facts = environment(machine)
-    tell(f"host      {facts['host']}, {facts['os']}, Python {facts['python']}")
-    tell(f"cpu       {facts['cpu']}, {facts['cores']} core(s), {facts['memory_bytes'] / 1e9:.1f} GB")
-    tell(f"numa      {_nodes(facts['numa'])}")
-    tell(f"network   {_network(facts['network'])}")
-    tell(f"container {facts['container']['kind'] or 'none'}")
-    gpus = [f"{gpu['name']}" for gpu in facts["gpus"]]
-    tell(f"gpus      {', '.join(gpus) or 'none: ' + str(facts['nvml']['reason'])}")
-    if gpus:
-        tell(f"driver    {facts['driver']['version'] or 'unknown'}, CUDA {facts['driver']['cuda'] or 'unknown'}")
-    for at, row in enumerate((facts["links"]["matrix"] or []) if len(gpus) > 1 else []):
-        tell(f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}")
-    for row in check(machine, facts["gpus"]):
-        tell(f"check     {row}")
-    tell(f"samplers  {_samplers()}")
-    versions = f"parabench {__version__}, " + ", ".join(
-        f"{name} {version}" for name, version in facts["versions"].items() if version
-    )
-    tell(f"versions  {versions}")
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-    told = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in backends.items())
-    tell(f"backends  {told}")
-    findings = list(problems(machine))
-    if not findings:
+    return {
+        **{name: facts[name] for name in ("host", "os", "python", "cpu", "cores", "memory_bytes")},
+        "numa": facts["numa"],
+        "network": [
+            {"name": card["name"], "bits_per_s": card["bits_per_s"]}
+            for card in (*facts["network"]["interfaces"], *facts["network"]["infiniband"])
+        ],
+        "container": facts["container"]["kind"],
+        "gpus": [{name: gpu.get(name) for name in ("name", "memory_bytes")} for gpu in facts["gpus"]],
+        "no_gpus": None if facts["gpus"] else str(facts["nvml"]["reason"]),
+        "driver": {name: facts["driver"][name] for name in ("version", "cuda")} if facts["gpus"] else None,
+        "links": facts["links"]["matrix"] if len(facts["gpus"]) > 1 else None,
+        "checks": [asdict(row) | {"sentence": str(row)} for row in check(machine, facts["gpus"])],
+        "samplers": _samplers(),
+        "versions": {"parabench": __version__, **facts["versions"]},
+        "backends": backends,
+        "warnings": [{"code": each.code, "message": each.message, "advice": each.advice} for each in problems(machine)],
+        "can_launch": any(backends.values()),
+    }
+
+
+def examine(tell: Callable[[str], None]) -> int:
+    """Tell, line by line, what is here and each problem; returns 1 when nothing could be launched at all."""
+    return say_examination(examination(), tell)
+
+
+def say_examination(told: dict[str, Any], tell: Callable[[str], None]) -> int:
+    """The same of an examination."""
+    tell(f"host      {told['host']}, {told['os']}, Python {told['python']}")
+    tell(f"cpu       {told['cpu']}, {told['cores']} core(s), {told['memory_bytes'] / 1e9:.1f} GB")
+    tell(f"numa      {_nodes(told['numa'])}")
+    tell(f"network   {_network(told['network'])}")
+    tell(f"container {told['container'] or 'none'}")
+    gpus = [f"{gpu['name']}" for gpu in told["gpus"]]
+    tell(f"gpus      {', '.join(gpus) or 'none: ' + told['no_gpus']}")
+    if gpus:
+        tell(f"driver    {told['driver']['version'] or 'unknown'}, CUDA {told['driver']['cuda'] or 'unknown'}")
+    for at, row in enumerate(told["links"] or []):
+        tell(f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}")
+    for row in told["checks"]:
+        tell(f"check     {row['sentence']}")
+    tell(f"samplers  {told['samplers']}")
+    tell(f"versions  {', '.join(f'{name} {version}' for name, version in told['versions'].items() if version)}")
+    backends = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in told["backends"].items())
+    tell(f"backends  {backends}")
+    if not told["warnings"]:
         tell("No problems found.")
-    for finding in findings:
-        tell(f"warning   {finding.code}: {finding.message}; {finding.advice}")
-    if not any(backends.values()):
+    for each in told["warnings"]:
+        tell(f"warning   {each['code']}: {each['message']}; {each['advice']}")
+    if not told["can_launch"]:
         tell("no backend, so nothing can be launched; install a torch built with gloo or NCCL")
         return 1
     return 0
@@ -76,8 +113,7 @@ def _nodes(numa: dict[str, Any]) -> str:
     return ", ".join(nodes) or f"unknown: {numa['reasons']['nodes']}"
 
 
-def _network(network: dict[str, Any]) -> str:
-    cards = [*network["interfaces"], *network["infiniband"]]
+def _network(cards: Sequence[dict[str, Any]]) -> str:
     speeds = [(card["name"], card["bits_per_s"]) for card in cards]
     return ", ".join(f"{name} {'speed unknown' if s is None else f'{s / 1e9:g} Gb/s'}" for name, s in speeds) or "none"
 

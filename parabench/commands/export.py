@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from parabench.commands.options import store_argument
-from parabench.commands.output import STANDARD_OUTPUT, say
+from parabench.commands.output import Command, note
 from parabench.errors import UsageError
 from parabench.exporters import EXPORTERS, Exporter, content_of, exporter_of
-from parabench.files import write_whole
+from parabench.files import STANDARD_OUTPUT, write_whole
 
 if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
@@ -31,7 +31,14 @@ def format_options(command: F) -> F:
     return command
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "For Bencher:": "parabench export --bencher results@nightly",
+        "For Prometheus:": "parabench export --openmetrics -o -",
+        "One step, for ui.perfetto.dev:": "parabench export --trace 'ddp native, 2 ranks' -o step.json",
+    },
+)
 @store_argument
 @format_options
 @click.option(
@@ -68,16 +75,16 @@ def export(
         if output == str(STANDARD_OUTPUT):
             raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
         seen = session_data(load(path), session)
-        say(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
+        note(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
         return
     entry, function = exporter_of(formats[0])
     seen = session_data(load(path), session)
     if entry is not None and entry.service:
         if output == str(STANDARD_OUTPUT):
             raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
-        say(function(seen, output or ""))
+        note(function(seen, output or ""))
     else:
-        say(_write(formats[0], entry, function, seen, output))
+        note(_write(formats[0], entry, function, seen, output))
 
 
 def _write(

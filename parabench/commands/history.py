@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from parabench.commands.options import complete_stores
-from parabench.commands.output import file_option, files_in, give, renders_of
+from parabench.commands.output import Command, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
 
@@ -26,7 +26,16 @@ class Day(click.types.StringParamType):
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "When did a case get slower?": "parabench history nightly.db",
+        "Over several stores, as a page:": "parabench history monday.db tuesday.db --html history.html",
+        "All ring cases of this year, for a script:": (
+            "parabench history nightly.db --case ring --since 2026-01-01 --all --json -"
+        ),
+    },
+)
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True, shell_complete=complete_stores)
 @click.option("--case", metavar="TEXT", help="Only cases whose label holds TEXT, or whose id begins with it.")
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")

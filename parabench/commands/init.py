@@ -14,7 +14,7 @@ from string import Template
 import click
 
 from parabench.commands.options import complete_values
-from parabench.commands.output import say
+from parabench.commands.output import Command, note, say
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.models import MODELS
@@ -28,7 +28,14 @@ TEMPLATES = {SUITE: "suite.py.txt", WORKFLOW: "github.yml", NOTE: "note.md"}
 TRIAL = ("--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "0", "--label", "trial")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Begin in this folder, with parabench's own model:": "parabench init",
+        "Begin with a model of your own, on two ranks:": "parabench init --model own_model:factory --world-size 2",
+        "Only write the files:": "parabench init benchmarks --no-trial",
+    },
+)
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
 @click.option(
     "--model",
@@ -71,8 +78,8 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
             _try(folder, written[SUITE], Path(trial))
     for name, text in written.items():
         write_whole(folder / name, text, "file of a new project", "give another folder")
-    say(str(folder / name) for name in written)
-    say([f"next: {'' if folder == Path() else f'cd {shlex.quote(str(folder))} && '}parabench run {SUITE}"])
+    note(str(folder / name) for name in written)
+    note([f"next: {'' if folder == Path() else f'cd {shlex.quote(str(folder))} && '}parabench run {SUITE}"])
 
 
 def _devices() -> int:
@@ -93,7 +100,7 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     path = trial / "training.py"
     path.write_text(suite, encoding="utf-8")
     command = [sys.executable, "-m", "parabench", "run", str(path), "--out", str(trial / "out"), *TRIAL]
-    click.echo("trying the suite: each case once, a few steps")
+    note(["trying the suite: each case once, a few steps"])
     ran = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
         said = [line for line in ran.stdout.splitlines() if line.startswith("[")]

@@ -1,4 +1,5 @@
-"""What a command prints and writes: lines for the terminal, the files that are asked for, a page in the browser."""
+"""What a command prints and writes: its help, lines for the terminal, the files that are asked for, a page in the
+browser."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from parabench.errors import UsageError, print_error
-from parabench.files import write_whole
+from parabench.errors import UsageError, print_error, unknown
+from parabench.files import STANDARD_OUTPUT, write_whole
 from parabench.store import json_text
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 # An option's file. "-" is standard output, which then holds that file alone.
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
-STANDARD_OUTPUT = Path("-")
 
 # What files hold, in the order in which they are written.
 KINDS = ("json", "junit", "markdown", "html")
@@ -27,6 +28,65 @@ KINDS = ("json", "junit", "markdown", "html")
 # By option: the file, where one is asked for; and what makes its text.
 Files = Mapping[str, Path | None]
 Renders = Mapping[str, Callable[[], str]]
+
+# Where a command keeps, for as long as it runs, whether it is asked to be quiet.
+QUIET = "parabench.quiet"
+
+
+class Exampled(click.Command):
+    """A command whose help ends with examples: by the question that each answers, how it is typed."""
+
+    def __init__(self, *arguments: Any, examples: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for question, line in self.examples.items():
+                formatter.write_text(question)
+                formatter.write(f"{'':>{formatter.current_indent + 2}}{line}\n")
+
+
+class Command(Exampled):
+    """A command of parabench: with examples, and quiet where it is asked to be."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.params.append(
+            click.Option(
+                ["-q", "--quiet"],
+                is_flag=True,
+                expose_value=False,
+                callback=lambda ctx, param, value: ctx.meta.__setitem__(QUIET, value),
+                help="Print the answer alone, and where a file gets it nothing.",
+            )
+        )
+
+
+class Name(click.types.StringParamType):
+    """One of a few names; of another the nearest is said."""
+
+    name = "name"
+
+    def __init__(self, kind: str, *names: str) -> None:
+        self._kind, self._names = kind, names
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return f"[{'|'.join(self._names)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self._names:
+            raise unknown(self._kind, value, self._names)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(each) for each in self._names if each.startswith(incomplete)]
+
+
+def is_quiet() -> bool:
+    """Whether the command that runs is asked to be."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get(QUIET))
 
 
 def file_option(name: str, help: str) -> Callable[[Any], Any]:
@@ -73,10 +133,10 @@ def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> Non
     failed.
     """
     printed = next((option for option, path in files.items() if path == STANDARD_OUTPUT), None)
-    if printed is None:
-        say(lines)
-    else:
+    if printed is not None:
         click.echo(renders[printed](), nl=False)
+    elif not (is_quiet() and any(files.values())):
+        say(lines)
     failed = []
     for option, path in files.items():
         if path is not None and option != printed:
@@ -88,11 +148,17 @@ def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> Non
         raise UsageError("; ".join(failed))
 
 
-def console(stderr: bool = False) -> Console:
+def console(stderr: bool = False, force_terminal: bool | None = None) -> Console:
     """Where a run tells how far it is; on standard error when the output is to hold something else alone."""
     from parabench.session.progress import PatientConsole
 
-    return PatientConsole(stderr=stderr)
+    return PatientConsole(stderr=stderr, quiet=is_quiet(), force_terminal=force_terminal)
+
+
+def note(lines: Iterable[str]) -> None:
+    """Print what is no answer, such as the places of files, unless it is not asked for."""
+    if not is_quiet():
+        say(lines)
 
 
 def say(lines: Iterable[str]) -> None:

@@ -8,14 +8,25 @@ from typing import Any
 import click
 
 from parabench.commands.options import complete_stores
-from parabench.commands.output import file_option, files_in, give
+from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError
 from parabench.store import json_text
 
 MOST_RANKS = 10**9
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "What would 8 and 16 ranks give? Of what `parabench run foresight` measured:": (
+            "parabench predict parabench-results --world-size 8,16"
+        ),
+        "What would be fastest on 64 ranks, over links that are not here?": (
+            "parabench predict parabench-results --world-size 64 --best --link node=25GB/s,20us"
+        ),
+        "Which list of DDP's buckets is best?": "parabench predict parabench-results --buckets",
+    },
+)
 @click.argument("stores", nargs=-1, required=True, metavar="STORE...", shell_complete=complete_stores)
 @click.option("--world-size", metavar="N1,N2", help="Numbers of ranks.")
 @click.option("--ranks-per-node", type=click.IntRange(1), metavar="G", help="[default: as many as were measured]")

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from parabench.commands.options import DEFAULT_OUT, command, complete_stores, store_argument
-from parabench.commands.output import say, show
+from parabench.commands.output import Command, note, say, show
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, stop_signals
 
@@ -27,7 +27,14 @@ template_option = click.option(
 )
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Write the report of a run and open it:": "parabench report results --open",
+        "Two sessions on one page:": "parabench report results@before results@after -o both.html",
+        "What torch.profiler or NCCL recorded elsewhere:": "parabench report --from traces -o traces.html",
+    },
+)
 @click.argument("stores", nargs=-1, metavar="[STORE]...", shell_complete=complete_stores)
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
 @template_option
@@ -78,17 +85,17 @@ def report(
         if stores:
             raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
         named = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
-        say(_of_recordings(source, output, named, template))
+        note(_of_recordings(source, output, named, template))
     elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
 
-        click.echo(write_comparison(chosen, output, template))
+        note([str(write_comparison(chosen, output, template))])
     else:
         from parabench.report.build import write_report
         from parabench.store.results import load
 
         ((path, which),) = chosen
-        click.echo(write_report(load(path), output, which, template))
+        note([str(write_report(load(path), output, which, template))])
     if opened:
         show(output.resolve().as_uri(), str(output))
 
@@ -122,10 +129,16 @@ def _copy(folder: Path, stores: tuple[str, ...]) -> None:
     from parabench.report.assets import copy_to
 
     copy_to(folder)
-    click.echo(folder)
+    note([str(folder)])
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "Watch a run that goes on:": "parabench serve parabench-results --open",
+        "On a machine that others use:": "parabench serve --port 8000 --token",
+    },
+)
 @store_argument
 @click.option(
     "--port",
@@ -162,7 +175,7 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
                 show(_to_open(address, stack) if guarded else address, address)
             server.serve_forever()
     except Interrupted:
-        say(["stopped"])
+        note(["stopped"])
     finally:
         child.end()
 

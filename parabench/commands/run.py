@@ -25,8 +25,9 @@ from parabench.commands.options import (
     training_options,
     turns_options,
 )
-from parabench.commands.output import console
+from parabench.commands.output import Command, console, file_option
 from parabench.errors import LOG_LEVEL, UsageError
+from parabench.files import STANDARD_OUTPUT
 from parabench.registry import import_from_here
 
 if TYPE_CHECKING:
@@ -34,13 +35,26 @@ if TYPE_CHECKING:
 
 AFTER_RANK_0_S = 1.0
 
+json_option = file_option("json", "Write the answer as JSON (docs/reference/best.schema.json).")
 
-@click.command()
+
+@click.command(
+    cls=Command,
+    examples={
+        "Which configuration trains fastest on this machine?": "parabench run quick",
+        "Which of these, on two ranks?": (
+            "parabench run strategies --set strategy=ddp,fsdp,tp --set world_size=2 --out first"
+        ),
+        "What would be run, and for how long?": "parabench run scaling --dry-run",
+        "Only the answer, for a script:": "parabench run quick --label nightly --json -",
+    },
+)
 @suite_argument
 @shared(*training_options)
 @shared(*turns_options, *trace_options)
 @links_option
 @shared(*session_options)
+@json_option
 @shared(*launcher_options)
 @dry_run_option
 def run(**options: Any) -> None:
@@ -58,15 +72,26 @@ def measure(kind: type[Request], **options: Any) -> None:
     if only_said:
         from parabench.session.dry_run import dry_runs
 
+        if request.json_file is not None:
+            raise UsageError("--dry-run measures nothing that --json could hold; leave one of them out")
         raise SystemExit(dry_runs(request, console()))
     from parabench.session.session import run_sessions
 
-    raise SystemExit(run_sessions(request, console()))
+    raise SystemExit(run_sessions(request, console(stderr=request.json_file == STANDARD_OUTPUT)))
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples={
+        "As one rank of two that torchrun starts:": "torchrun --nproc-per-node 2 -m parabench worker quick",
+        "Under Slurm, a task for each device:": (
+            "srun --ntasks-per-node 8 python -m parabench worker strategies --label slurm"
+        ),
+    },
+)
 @click.argument("suite", shell_complete=complete_suites)
 @shared(*training_options, *turns_options, *session_options)
+@json_option
 @secret_option
 def worker(secret_file: str | None, **options: Any) -> None:
     """Run SUITE as one rank of a group of processes that torchrun, mpirun, srun or Ray has started.
@@ -78,7 +103,6 @@ def worker(secret_file: str | None, **options: Any) -> None:
     from parabench.cluster.attached.environment import speaks
     from parabench.files import release_own
     from parabench.session.attached import run_worker
-    from parabench.session.progress import PatientConsole
     from parabench.session.request import TrainingRequest
 
     import_from_here()
@@ -87,7 +111,8 @@ def worker(secret_file: str | None, **options: Any) -> None:
         if len(request.parts()) > 1:
             raise UsageError(f"suite {request.suite} takes several sessions; run it with parabench run, not in a group")
         # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
-        code, sane = run_worker(request, secret_file, PatientConsole(force_terminal=False))
+        told = console(stderr=request.json_file == STANDARD_OUTPUT, force_terminal=False)
+        code, sane = run_worker(request, secret_file, told)
     except UsageError as error:
         if speaks(os.environ, error):
             raise

@@ -23,7 +23,7 @@ from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Skipped, TrainingPlan
 from parabench.plan.suite import load_suite, parse_axis
-from parabench.session.progress import logger
+from parabench.session.progress import logger, warner
 from parabench.session.request import TrainingRequest, plan_training
 from parabench.session.session import NOT_OK, conclude, lead_session
 from parabench.signals import STOPPED, Interrupted
@@ -37,7 +37,7 @@ def run_worker(request: TrainingRequest, secret_file: str | None, console: Conso
 
     Raises UsageError, at rank 0 before anything is recorded.
     """
-    log = logger(console)
+    log, warn = logger(console), warner(console)
     group = group_of(os.environ)
     group.announce()
     secret = read_secret(secret_file)
@@ -64,13 +64,13 @@ def run_worker(request: TrainingRequest, secret_file: str | None, console: Conso
             if code != STOPPED:
                 conclude(request, session_id, console)
             if lead.over is not None:
-                log(lead.over)
+                warn(lead.over)
             lead.end(code)
     except Interrupted as stop:
-        log(f"stopped by {stop}")
+        warn(f"stopped by {stop}")
         return STOPPED, False
     except StoreLost as why:
-        log(f"the session ends here: {why}; every finished launch is kept")
+        warn(f"the session ends here: {why}; every finished launch is kept")
         return NOT_OK, False
     return code, lead.sane
 

@@ -65,7 +65,7 @@ def dry_runs(request: Request, console: Console) -> int:
     code = 0
     for at, part in enumerate(parts, 1):
         if len(parts) > 1:
-            log = logger(console, part.prefix)
+            log = logger(console, part.prefix, answers=True)
             for line in ([""] if at > 1 else []) + [f"session {at} of {len(parts)}: {part.kind}"]:
                 log(line)
         code = max(code, dry_run(part, console))
@@ -74,7 +74,7 @@ def dry_runs(request: Request, console: Console) -> int:
 
 def dry_run(request: Request, console: Console) -> int:
     """Say what `run_session` would do of the same request; returns the exit code. Raises UsageError as it would."""
-    log = logger(console, request.prefix)
+    log = logger(console, request.prefix, answers=True)
     machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
     planned = request.plan(machine)
     plan = planned.plan if planned else None

@@ -24,6 +24,9 @@ from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
 
+# How a launch that failed looks where there are colours.
+FAILED = "red"
+
 
 class _PatientStream:
     """A text stream that may be lost, as its reader or its disk is: from then on what is written goes nowhere."""
@@ -78,13 +81,25 @@ class PatientConsole(Console):
         super().print(*(format.printable(each) if isinstance(each, str) else each for each in objects), **options)
 
 
-def logger(console: Console, prefix: str = "") -> Callable[[str], None]:
-    """What tells the user a line, as it is, that begins with `prefix`."""
+def logger(
+    console: Console, prefix: str = "", *, answers: bool = False, style: str | None = None
+) -> Callable[[str], None]:
+    """What tells the user a line, as it is, that begins with `prefix`. A quiet console tells `answers` alone."""
 
     def log(line: str) -> None:
-        console.print(prefix + line if line else prefix.rstrip(), highlight=False, markup=False, soft_wrap=True)
+        quiet, console.quiet = console.quiet, console.quiet and not answers
+        try:
+            whole = prefix + line if line else prefix.rstrip()
+            console.print(whole, style=style, highlight=False, markup=False, soft_wrap=True)
+        finally:
+            console.quiet = quiet
 
     return log
+
+
+def warner(console: Console, prefix: str = "") -> Callable[[str], None]:
+    """The same of what went wrong, which a quiet console leaves to standard error."""
+    return (lambda line: print_error(format.printable(prefix + line))) if console.quiet else logger(console, prefix)
 
 
 def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
@@ -118,7 +133,8 @@ class PlainProgress(Progress):
     """One line a launch. Of `blocks` of a race nobody knows how many there will be."""
 
     def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
-        self._log, self._total, self._blocks, self._done = logger(console, prefix), total, blocks, 0
+        self._log, self._fail = logger(console, prefix), logger(console, prefix, style=FAILED)
+        self._total, self._blocks, self._done = total, blocks, 0
 
     def launching(self, case: AnyCase, block: int) -> None:
         self.starting(case.label, block)
@@ -139,7 +155,7 @@ class PlainProgress(Progress):
 
     def failed(self, label: str, block: int, how: str) -> None:
         """A case failed in a launch that it shared; what is not counted."""
-        self._log(f"{self._place(block)}{label}: {how}")
+        self._fail(f"{self._place(block)}{label}: {how}")
 
     def starting(self, label: str, block: int) -> None:
         """A launch of what is called `label` begins: the line comes when there is a step time to tell."""
@@ -151,7 +167,7 @@ class PlainProgress(Progress):
             self._done += 1
             count = f"{self._done}/{max(self._done, self._total)}"
         said = f"{self._place(block)}{label}: {how}"
-        self._log(said if count == "1/1" else f"[{count}] {said}")
+        (self._log if ok else self._fail)(said if count == "1/1" else f"[{count}] {said}")
 
     def _place(self, block: int) -> str:
         if block < FIRST_BLOCK:
@@ -163,12 +179,26 @@ def _of_cases(cases: int, rounds: int) -> str:
     return f"{format.count(cases, 'case')} {'in turns' if rounds else 'one after the other'}"
 
 
+class QuietProgress(PlainProgress):
+    """Launches that fail, on standard error."""
+
+    def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
+        super().__init__(console, total, blocks, prefix)
+        self._warn = warner(console, prefix)
+
+    def failed(self, label: str, block: int, how: str) -> None:
+        self._warn(f"{self._place(block)}{label}: {how}")
+
+    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
+        if not ok:
+            self.failed(label, block, how)
+
+
 class LiveProgress(PlainProgress):
     """A bar with the case, block, count, time left and the last step time; launches that fail leave a line."""
 
     def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
         super().__init__(console, total, blocks, prefix)
-        self._prefix = prefix
         self.bar = rich.progress.Progress(
             SpinnerColumn(),
             BarColumn(bar_width=20),
@@ -191,13 +221,17 @@ class LiveProgress(PlainProgress):
             self.failed(label, block, how)
 
     def failed(self, label: str, block: int, how: str) -> None:
-        self.bar.console.print(f"{self._prefix}{label}: {how}", highlight=False, markup=False)
+        self._fail(f"{label}: {how}")
 
 
 @contextmanager
 def make_progress(console: Console, total: int, blocks: int | None, prefix: str = "") -> Iterator[PlainProgress]:
-    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`."""
-    if not console.is_terminal:
+    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`. A bar
+    moves on a terminal alone: FORCE_COLOR, which rich takes for one, colours what goes into a pipe."""
+    if console.quiet:
+        yield QuietProgress(console, total, blocks, prefix)
+        return
+    if not console.is_terminal or console.is_dumb_terminal or not console.file.isatty():
         yield PlainProgress(console, total, blocks, prefix)
         return
     live = LiveProgress(console, total, blocks, prefix)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,12 +15,12 @@ from parabench.cluster.join import join_cluster
 from parabench.cluster.participants import Participants
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
-from parabench.files import is_special, write_whole
+from parabench.files import STANDARD_OUTPUT, is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
 from parabench.session.base_runner import Executor, Runner, launches_left
 from parabench.session.links import measure_links
-from parabench.session.progress import logger, make_progress, outcome, skipped_lines
+from parabench.session.progress import logger, make_progress, outcome, skipped_lines, warner
 from parabench.session.request import Planned, Request
 from parabench.session.resume import (
     REPORT_NAME,
@@ -55,6 +55,8 @@ def run_sessions(request: Request, console: Console) -> int:
     not all well the highest. Raises UsageError."""
     code = 0
     parts = left_of(request)
+    if len(parts) > 1:
+        check_outputs(request)  # the first of them writes none
     if parts[0].part_of is not None and topology_of(request.cluster, os.environ, this_machine(), rendezvous=False):
         raise UsageError(
             f"suite {parts[0].part_of} takes several sessions, which run on one machine; leave --nnodes out, and "
@@ -72,7 +74,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
 
     Raises UsageError before anything is launched or recorded.
     """
-    log = logger(console, request.prefix)
+    log, warn = logger(console, request.prefix), warner(console, request.prefix)
     machine = this_machine()
     topology = topology_of(request.cluster, os.environ, machine)
     if topology is not None:
@@ -86,7 +88,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
             code, session_id = lead_session(request, planned, machine, nodes, console, launch)
             nodes.end(code)
     except Interrupted as stop:
-        log(f"stopped by {stop}; nothing was launched yet")
+        warn(f"stopped by {stop}; nothing was launched yet")
         return STOPPED
     if code == STOPPED:
         return code
@@ -95,7 +97,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
             conclude(request, session_id, console)
     except Interrupted as stop:
         folder = shlex.quote(str(request.out))
-        log(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
+        warn(f"stopped by {stop}; all is stored, write the report with: parabench report {folder}")
         return STOPPED
     except UsageError as error:
         again = f"parabench report {shlex.quote(str(request.out))} -o FILE"
@@ -103,7 +105,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     finally:
         # After the report on what there is: what one has to know is what is read last.
         if nodes.over is not None:
-            log(nodes.over)
+            warn(nodes.over)
     return code
 
 
@@ -140,6 +142,7 @@ def lead_session(
             stopping = request.stopping(state.plan)
             nodes.begun(store, state.session_id)
             options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
+            options += [] if request.json_file is None else ["--json", str(request.json_file)]
             go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
             if request.part_of is not None:
                 # The sessions that follow are planned from what was given.
@@ -205,7 +208,7 @@ def run_launches(
                 ran = bool(plan.cases)
                 plan = stopping.next_block(store, state.session_id, plan, log, go_on) if stopping and ran else None
     except Interrupted as stop:
-        log(f"stopped by {stop}; {resume_with}")
+        warner(console, prefix)(f"stopped by {stop}; {resume_with}")
         return STOPPED
     except NodeGone as why:
         raise NodeGone(f"the session ends here: {why}; {resume_with}") from why
@@ -275,22 +278,25 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     from parabench.report.build import write_report
 
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
+    alone = request.json_file is None  # else who is quiet has the answer there
+    answer = logger(console, request.prefix, answers=alone)
     if request.kind == "collectives":
-        answers = _tables(results, session_id, console)
+        answers = _tables(results, session_id, logger(console, answers=alone))
     else:
         from parabench.analysis.session import session_data
         from parabench.analysis.text.best import closing_lines
 
         answers = iter(closing_lines(session_data(results, session_id)))
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
-    for line in (*answers, f"store:  {results.path}", f"report: {report}"):
-        log(line)
+    for line in answers:
+        answer(line)
+    log(f"store:  {results.path}")
+    log(f"report: {report}")
     if request.json_file is not None:
-        _write_json(request.json_file, results, session_id)
-        log(f"json:   {request.json_file}")
+        _write_json(request, results, session_id, log)
 
 
-def _tables(results: Results, session_id: int, console: Console) -> Iterator[str]:
+def _tables(results: Results, session_id: int, tell: Callable[[str], None]) -> Iterator[str]:
     """Print tables as nccl-tests does; what is fastest, in words."""
     from parabench.analysis.collectives.crossover import bus_answers
     from parabench.analysis.collectives.nccl_tests import table_lines
@@ -298,23 +304,39 @@ def _tables(results: Results, session_id: int, console: Console) -> Iterator[str
     from parabench.analysis.text.collectives import sentence
 
     for line in table_lines(results, select_session(results, session_id)):
-        logger(console)(line)
+        tell(line)
     return map(sentence, bus_answers(results, session_id))
 
 
-def _write_json(path: Path, results: Results, session_id: int) -> None:
-    from parabench.analysis.collectives.nccl_tests import results_json
-    from parabench.analysis.session import select_session
+def _write_json(request: Request, results: Results, session_id: int, log: Callable[[str], None]) -> None:
+    """Of collectives what nccl-tests writes, of trainings what `parabench best --json` does."""
+    assert request.json_file is not None
+    if request.kind == "collectives":
+        from parabench.analysis.collectives.nccl_tests import results_json
+        from parabench.analysis.session import select_session
 
-    told = results_json(results, select_session(results, session_id))
-    write_whole(path, json_text.written(told), "results file", "give another file for --json")
+        told: Any = results_json(results, select_session(results, session_id))
+    else:
+        from parabench.analysis.ranking.ranking import spots
+        from parabench.analysis.session import session_data
+        from parabench.analysis.text.best import to_dicts
+
+        seen = session_data(results, session_id)
+        told = to_dicts(seen, seen.once(spots))
+    text = json_text.written(told)
+    if request.json_file == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    write_whole(request.json_file, text, "results file", "give another file for --json")
+    log(f"json:   {request.json_file}")
 
 
 def check_outputs(request: Request) -> None:
     """Raise UsageError when a file that is asked for could not be written at the end of a long run, or is one of the
     run's own."""
     path = request.json_file
-    if path is None:
+    if path is None or path == STANDARD_OUTPUT:
         return
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give a file for --json")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from guard import GUARD_S
-from parabench.commands.list import lines
+from parabench.commands.list import contents, lines
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -127,7 +127,9 @@ def test_without_the_package_it_is_named_with_the_remedy(machine: Any) -> None:
     suite = Suite(name="s", path=None, question="q", sweeps=(sweep(strategy="deepspeed2"),), protocol=Protocol())
     with pytest.raises(UsageError, match="strategy deepspeed2 needs a package that is not installed: pip install"):
         make_plan(suite, {}, Protocol(), machine, 0)
-    assert [line for line in lines() if "deepspeed3" in line and "not installed: pip install deepspeed" in line]
+    assert [
+        line for line in lines(contents()) if "deepspeed3" in line and "not installed: pip install deepspeed" in line
+    ]
 
 
 @pytest.mark.skipif(not INSTALLED, reason="deepspeed is not installed: pip install --no-build-isolation deepspeed")

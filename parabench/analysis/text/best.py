@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from parabench.analysis.carry_over import carry_over
 from parabench.analysis.memory import compared, state_columns
@@ -36,6 +37,15 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
         parts.insert(len(parts) if _decided(answers) else 0, _held(seen))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def to_dicts(seen: SessionData, answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """The answers as JSON holds them (docs/reference/best.schema.json); of a step's time with what more ranks are
+    predicted to give."""
+    return [
+        ranking.to_dict(each) | (outlook.to_dict(each, seen) if OBJECTIVES[each.objective] is STEP else {})
+        for each in answers
+    ]
 
 
 def closing_lines(seen: SessionData) -> list[str]:

@@ -126,7 +126,7 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("parabench.commands.list.say", interrupted)
+    monkeypatch.setattr("parabench.commands.list.give", interrupted)
     done = CliRunner().invoke(main, ["list"])
     assert (done.exit_code, done.output) == (130, "parabench: stopped\n")
 

@@ -1,4 +1,4 @@
-"""Every command of parabench that README and docs show is one that the command line understands."""
+"""Every command of parabench that README, docs and `--help` show is one that the command line understands."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import shlex
 from collections.abc import Iterator
 
 import click
+import pytest
 
-from parabench.cli import main
+from command_line import parabench
+from parabench.cli import COMMANDS, main
+from parabench.commands.output import Exampled
 from paths import DOCS, ROOT
 
 
@@ -46,3 +49,23 @@ def test_every_command_of_the_documents_is_understood() -> None:
     shown = [*commands()]
     assert len(shown) > 40
     assert [(page, arguments, why) for page, arguments in shown if (why := understood(arguments))] == []
+
+
+def examples(command: str) -> list[str]:
+    """What a help shows, as it is typed; of no command that of parabench itself."""
+    found = main.get_command(click.Context(main), command) if command else main
+    assert isinstance(found, Exampled), f"parabench {command} needs examples: cls=Command, examples={{...}}"
+    return list(found.examples.values())
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_help_ends_with_examples_that_are_understood(command: str) -> None:
+    shown = examples(command)
+    assert 2 <= len(shown) <= 4
+    said = parabench(*command.split(), "--help").stdout
+    assert [line.strip() for line in said.partition("\nExamples:\n")[2].splitlines()[1::2]] == shown
+    for line in shown:
+        arguments = shlex.split(line.partition("parabench ")[2])
+        assert not command or arguments[0] == command
+        assert understood(arguments) == "", line
+        assert len(line) <= 100

@@ -1,0 +1,254 @@
+"""What a script may ask of every command: JSON alone, silence, no escape codes; and what a terminal shows instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+
+import fake_results as fake
+from command_line import parabench
+from fake_launch import FakeLauncher
+from fake_sides import Lab
+from guard import GUARD_S
+from parabench.cli import COMMANDS, main
+from parabench.cluster.participants import Participants
+from parabench.store.record import Failure, Status
+from paths import DOCS, ROOT
+
+SUITE = """\
+'''Which is fastest?'''
+from parabench import Protocol, sweep
+
+CASES = sweep(strategy=("single", "ddp"), world_size=2, device="cpu")
+PROTOCOL = Protocol(warmup=2, steps=4, launches=2, instrumented=0)
+"""
+ESCAPE = "\x1b"
+CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
+    """What stands in for launches, in a folder that has a suite and a store."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(SUITE)
+    for name in ("rich", "new"):
+        fake.rich(tmp_path / f"{name}.db")
+    found = FakeLauncher(lambda case: 0.010 if case.strategy == "ddp" else 0.020)
+    monkeypatch.setattr(Participants, "executor", lambda self: found)
+    return found
+
+
+def valid(text: str, schema: str) -> Any:
+    told = json.loads(text)
+    whole = json.loads((DOCS / f"reference/{schema}.schema.json").read_text())
+    jsonschema.validate(told, whole, jsonschema.Draft202012Validator)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("words", "schema"),
+    [
+        (("run", "mine.py"), "best"),
+        (("best", "rich.db"), "best"),
+        (("doctor",), "doctor"),
+        (("list",), "list"),
+        (("compare", "rich.db", "new.db"), "compare"),
+        (("compare", "rich.db", "new.db", "--across-hardware"), "compare"),
+        (("history", "rich.db"), "history"),
+    ],
+)
+def test_json_is_alone_on_standard_output_and_is_what_is_documented(
+    launcher: FakeLauncher, words: tuple[str, ...], schema: str
+) -> None:
+    done = parabench(*words, "--json", "-")
+    assert done.exit_code in (0, 3), done.stderr
+    assert valid(done.stdout, schema)
+
+
+def test_the_json_of_a_run_is_that_of_best(launcher: FakeLauncher) -> None:
+    alone = parabench("run", "mine.py", "--json", "-")
+    assert alone.exit_code == 0
+    assert alone.stdout == parabench("best", "--json", "-").stdout
+    assert "] block 1 of 2" in alone.stderr
+    assert "report: parabench-results/report.html" in alone.stderr
+    written = parabench("run", "mine.py", "--json", "answer.json", "--out", "other")
+    assert written.stdout.endswith("json:   answer.json\n")
+    assert valid(Path("answer.json").read_text(), "best")[0]["best"]["label"] == "ddp native, 2 ranks"
+
+
+def test_json_of_collectives_is_alone_too(launcher: FakeLauncher) -> None:
+    words = ("collectives", "--op", "all_reduce", "--algorithm", "native", "--max", "256KiB", "--device", "cpu")
+    done = parabench(*words, "--json", "-")
+    assert (done.exit_code, json.loads(done.stdout)["version"]) == (0, 2)
+    assert "# Avg bus bandwidth" in done.stderr
+    quiet = parabench(*words, "--quiet")
+    assert quiet.stdout.startswith("# all_reduce native, 2 ranks, gloo on cpu\n")
+    assert quiet.stdout.rstrip().splitlines()[-1].startswith("# all_reduce, 2 ranks: ")
+    assert quiet.stderr == ""
+
+
+def test_a_dry_run_has_no_json(launcher: FakeLauncher) -> None:
+    done = parabench("run", "mine.py", "--dry-run", "--json", "-")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "parabench: --dry-run measures nothing that --json could hold; leave one of them out\n"
+    assert "launches:" in parabench("run", "mine.py", "--dry-run", "-q").stdout
+
+
+def test_the_command_that_resumes_writes_the_json_too(launcher: FakeLauncher) -> None:
+    launcher.interrupt_at = 2
+    done = parabench("run", "mine.py", "--json", "answer.json", "-q")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert done.stderr.endswith("parabench run --resume --json answer.json --out parabench-results\n")
+
+
+def test_a_quiet_run_tells_its_answer_alone(launcher: FakeLauncher) -> None:
+    loud, quiet = parabench("run", "mine.py"), parabench("run", "mine.py", "--quiet", "--out", "other")
+    assert (quiet.exit_code, quiet.stderr) == (0, "")
+    assert quiet.stdout.startswith("Fastest: ddp native, 2 ranks: 10.")
+    answer = loud.stdout.partition("Fastest")[2].partition("store: ")[0]
+    assert quiet.stdout == f"Fastest{answer}"
+    silent = parabench("run", "mine.py", "-q", "--json", "answer.json", "--out", "third")
+    assert (silent.exit_code, silent.output) == (0, "")
+
+
+def test_what_fails_in_a_quiet_run_is_on_standard_error(launcher: FakeLauncher) -> None:
+    launcher.failing["ddp"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
+    done = parabench("run", "mine.py", "-q")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == [
+        f"block {block} of 2, ddp native, 2 ranks: crashed: rank 1: ended by SIGKILL" for block in (1, 2)
+    ]
+    assert "crashed" not in done.stdout
+
+
+def test_a_quiet_gate_says_its_verdict_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(tmp_path, monkeypatch)
+    lab.step_s["b"] = 0.015
+    words = ["ab", "quick", "--a", "", "--b", "X=1", "--launches", "3", "--steps", "4", "--rounds", "4"]
+    words += ["--set", "strategy=ddp", "--set", "world_size=2", "--set", "algorithm=native", "--set", "bucket_mib=25"]
+    said = parabench(*words, "-q", "--out", tmp_path / "out")
+    assert (said.exit_code, said.stderr) == (1, "")
+    assert said.stdout.startswith("Regression: 1 of 1 case slower")
+    assert "store:" not in said.stdout
+    silent = parabench(*words, "-q", "--out", tmp_path / "other", "--json", tmp_path / "verdict.json")
+    assert (silent.exit_code, silent.output) == (1, "")
+    assert valid((tmp_path / "verdict.json").read_text(), "compare")["verdict"] == "regression"
+
+
+def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None:
+    assert parabench("report", "rich.db", "-q").output == ""
+    assert Path("report.html").is_file()
+    assert parabench("export", "rich.db", "--bencher", "-q").output == ""
+    assert json.loads(parabench("export", "rich.db", "--bencher", "-q", "-o", "-").stdout)
+    assert parabench("best", "rich.db", "-q").output == parabench("best", "rich.db").output != ""
+    assert parabench("best", "rich.db", "-q", "--json", "best.json").output == ""
+    assert valid(Path("best.json").read_text(), "best")
+    wrong = parabench("best", "no.db", "-q")
+    assert (wrong.exit_code, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_quiet(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert [each.opts for each in command.params if each.name == "quiet"] == [["-q", "--quiet"]]
+
+
+# A run of fake launches, of which those of a strategy may fail, as a process of its own.
+FAKE_RUN = """
+import sys
+from fake_launch import FakeLauncher
+from parabench.cli import main
+from parabench.cluster.participants import Participants
+from parabench.store.record import Failure, Status
+launcher = FakeLauncher(failing={name: (Status.CRASHED, Failure("killed", 1)) for name in sys.argv[1:]})
+Participants.executor = lambda self: launcher
+main(["run", "mine.py"], prog_name="parabench")
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    gone = {"NO_COLOR", "FORCE_COLOR", "TERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM"}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/fixtures")])
+    return {k: v for k, v in os.environ.items() if k not in gone} | {"PYTHONPATH": paths, "COLUMNS": "120"} | more
+
+
+def in_terminal(folder: Path, **more: str) -> str:
+    """All that the run writes to a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", FAKE_RUN]
+    with subprocess.Popen(command, cwd=folder, env=environment(**more), stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = b"".join(read(ours))
+    os.close(ours)
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+def read(terminal: int) -> Iterator[bytes]:
+    while select.select([terminal], [], [], GUARD_S)[0]:
+        try:
+            yield os.read(terminal, 1 << 16)
+        except OSError:  # all others have closed it
+            return
+
+
+def in_pipe(folder: Path, *failing: str, **more: str) -> str:
+    command = [sys.executable, "-c", FAKE_RUN, *failing]
+    done = subprocess.run(command, cwd=folder, env=environment(**more), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (int(bool(failing)), "")
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(SUITE)
+    return tmp_path
+
+
+def test_a_terminal_has_a_bar_with_the_time_left(folder: Path) -> None:
+    said = in_terminal(folder, TERM="xterm-256color")
+    plain = CODES.sub("", said)
+    assert re.search(r"━+ +4/4 +\d:\d\d:\d\d", plain), plain
+    assert "\nFastest: " in plain.replace("\r", "")
+    assert re.search(r"\x1b\[[0-9;]*m", said)  # colours
+
+
+@pytest.mark.parametrize("kind", ["NO_COLOR", "dumb"])
+def test_a_terminal_that_wants_no_colours_has_none(folder: Path, kind: str) -> None:
+    if kind == "dumb":
+        said = in_terminal(folder, TERM="dumb")
+        assert ESCAPE not in said
+        assert "[4/4] block 2 of 2, " in said
+    else:
+        said = in_terminal(folder, TERM="xterm-256color", NO_COLOR="1")
+        assert not re.search(r"\x1b\[[0-9;]*m", said)
+        assert "4/4" in said
+
+
+@pytest.mark.parametrize("force", [{}, {"FORCE_COLOR": "1"}])
+def test_a_pipe_has_plain_lines(folder: Path, force: dict[str, str]) -> None:
+    said = in_pipe(folder, TERM="xterm-256color", **force)
+    assert ESCAPE not in said
+    assert [line[:5] for line in said.splitlines() if line.startswith("[") and "/4]" in line] == [
+        f"[{number}/4]" for number in range(1, 5)
+    ]
+
+
+def test_forced_colours_go_into_a_pipe_and_move_nothing(folder: Path) -> None:
+    """A launch that fails is red there, and no bar fills a log."""
+    assert set(CODES.findall(in_pipe(folder, "ddp", FORCE_COLOR="1"))) == {"\x1b[31m", "\x1b[0m"}
+    assert ESCAPE not in in_pipe(folder, "ddp", FORCE_COLOR="1", NO_COLOR="1")
+    assert ESCAPE not in in_pipe(folder, "ddp")
