@@ -29,11 +29,11 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float =
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
-def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "") -> UsageError:
+def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "", hint: str = "") -> UsageError:
     """The error of a name that is none of the known ones, with the nearest; `otherwise` is what could stand there
-    too."""
+    too, `hint` what `did_you_mean` says of that."""
     known = list(known)
-    hint = did_you_mean(str(name), known)
+    hint = did_you_mean(str(name), known) or hint
     return UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(known)}{otherwise}")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from parabench.errors import UsageError, unknown
+from parabench.errors import UsageError, did_you_mean, unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -76,7 +76,11 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a UsageError too: what it says is not of the user's options
-        raise UsageError(f"{kind} {name!r} cannot be loaded: {_one_line(error)}") from error
+        # What was meant may be one of the table that has a colon, as nccl:ring and mnist:DIR have.
+        colon = [each for each in table if ":" in each] + [f"{each}:{attribute}" for each in table if kind == "data"]
+        hint = did_you_mean(name, colon, cutoff=0.8) if isinstance(error, ModuleNotFoundError) else ""
+        why = _one_line(error) + (hint and f"; {hint.rstrip()}")
+        raise UsageError(f"{kind} {name!r} cannot be loaded: {why}") from error
 
 
 def load_factory(table: Mapping[str, Entry], kind: str, name: str, returns: str) -> Callable[..., Any]:

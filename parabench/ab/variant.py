@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parabench.errors import UsageError
+from parabench.files import near
 from parabench.machine.machine import ENVIRONMENT_VARIABLES
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -76,8 +77,8 @@ def read_variant(name: str, text: str, option: str | None = None) -> Variant:
             folders.append(path)
         else:
             raise UsageError(
-                f"{option}: {word!r} is neither NAME=VALUE nor a folder; give one of them, or '' for this checkout and "
-                "environment"
+                f"{option}: {word!r} is neither NAME=VALUE nor a folder; {near(Path(word))}give one of them, or '' for "
+                "this checkout and environment"
             )
     for what, found in (("virtual environments", venvs), ("folders", folders)):
         if len(found) > 1:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 LOOPBACK = "lo"
@@ -83,7 +83,8 @@ def check(interface: str | None = None, local_addr: str | None = None, environ: 
             raise UsageError(f"GLOO_SOCKET_IFNAME names {each!r}, which has no address here; use one of {have}")
     if interface is not None and interface not in own.values():
         have = ", ".join(dict.fromkeys(own.values()))
-        raise UsageError(f"--interface {interface!r} has no address here; use one of {have}")
+        hint = did_you_mean(interface, own.values())
+        raise UsageError(f"--interface {interface!r} has no address here; {hint}use one of {have}")
     if local_addr is not None and not any(address in own for address in addresses_of(local_addr)):
         raise UsageError(f"--local-addr {local_addr!r} is not an address of this host; it has {', '.join(own)}")
 

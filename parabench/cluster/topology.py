@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parabench.cluster.slurm import step_of
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.machine.machine import Machine
 
 # torchrun's own, where nothing is said.
@@ -146,7 +146,8 @@ def _ranks(text: str | None, machine: Machine) -> int:
     if text in named:
         return named[text]
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
-        raise UsageError(f"--nproc-per-node {text!r} is not a number of ranks; give 8, or auto, gpu or cpu")
+        hint = did_you_mean(text, named)
+        raise UsageError(f"--nproc-per-node {text!r} is not a number of ranks; {hint}give 8, or auto, gpu or cpu")
     return int(text)
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from parabench.collectives.nccl import NCCL_ALGORITHMS, NCCL_PREFIX, is_nccls
-from parabench.errors import UsageError
+from parabench.errors import UsageError, unknown
 from parabench.registry import Entry
 
 # The backend itself is the process group: there is nothing to load.
@@ -80,6 +80,9 @@ def levels_of(name: str) -> tuple[str, str] | None:
         return None
     match = _PARTS.fullmatch(name.replace(" ", ""))
     if match is None or not set(match.groups()) <= set(LEVELS):
+        for part in match.groups() if match else ():
+            if part not in LEVELS:
+                raise unknown(f"algorithm {name!r}: the part", part, LEVELS)
         raise UsageError(
             f"algorithm {name!r}: write two_level(INNER,OUTER), each of {', '.join(LEVELS)}, as in two_level(ring,tree)"
         )

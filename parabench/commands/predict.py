@@ -9,7 +9,7 @@ import click
 
 from parabench.commands.options import complete_stores
 from parabench.commands.output import Command, file_option, files_in, give
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.store import json_text
 
 MOST_RANKS = 10**9
@@ -143,8 +143,8 @@ def _links(given: tuple[str, ...]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or name not in tiers:
             raise UsageError(
-                f"--link {text!r}: the tier is {name!r}; give node=25GB/s,20us for links between nodes, or "
-                "local=300GB/s,5us for those within one"
+                f"--link {text!r}: the tier is {name!r}; {did_you_mean(name, tiers)}give node=25GB/s,20us for links "
+                "between nodes, or local=300GB/s,5us for those within one"
             )
         if tiers[name] in found:
             raise UsageError(f"--link {name} is given twice; give it once")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,9 @@ from parabench.analysis.collectives.bus import bus_table, launch_sizes
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
+from parabench.analysis.stats.ttest import factor, logs_of
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
@@ -68,6 +71,7 @@ def results_of(seen: SessionData) -> list[Result]:
 
 def _training(seen: SessionData) -> Iterator[Result]:
     """Step time, throughput, peak memory per rank, and the energy of a step."""
+    alone = {one.case_id for answer in seen.once(spots) if len(answer.candidates) == 1 for one in answer.candidates}
     margins = {
         one.case_id: one.plus_minus_s for answer in seen.once(spots) for one in answer.candidates if one.plus_minus_s
     }
@@ -76,8 +80,8 @@ def _training(seen: SessionData) -> Iterator[Result]:
     for row in cases.to_dict("records"):
         key = str(row["case_id"])
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
-        low, high = _interval(step_s, margins.get(key))
         own = tuple(seen.by_case[key].value.tolist()) if key in seen.by_case else ()
+        low, high = _interval(step_s, _margin_alone(step_s, own) if key in alone else margins.get(key))
         throughput = Metric(
             THROUGHPUT,
             f"{format.unit_of(int(row['seq_len']))}/s",
@@ -94,6 +98,16 @@ def _training(seen: SessionData) -> Iterator[Result]:
             if format.known(value) and value > 0:
                 metrics.append(Metric(name, unit, float(value)))
         yield Result(key, str(row["label"]), seen.case(key).to_dict(), tuple(metrics))
+
+
+def _margin_alone(value: float, launches: Sequence[float]) -> float | None:
+    """The 95 % half-width of a case that no other was launched beside, so that what blocks have in common is not taken
+    out of it: a t interval of the mean of the launches' logarithms."""
+    n = len(launches)
+    if n < 2:
+        return None
+    half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(logs_of(launches).std(ddof=1)) / math.sqrt(n)
+    return value * (factor(half) - 1)
 
 
 def _interval(value: float, margin: float | None) -> tuple[float | None, float | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
-from parabench.errors import UsageError
+from parabench.errors import UsageError, unknown
 from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
 from parabench.plan.fields import Checked, Field
 from parabench.store.record import MIB
@@ -111,7 +111,7 @@ class CollectiveCase(Checked):
         Checked.__post_init__(self)  # no `super()`: slots make the class anew
         redops = REDOPS if self.op in REDUCING else ("none",)
         if self.redop not in redops:
-            raise UsageError(f"redop {self.redop!r} is unknown for {self.op}; use one of {', '.join(redops)}")
+            raise unknown(f"{self.op}: redop", self.redop, redops)
         if self.min_bytes > self.max_bytes:
             raise UsageError(f"min is {size_text(self.min_bytes)}, above max, {size_text(self.max_bytes)}")
         if 0 in map(self.count, self._ladder()):

@@ -18,7 +18,7 @@ from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
-from parabench.errors import UsageError, unknown
+from parabench.errors import UsageError, did_you_mean, unknown
 
 # What joins the values of a list, but for the plus of an exponent or a sign.
 _PLUS = re.compile(r"(?<=[0-9.])\+")
@@ -115,6 +115,11 @@ class Declared:
         elif field.most is not None:
             words += f"{' and' if field.above is not None else ''} at most {field.most:.0f}"
         return words + (f", or {field.unset}" if field.unset else "") + field.why
+
+    @property
+    def words(self) -> list[str]:
+        """The words that `parse` knows, beside numbers."""
+        return [*([self.field.unset] if self.field.unset else []), *(_FLAG if self.type is bool else ())]
 
     def parse(self, text: str) -> Any:
         """The value that a word of the command line stands for. Raises ValueError."""
@@ -241,7 +246,9 @@ def parse_field(each: Declared, text: str) -> tuple[Any, ...]:
         try:
             values.append(each.parse(part))
         except ValueError:
-            raise UsageError(f"{each.name}={text!r}: {part!r} is not a value of {each.name}") from None
+            hint = did_you_mean(part, each.words)
+            said = f"{each.name}={text!r}: {part!r} is not a value of {each.name}"
+            raise UsageError(f"{said}{hint and f'; {hint.rstrip()}'}") from None
     return tuple(values)
 
 

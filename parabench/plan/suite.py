@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parabench.errors import UsageError, unknown
+from parabench.files import near
 from parabench.plan.case import Case
 from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
 from parabench.plan.protocol import ComputeProtocol, Protocol
@@ -145,7 +146,7 @@ def load_suite(name: str) -> Suite:
     known = shipped()
     path = known.get(name) or Path(name)
     if not os.path.isfile(path):
-        raise unknown("suite", name, known, ", or a path to a suite file")
+        raise unknown("suite", name, known, ", or a path to a suite file", near(Path(name)))
     try:
         return _suite(path, runpy.run_path(str(path)))
     except UsageError as error:

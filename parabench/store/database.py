@@ -17,6 +17,7 @@ from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
+from parabench.files import near
 from parabench.store import soundness
 from parabench.store.locks import holders
 from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
@@ -282,7 +283,9 @@ def check_file(path: Path) -> None:
         return
     if os.path.isdir(path):
         raise UsageError(f"{path} is a folder; {remedy}")
-    raise UsageError(f"{path} {'is not a file' if os.path.exists(path) else 'does not exist'}; {remedy}")
+    if os.path.exists(path):
+        raise UsageError(f"{path} is not a file; {remedy}")
+    raise UsageError(f"{path} does not exist; {near(Path(path))}{remedy}")
 
 
 def not_readable(path: Path, error: Exception) -> UsageError:

@@ -10,7 +10,7 @@ from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
 from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several_nodes
 from parabench.analysis.session import SHORT_COMMIT, Session, SessionData
 from parabench.analysis.text import format
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.machine import accelerator
 from parabench.plan.protocol import BY_STEPS_OR_TIME
 
@@ -107,7 +107,8 @@ def check_alike(found: list[Difference], changed: tuple[str, ...], option: str =
     for name in changed:
         if name not in known:
             there = ", ".join(known) or "nothing"
-            raise UsageError(f"{option} {name}: it is the same on both sides; what differs is {there}")
+            hint = did_you_mean(name, known)
+            raise UsageError(f"{option} {name}: it is the same on both sides; {hint}what differs is {there}")
     unmeant = [difference for difference in found if difference.matters and difference.name not in changed]
     if unmeant:
         said = format.listed(

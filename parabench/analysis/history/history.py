@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections import Counter
@@ -24,7 +23,7 @@ from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
 from parabench.analysis.stored import case_of
 from parabench.analysis.tables import WORK, numbered, status_counts, step_times, timed_launches, unique_labels
 from parabench.analysis.text import format
-from parabench.errors import UsageError
+from parabench.errors import UsageError, did_you_mean
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.results import Results
 
@@ -46,7 +45,8 @@ def history(
     visits = [visit for visit in found if suite is None or visit.session.suite == suite]
     if not visits:
         there = ", ".join(dict.fromkeys(visit.session.suite for visit in found))
-        raise UsageError(f"no session of suite {suite!r} is in {_paths(stores)}; there are sessions of {there}")
+        hint = did_you_mean(str(suite), [visit.session.suite for visit in found])
+        raise UsageError(f"no session of suite {suite!r} is in {_paths(stores)}; {hint}there are sessions of {there}")
     recent = [visit for visit in visits if since is None or visit.session.started_utc >= since]
     if not recent:
         raise UsageError(f"no session started since {since}; the newest began {visits[-1].session.started_utc}")
@@ -128,8 +128,11 @@ def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
     meant = table["label"].str.contains(case, case=False, regex=False) | table["case_id"].str.startswith(case)
     if not meant.any():
         labels = list(dict.fromkeys(table["label"]))
-        near = difflib.get_close_matches(case, labels, n=3, cutoff=0.3) or labels[:3]
-        raise UsageError(f"--case {case!r} is in no case's label and begins no id; near it are: {format.listed(near)}")
+        words = [word for label in labels for word in label.replace(",", "").split()]
+        hint = did_you_mean(case, [*labels, *words])
+        raise UsageError(
+            f"--case {case!r} is in no case's label and begins no id; {hint}there are {format.listed(labels, 3)}"
+        )
     return table[meant]
 
 

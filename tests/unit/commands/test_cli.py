@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -170,3 +172,54 @@ def test_ctrl_c_as_the_process_ends_changes_nothing():
         [sys.executable, "-c", CTRL_C_AT_EXIT], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rprot", "report"),
+        ("best base.db --objective memoy", "memory"),
+        ("best base.db --by stratgy", "strategy"),
+        ("best base.db@nigthly", "nightly"),
+        ("best bsae.db", "base.db"),
+        ("report bsae.db", "base.db"),
+        ("compare base.db other.db --changed cup", "cpu"),
+        ("history base.db --suite qick", "quick"),
+        ("history base.db --case dpd", "ddp"),
+        ("export base.db --format becher", "bencher"),
+        ("export base.db --trace 'dpp native, 2 ranks'", "ddp native, 2 ranks"),
+        ("predict base.db --world-size 8 --link nodee=1GB/s,1us", "node"),
+        ("collectives --op all_reduse", "all_reduce"),
+        ("collectives --algorithm rng", "ring"),
+        ("collectives --algorithm nccl:rng", "nccl:ring"),
+        ("collectives --algorithm two_level(rng,ring)", "ring"),
+        ("collectives --dtype float23", "float32"),
+        ("collectives --redop som", "sum"),
+        ("collectives --mode throughptu", "throughput"),
+        ("run qick", "quick"),
+        ("run mien.py", "mine.py"),
+        ("run quick --set stratgy=ddp", "strategy"),
+        ("run quick --set strategy=fspd", "fsdp"),
+        ("run quick --set algorithm=tre", "tree"),
+        ("run quick --set precision=bf16-mixd", "bf16-mixed"),
+        ("run quick --set bucket_mib=defualt", "default"),
+        ("run quick --set compile=ture", "true"),
+        ("run quick --set strategy=pp --set schedule=gpip", "gpipe"),
+        ("run quick --model gpt-nanno", "gpt-nano"),
+        ("run quick --data txt", "text"),
+        ("run quick --data mnits:x", "mnist:x"),
+        ("run quick --nnodes 1 --nproc-per-node atuo", "auto"),
+        ("run quick --nnodes 2 --rdzv-endpoint localhost:29500 --interface llo", "lo"),
+        ("ab quick --a fodler --b X=1", "folder"),
+        ("init --model gpt-nanno", "gpt-nano"),
+    ],
+)
+def test_of_a_name_that_is_mistyped_the_nearest_is_said(tmp_path, monkeypatch, typed, meant):
+    monkeypatch.chdir(tmp_path)
+    fake.write(tmp_path / "base.db", [fake.launch(fake.case())], label="nightly")
+    fake.write(tmp_path / "other.db", [fake.launch(fake.case())], environment=fake.ENVIRONMENT | {"cpu": "Other CPU"})
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "folder").mkdir()
+    done = parabench(*shlex.split(typed))
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    assert re.search(rf"did you mean '{re.escape(meant)}'( or '[^']+')*\?", done.stderr), done.stderr
