@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
 from parabench.errors import LOG_LEVEL, SILENT
 from parabench.plan.fields import option_fields
@@ -72,6 +72,39 @@ def _values(axis: str) -> Iterable[str]:
     if axis in tables:
         return tables[axis]
     return AXES[axis].field.choices if axis in AXES else ()
+
+
+class BashCompletion(BashComplete):
+    """bash takes `=` and `:` for words of their own, and completes what follows: here they are parts of one word."""
+
+    source_template = BashComplete.source_template.replace(
+        "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
+    )
+    _before = ""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        typed, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        words: list[str] = []
+        broken = False
+        for word in typed[: at + 1]:
+            breaks = word.strip("=:") == "" != word
+            if words and (breaks or broken):
+                self._before = words[-1] + (word if breaks else "")
+                words[-1] += word
+            else:
+                self._before = ""
+                words.append(word)
+            broken = breaks
+        if at >= len(typed):  # nothing is typed yet of the next one
+            self._before = ""
+            words.append("")
+        return words[1:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return f"{item.type},{str(item.value).removeprefix(self._before)}"
+
+
+add_completion_class(BashCompletion)
 
 
 store_argument = click.argument("store", default=str(DEFAULT_OUT), shell_complete=complete_stores)
