@@ -73,8 +73,23 @@ def test_the_page_lists_every_input_and_buildkite_gives_variables_that_the_scrip
     assert {word for row in re.findall(r"^\| (`.*?) \|", table, re.M) for word in re.findall(r"`(\w+)`", row)} == set(
         action()["inputs"]
     )
-    (command,) = re.findall(r"command: >-\n(.*?)\n    artifact", page, re.S)
+    command = of_buildkite()
     assert set(re.findall(r"\b([A-Z]+)=", command)) <= set(re.findall(r"\$\{([A-Z]+):", GATE.read_text()))
+
+
+def of_buildkite() -> str:
+    """The command of the page, as a shell gets it."""
+    page = (ROOT / "docs/how-to/ci.md").read_text()
+    (command,) = re.findall(r"command: >-\n(.*?)\n    artifact", page, re.S)
+    return " ".join(command.split()).replace("$$", "$")
+
+
+def test_artifacts_of_several_uses_have_names_of_their_own() -> None:
+    """Of a job, of a matrix, of a step: what GitHub knows when it evaluates a default."""
+    default = action()["inputs"]["artifact"]["default"]
+    assert set(re.findall(r"\$\{\{ ([\w.-]+) \}\}", default)) == {"github.job", "strategy.job-index", "github.action"}
+    upload = action()["runs"]["steps"][-1]
+    assert upload["with"]["name"] == "${{ inputs.artifact }}"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -158,6 +173,69 @@ def test_without_a_merge_it_is_the_merge_base_with_the_target_branch_or_what_is_
     ran = Ran(repository)
     assert ran.code == 2
     assert "no merge base with origin/main is known; check out with fetch-depth: 0, or give base" in ran.error
+
+
+def test_buildkite_compares_with_the_merge_base(repository: Path, tmp_path: Path) -> None:
+    """The branch is checked out, and the target has gone on since."""
+    git(repository, "branch", "-f", "target", "main^1")
+    git(repository, "checkout", "-q", "target")
+    commit(repository, "gone on")
+    git(tmp_path, "clone", "-q", "--branch", "change", str(repository), "clone")
+    script = of_buildkite().replace("parabench/action/gate", "run-gate")
+    asked = tmp_path / "asked"
+    (tmp_path / "run-gate").write_text(f'#!/bin/sh\nprintf %s "$BASE" > {asked}\n')
+    (tmp_path / "run-gate").chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "BUILDKITE_PULL_REQUEST_BASE_BRANCH": "target",
+    }
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path / "clone", env=environment, check=True, capture_output=True)
+    assert Ran(tmp_path / "clone", BASE=asked.read_text()).base == "base"
+
+
+def test_two_uses_have_two_folders(repository: Path) -> None:
+    one, two = (Ran(repository).outputs["out"] for _ in range(2))
+    assert one != two
+    assert all((Path(each) / "verdict.md").is_file() for each in (one, two))
+
+
+@pytest.fixture
+def with_submodule(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A merge whose base has a submodule, checked out with it."""
+    for at, (name, value) in enumerate([("protocol.file.allow", "always"), ("user.name", "a"), ("user.email", "a@b")]):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{at}", name)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{at}", value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "3")
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q")
+    commit(library, "library")
+    git(repository, "submodule", "--quiet", "add", str(library), "part")
+    git(repository, "rm", "-q", "side.txt")
+    (repository / "side.txt").symlink_to("part/side.txt")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "submodule")
+    return repository
+
+
+def test_the_base_has_its_submodules_too(with_submodule: Path) -> None:
+    ran = Ran(with_submodule, BASE="HEAD")
+    assert (ran.code, ran.error, ran.base) == (0, "", "library")
+    assert git(with_submodule, "worktree", "list").count("\n") == 0
+
+
+def test_who_has_no_submodules_needs_none(with_submodule: Path) -> None:
+    git(with_submodule, "submodule", "--quiet", "deinit", "--all", "--force")
+    (with_submodule.parent / "library").rename(with_submodule.parent / "elsewhere")
+    assert Ran(with_submodule, BASE="HEAD").code == 0
+
+
+def test_submodules_that_cannot_be_fetched_are_a_line(with_submodule: Path) -> None:
+    (with_submodule.parent / "library").rename(with_submodule.parent / "elsewhere")
+    ran = Ran(with_submodule, BASE="HEAD")
+    assert (ran.code, ran.words, ran.error.count("\n")) == (2, [], 1)
+    assert "submodules of base 'HEAD' cannot be fetched: " in ran.error
+    assert git(with_submodule, "worktree", "list").count("\n") == 0
 
 
 def test_a_folder_of_the_repository_is_compared_with_the_same_of_the_base(repository: Path) -> None:
