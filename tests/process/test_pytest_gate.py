@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -32,6 +34,10 @@ CASES = sweep(
     strategy="ddp", algorithm=("native", "ring", "tree"), world_size=2, global_batch=8, seq_len=8, data="synthetic",
 )
 '''
+
+
+# What pytest-benchmark makes of a test's rounds, by pandas' names.
+STATISTICS = ["min", "max", "mean", "std", "median", "size"]
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +140,7 @@ def test_the_case_that_got_slower_fails_with_the_sentence(lab, gate):
     stored = {case: group["step_s"].tolist() for case, group in steps[steps["block"] >= 0].groupby("case_id")}
     assert {entry["name"]: entry["stats"]["data"] for entry in entries} == stored
     assert {len(data) for data in stored.values()} == {3 * 2}
-    command = [Path(sys.executable).with_name("pytest-benchmark"), "compare", lab.folder / "out.json"]
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", lab.folder / "out.json"]
     compared = subprocess.run(command, capture_output=True, text=True, check=True)
     assert all(entry["name"] in compared.stdout for entry in entries)
     root = ElementTree.parse(lab.folder / "junit.xml").getroot()
@@ -142,6 +148,30 @@ def test_the_case_that_got_slower_fails_with_the_sentence(lab, gate):
     assert [line.split(":")[0] for line in said] == ["same", "slower", "same"]
     (failure,) = root.iter("failure")
     assert slower in failure.get("message")
+
+
+def test_pytest_benchmark_compares_two_runs_by_the_numbers_of_the_store(lab, gate):
+    """Of each case and run what it prints, and what it exports, are statistics of the stored steps."""
+    gate("--benchmark-json=one.json", baseline=None)
+    lab.step_s["ring"] *= 1.5
+    gate("--benchmark-json=two.json", baseline=None)
+    results = load(lab.folder / "new" / "results.db")
+    steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
+    stored = steps[steps["block"] >= 0].groupby(["case_id", "session_id"])["step_s"].agg(STATISTICS)
+    assert [session for _, session in stored.index] == [1, 2] * 3
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "one.json", "two.json", "--csv=compared"]
+    command += ["--group-by=name", "--sort=name", "--columns=min,max,mean,stddev,median,rounds"]
+    done = subprocess.run(command, cwd=lab.folder, capture_output=True, text=True, check=True)
+    with (lab.folder / "compared.csv").open(newline="") as file:
+        name, *columns = next(rows := csv.reader(file))
+        exported = [(row[0].rpartition("::")[2], list(map(float, row[1:]))) for row in rows]
+    assert (name, columns) == ("name", ["min", "max", "mean", "stddev", "median", "rounds"])
+    assert [case for case, _ in exported] == [case for case, _ in stored.index]
+    for (_, values), expected in zip(exported, stored.itertuples(index=False), strict=True):
+        assert values == pytest.approx(expected, rel=1e-9)
+    printed = re.findall(r"^(\S+) \((one|two)\) +([\d.]+) ", done.stdout, re.MULTILINE)
+    shown = [(case, number, f"{1e3 * row['min']:.4f}") for (case, number), row in stored.iterrows()]
+    assert [(case, {"one": 1, "two": 2}[run], least) for case, run, least in printed] == shown
 
 
 def test_no_regression_passes_and_nothing_is_dropped(lab, gate):
