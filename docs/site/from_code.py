@@ -1,0 +1,162 @@
+"""Lists that pages of the site have from the code itself, in the places of `<!-- from code: NAME -->`.
+
+Where the pages are read without being built, the line before such a place says where else the same is told.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parabench.cli import COMMANDS, main
+from parabench.store.metrics import METRICS
+from parabench.store.schema import TABLES, create_statements
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+PLACE = re.compile(r"^<!-- from code: ([\w ]+) -->$", re.MULTILINE)
+
+
+def filled(markdown: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """The page with what `parts` gives in each of its places. A name that is none of theirs is a KeyError."""
+    return PLACE.sub(lambda found: parts[found[1]](), markdown)
+
+
+def plain(text: str) -> str:
+    """A text with nothing that Markdown would take for markup; what stands between backticks stays code."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    said = (
+        piece if piece.startswith("`") else re.sub(r"([*_\[\]\\])", r"\\\1", html.escape(piece, quote=False))
+        for piece in pieces
+    )
+    return "".join(said).replace("|", r"\|").replace("\n", " ")
+
+
+def table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """A table of Markdown, whose cells are Markdown already."""
+    lines = (heads, ["---"] * len(heads), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    """A cell of code, where a bar would end the cell."""
+    return f"`{text}`".replace("|", r"\|")
+
+
+class MarkdownHelp(click.HelpFormatter):
+    """Takes the help of a command as click lays it out, section by section, and writes Markdown."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        self.write(f"```text\n{prog} {args}\n```\n\n")
+
+    def write_text(self, text: str) -> None:
+        self.write("".join(f"{plain(each)}\n\n" for each in text.split("\n\n")))
+
+    def write_paragraph(self) -> None:
+        self.write("\n")
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        self.write(f"**{name}**\n\n")
+        yield
+
+    @contextmanager
+    def indentation(self) -> Iterator[None]:
+        yield
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        self.write(table(("option", "what it does"), ((code(name), plain(said)) for name, said in rows)) + "\n")
+
+
+def options() -> str:
+    """Every command as its `--help` tells of it."""
+    return "\n".join(_help_of(name) for name in COMMANDS)
+
+
+def _help_of(name: str) -> str:
+    group = click.Context(main, info_name="parabench")
+    command = main.get_command(group, name)
+    assert command is not None
+    ctx = command.make_context(name, [], parent=group, resilient_parsing=True)
+    formatter = MarkdownHelp()
+    command.format_help(ctx, formatter)
+    return f"### {name}\n\n{formatter.getvalue()}"
+
+
+def columns() -> str:
+    """Each table of a store with the types of its columns, as SQLite has them."""
+    with closing(sqlite3.connect(":memory:")) as store:
+        store.executescript(create_statements())
+        return "\n".join(
+            f"### {name}\n\n{table(('column', 'type', 'may be null'), _columns_of(store, name))}" for name in TABLES
+        )
+
+
+def _columns_of(store: sqlite3.Connection, name: str) -> Iterator[tuple[str, str, str]]:
+    for _, column, kind, not_null, _, key in store.execute(f"PRAGMA table_info({name})"):
+        yield code(column), kind, "" if not_null or key else "yes"
+
+
+def metrics() -> str:
+    """Each metric of a sample with its unit."""
+    rows = ((code(name), metric.unit, plain(metric.meaning)) for name, metric in METRICS.items())
+    return table(("metric", "unit", "meaning"), rows)
+
+
+def schemas() -> str:
+    """Every key of each JSON that commands write."""
+    return "\n".join(_schema(path) for path in sorted(REFERENCE.glob("*.schema.json")))
+
+
+def _schema(path: Path) -> str:
+    schema = json.loads(path.read_text())
+    whose = path.name.partition(".")[0]
+    parts = [f"## {schema['title']}\n\nThe schema: [{path.name}]({path.name}).\n\n{_object(schema, whose)}"]
+    for name, each in schema.get("$defs", {}).items():
+        parts.append(f"### {name} {{ #{whose}-{name} }}\n\n{_object(each, whose)}")
+    return "\n".join(parts)
+
+
+def _object(schema: Mapping[str, Any], whose: str) -> str:
+    said = f"{plain(schema['description'])}\n\n" if "description" in schema else ""
+    if "properties" not in schema:
+        return f"{said}{_kind(schema, whose)}\n"
+    needed = schema.get("required", ())
+    rows = (
+        (code(name), _kind(each, whose), plain(("" if name in needed else "Not always there. ") + each["description"]))
+        for name, each in schema["properties"].items()
+    )
+    return said + table(("key", "value", "meaning"), rows)
+
+
+def _kind(schema: Mapping[str, Any], whose: str) -> str:
+    """What a value is, in a few words; what has a heading of its own on the page is a link to it."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{whose}-{name})"
+    if "const" in schema:
+        return code(json.dumps(schema["const"]))
+    if "enum" in schema:
+        return ", ".join(code(json.dumps(each)) for each in schema["enum"])
+    for several in ("oneOf", "anyOf"):
+        if several in schema:
+            return " or ".join(_kind(each, whose) for each in schema[several])
+    kinds = schema.get("type", "any")
+    said = kinds if isinstance(kinds, str) else " or ".join(kinds)
+    inner = schema.get("items", schema.get("additionalProperties"))
+    return f"{said} of {_kind(inner, whose)}" if inner and isinstance(inner, dict) else said
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "columns": columns,
+    "metrics": metrics,
+    "options": options,
+    "schemas": schemas,
+}

@@ -1,0 +1,36 @@
+"""What mkdocs calls while it builds the site (mkdocs.yml).
+
+Pages get the lists that code gives, links out of docs/ their files, and the report of `make docs`'s own run stands
+beside them.
+"""
+
+from __future__ import annotations
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from docs.site import from_code, repository, sample
+
+
+PARTS = {**from_code.PARTS, "run of this site": sample.run}
+_path_of: dict[str, str] = {}  # what a page of the site shows of the repository, by its path in the site's sources
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what lies outside docs/."""
+    for path in sorted(repository.reached()):
+        uri = repository.in_site(path)
+        _path_of[uri] = path
+        if repository.is_file_itself(path):
+            files.append(File.generated(config, uri, abs_src_path=str(repository.ROOT / path)))
+        else:
+            files.append(File.generated(config, uri, content=repository.markdown_of(path)))
+    files.append(File.generated(config, sample.URI, abs_src_path=str(sample.REPORT)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill the places of lists, and turn links that lead out of docs/."""
+    path = _path_of.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    return from_code.filled(repository.relinked(markdown, path), PARTS)

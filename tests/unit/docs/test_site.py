@@ -1,0 +1,102 @@
+"""What the site has beside the pages of docs/, lists from the code and files that they link to; and its check of links."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from docs.site import from_code, links, repository
+from parabench.cli import COMMANDS, main
+from parabench.store.metrics import METRICS
+from parabench.store.schema import TABLES
+from paths import DOCS, ROOT
+
+
+def test_every_place_has_its_list_and_every_list_its_place() -> None:
+    asked = [name for page in DOCS.rglob("*.md") for name in from_code.PLACE.findall(page.read_text())]
+    assert sorted(asked) == sorted([*from_code.PARTS, "run of this site"])
+
+
+def test_a_place_is_filled_and_an_unknown_one_is_an_error() -> None:
+    assert from_code.filled("a\n\n<!-- from code: b -->\n\nc", {"b": lambda: r"\1"}) == "a\n\n\\1\n\nc"
+    with pytest.raises(KeyError, match="d"):
+        from_code.filled("<!-- from code: d -->", {})
+
+
+def test_what_markdown_would_take_for_markup_is_text() -> None:
+    assert from_code.plain("a*b_c|d <e> `f_g` [x: 0<=x]") == r"a\*b\_c\|d &lt;e&gt; `f_g` \[x: 0&lt;=x\]"
+    assert from_code.code("a|b") == r"`a\|b`"
+
+
+def test_every_option_of_every_command_is_listed_with_its_help() -> None:
+    sections = dict(zip(COMMANDS, re.split(r"^### .*\n", from_code.options(), flags=re.MULTILINE)[1:], strict=True))
+    for name, said in sections.items():
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        for option in (each for each in command.params if isinstance(each, click.Option)):
+            assert f"`{option.opts[0]}" in said or f", {option.opts[0]}" in said, (name, option.opts)
+            assert from_code.plain(option.help or "") in said, (name, option.opts)
+
+
+def test_every_command_has_its_row() -> None:
+    told = re.findall(r"^\| `(\w+)[^|]*` \|", (DOCS / "reference/commands.md").read_text(), re.MULTILINE)
+    assert {*told} - {"pytest"} == {*COMMANDS}, "docs/reference/commands.md: give each command its row"
+
+
+def test_every_column_and_metric_is_listed() -> None:
+    sections = dict(zip(TABLES, from_code.columns().split("### ")[1:], strict=True))
+    for name, table in TABLES.items():
+        listed = re.findall(r"^\| `(\w+)` \| (?:INTEGER|REAL|TEXT|BLOB) \|", sections[name], re.MULTILINE)
+        assert listed == ["id"] * (name in ("session", "launch")) + [*table.columns]
+    assert "| `traceback` | TEXT | yes |" in sections["launch"]
+    assert re.findall(r"^\| `(\w+)`", from_code.metrics(), re.MULTILINE) == [*METRICS]
+
+
+def test_a_key_of_the_json_says_what_it_is() -> None:
+    told = from_code.schemas()
+    assert '| `verdict` | `"no regression"`, `"regression"`, `"inconclusive"` | What the gate says.' in told
+    assert "| `series` | array of [series](#history-series) |" in told
+    assert "### series { #history-series }" in told
+    assert "| `label` | string or null |" in told
+
+
+def test_links_out_of_docs_lead_to_files_of_the_site() -> None:
+    text = "[a](../../examples/own_model.py) [b](ci.md#x) [c](../../README.md#limits) [d](https://e.org/f) [g](#h)"
+    assert repository.relinked(text, "docs/how-to/ab.md") == (
+        "[a](../repository/examples/own_model.py.md) [b](ci.md#x) [c](../repository/README.md#limits) "
+        "[d](https://e.org/f) [g](#h)"
+    )
+    back = repository.relinked("[a](docs/how-to/ci.md) [b](docs/pictures/report.png) [c](SECURITY.md)", "README.md")
+    assert back == "[a](../how-to/ci.md) [b](../pictures/report.png) [c](SECURITY.md)"
+
+
+def test_what_pages_lead_to_is_there_also_by_way_of_other_pages() -> None:
+    reached = repository.reached()
+    assert {"README.md", "CHANGELOG.md", "examples/kubernetes", "reports/sample/report.html"} <= reached
+    assert all((ROOT / path).exists() for path in reached)
+    files = {f"examples/kubernetes/{each.name}" for each in (ROOT / "examples/kubernetes").iterdir()}
+    assert files <= reached
+    shown = repository.markdown_of("examples/own_model.py")
+    assert shown == f"# examples/own_model.py\n\n```python\n{(ROOT / 'examples/own_model.py').read_text()}```\n"
+
+
+def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="below/a.html#one">1</a><a href="below/a.html#two">2</a><a href="b.html">3</a><a href="#three">4</a>'
+        '<a href="https://elsewhere.org/">5</a><script src="https://elsewhere.org/x.js"></script><a href="../c">6</a>'
+        '<img src="data:image/png;base64,AA=="><link rel="canonical" href="https://here.org/"><a href="#tab=x">7</a>'
+    )
+    (tmp_path / "below/a.html").write_text(
+        '<h2 id="one">1</h2><a href="../index.html">2</a><a href="/index.html">3</a>'
+    )
+    assert [*links.broken(tmp_path)] == [
+        "index.html: below/a.html#two: no such anchor",
+        "index.html: b.html: no such file",
+        "index.html: #three: no such anchor",
+        "index.html: https://elsewhere.org/x.js: loaded from elsewhere",
+        "index.html: ../c: leads out of the site",
+    ]
