@@ -9,7 +9,7 @@ import html
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class MarkdownHelp(click.HelpFormatter):
     def indentation(self) -> Iterator[None]:
         yield
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         self.write(table(("option", "what it does"), ((code(name), plain(said)) for name, said in rows)) + "\n")
 
 

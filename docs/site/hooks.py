@@ -12,7 +12,6 @@ from mkdocs.structure.pages import Page
 
 from docs.site import from_code, repository, sample
 
-
 PARTS = {**from_code.PARTS, "run of this site": sample.run}
 _path_of: dict[str, str] = {}  # what a page of the site shows of the repository, by its path in the site's sources
 

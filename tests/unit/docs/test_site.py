@@ -1,4 +1,4 @@
-"""What the site has beside the pages of docs/, lists from the code and files that they link to; and its check of links."""
+"""What the site has beside the pages of docs/, lists from code and files that they link to; and its check of links."""
 
 from __future__ import annotations
 
