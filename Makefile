@@ -45,7 +45,7 @@ help:
 	@echo "make docs    build the documentation as a site in site/, with the report of a run of this version, and check its links"
 	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
 	@echo "make dist    build the wheel and the sdist, check them as PyPI would, and lint the Containerfile"
-	@echo "make wheel   the same, install the wheel beside the source, and run it"
+	@echo "make wheel   the same, install the wheel beside the source, and go through the tutorial with it"
 	@echo "make versions  test answers and pages with the oldest and the newest pandas, numpy, scipy, click, ..."
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -160,7 +160,7 @@ wheel: dist
 	.ci/over .venv-wheel --no-deps --ignore-installed dist/*.whl
 	$(BIN)/python -m pip --python .venv-wheel/bin/python --disable-pip-version-check check
 	cd .venv-wheel && bin/python -c 'import parabench; assert ".venv-wheel" in parabench.__file__, parabench.__file__'
-	cd .venv-wheel && bin/parabench run quick --launches 1 --out results
+	.venv-wheel/bin/python -m pytest tests/wheel
 
 versions: oldest newest
 

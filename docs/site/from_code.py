@@ -17,8 +17,11 @@ from typing import Any
 import click
 
 from parabench.cli import COMMANDS, main
+from parabench.plan.fields import Declared
+from parabench.plan.suite import AXES
 from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES, create_statements
+from parabench.strategies import OPTIONAL, STRATEGIES
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 PLACE = re.compile(r"^<!-- from code: ([\w ]+) -->$", re.MULTILINE)
@@ -75,6 +78,28 @@ class MarkdownHelp(click.HelpFormatter):
         self.write(table(("option", "what it does"), ((code(name), plain(said)) for name, said in rows)) + "\n")
 
 
+def axes() -> str:
+    """What each axis takes, and the strategies that have it."""
+    rows = ((code(name), _values(axis), _strategies_with(name)) for name, axis in AXES.items())
+    return table(("axis", "value", "strategies"), rows)
+
+
+def _values(axis: Declared) -> str:
+    if axis.field.choices:
+        return ", ".join(map(code, axis.field.choices))
+    if axis.field.path:
+        return "a text"
+    several = "; several, joined by `+`, are a list" if axis.listed else ""
+    whole = f"; `{axis.field.divides}` is a multiple of it" if axis.field.divides else ""
+    return plain(axis.expected) + several + whole
+
+
+def _strategies_with(name: str) -> str:
+    if name not in OPTIONAL:
+        return "all"
+    return ", ".join(code(strategy) for strategy, entry in STRATEGIES.items() if name in entry.axes)
+
+
 def options() -> str:
     """Every command as its `--help` tells of it."""
     return "\n".join(_help_of(name) for name in COMMANDS)
@@ -118,7 +143,7 @@ def schemas() -> str:
 def _schema(path: Path) -> str:
     schema = json.loads(path.read_text())
     whose = path.name.partition(".")[0]
-    parts = [f"## {schema['title']}\n\nThe schema: [{path.name}]({path.name}).\n\n{_object(schema, whose)}"]
+    parts = [f"## {whose}\n\n{schema['title']}: [{path.name}]({path.name}).\n\n{_object(schema, whose)}"]
     for name, each in schema.get("$defs", {}).items():
         parts.append(f"### {name} {{ #{whose}-{name} }}\n\n{_object(each, whose)}")
     return "\n".join(parts)
@@ -155,6 +180,7 @@ def _kind(schema: Mapping[str, Any], whose: str) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "axes": axes,
     "columns": columns,
     "metrics": metrics,
     "options": options,

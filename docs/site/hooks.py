@@ -31,5 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill the places of lists, and turn links that lead out of docs/."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]  # it is the index
     path = _path_of.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     return from_code.filled(repository.relinked(markdown, path), PARTS)

@@ -38,10 +38,14 @@ def in_site(path: str) -> str:
 
 
 def relinked(markdown: str, page: str) -> str:
-    """A page whose links lead to the same files where it lies in the site's sources."""
+    """A page whose links lead to the same files where it lies in the site's sources.
+
+    Who reads a site follows links to pages, not to files: of a link that is called `certainty.md` the end is left out.
+    """
     here = PurePosixPath(in_site(page)).parent
     where = dict(linked(markdown, page))
-    return LINK.sub(lambda found: relpath(in_site(where[found[1]]), here), markdown)
+    markdown = LINK.sub(lambda found: relpath(in_site(where[found[1]]), here), markdown)
+    return re.sub(r"(?<=\[)([\w-]+)\.md(?=\]\()", r"\1", markdown)
 
 
 def reached() -> set[str]:

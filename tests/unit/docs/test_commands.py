@@ -19,8 +19,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """The page and the arguments of each command, in a block of shell or within a line; none of a synopsis."""
     for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
         text = page.read_text().replace("\\\n", " ")
-        blocks = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        shown = [line for block in blocks for line in block.splitlines()]
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        shown = [line for language, block in blocks if language in ("", "sh") for line in block.splitlines()]
         shown += re.findall(r"`(parabench [a-z]+ -[^`]+|parabench [a-z]+ [^`]+ -[^`]+)`", text)
         for line in shown:
             command = re.split(r" #|; echo| \|| &$", line.removeprefix("$ "))[0]

@@ -10,6 +10,7 @@ import pytest
 
 from docs.site import from_code, links, repository
 from parabench.cli import COMMANDS, main
+from parabench.plan.suite import AXES
 from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES
 from paths import DOCS, ROOT
@@ -36,7 +37,7 @@ def test_every_option_of_every_command_is_listed_with_its_help() -> None:
     for name, said in sections.items():
         command = main.get_command(click.Context(main), name)
         assert command is not None
-        for option in (each for each in command.params if isinstance(each, click.Option)):
+        for option in (each for each in command.params if isinstance(each, click.Option) and not each.hidden):
             assert f"`{option.opts[0]}" in said or f", {option.opts[0]}" in said, (name, option.opts)
             assert from_code.plain(option.help or "") in said, (name, option.opts)
 
@@ -55,6 +56,18 @@ def test_every_column_and_metric_is_listed() -> None:
     assert re.findall(r"^\| `(\w+)`", from_code.metrics(), re.MULTILINE) == [*METRICS]
 
 
+def test_every_axis_is_listed_with_what_it_takes() -> None:
+    told = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", from_code.axes(), re.MULTILINE))
+    assert list(told) == list(AXES)
+    assert told["split"] == "`batch`, `sample`, `dimension` | all"
+    assert told["threads"] == "a whole number from 1 to 1024 | all"
+    assert (
+        told["tp_size"]
+        == "a whole number of 1 or more, or auto; `world_size` is a multiple of it | `tp_ddp`, `tp_fsdp`"
+    )
+    assert told["bucket_mib"].startswith("a number above 0 and at most 1048576, or default; several, joined by `+`")
+
+
 def test_a_key_of_the_json_says_what_it_is() -> None:
     told = from_code.schemas()
     assert '| `verdict` | `"no regression"`, `"regression"`, `"inconclusive"` | What the gate says.' in told
@@ -64,10 +77,10 @@ def test_a_key_of_the_json_says_what_it_is() -> None:
 
 
 def test_links_out_of_docs_lead_to_files_of_the_site() -> None:
-    text = "[a](../../examples/own_model.py) [b](ci.md#x) [c](../../README.md#limits) [d](https://e.org/f) [g](#h)"
+    text = "[own_model.py](../../examples/own_model.py) [ci.md](ci.md#x) [c](../../README.md#limits) [d](https://e.org) [g](#h)"
     assert repository.relinked(text, "docs/how-to/ab.md") == (
-        "[a](../repository/examples/own_model.py.md) [b](ci.md#x) [c](../repository/README.md#limits) "
-        "[d](https://e.org/f) [g](#h)"
+        "[own_model.py](../repository/examples/own_model.py.md) [ci](ci.md#x) [c](../repository/README.md#limits) "
+        "[d](https://e.org) [g](#h)"
     )
     back = repository.relinked("[a](docs/how-to/ci.md) [b](docs/pictures/report.png) [c](SECURITY.md)", "README.md")
     assert back == "[a](../how-to/ci.md) [b](../pictures/report.png) [c](SECURITY.md)"

@@ -1,0 +1,110 @@
+"""The tutorial, command by command as its reader runs them: in an empty folder that holds the wheel, without a home.
+
+`make wheel` runs this with the wheel that it has built. What parabench depends on is that of `.venv`; parabench is what
+the tutorial's own `pip install` has put into the virtual environment that the tutorial makes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from paths import DOCS, ROOT
+
+TUTORIAL = (DOCS / "tutorial/first-run.md").read_text()
+BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
+WHEELS = [*(ROOT / "dist").glob("*.whl")]
+
+
+def script() -> str:
+    """The blocks of the page in its order: commands as they stand there, code saved under the name it begins with."""
+    lines = ["set -e"]
+    for language, text in BLOCKS:
+        if language == "python":
+            name = re.match(r"# (\w+\.py)\n", text)
+            assert name, "a block of Python begins with the name of its file"
+            lines.append(f"cat >{name[1]} <<'END OF FILE'\n{text}END OF FILE")
+        else:
+            lines.append(text)
+    return "\n".join([*lines, 'python -c "import parabench; print(parabench.__file__)" >where.txt', ""])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tutorial was gone through; what it said is in said.txt."""
+    (wheel,) = WHEELS
+    folder = tmp_path_factory.mktemp("empty folder")
+    shutil.copy(wheel, folder)
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LD_LIBRARY_PATH", "TMPDIR")}
+    environment = {
+        **kept,
+        "BROWSER": "true",
+        # No folder can be made there, by root neither.
+        "HOME": "/dev/null/home",
+        # What is installed already is found there, and nothing is fetched.
+        "PYTHONPATH": str(distribution("torch").locate_file("")),
+        "PIP_IGNORE_INSTALLED": "1",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    with (folder / "said.txt").open("w") as said:
+        command = ["bash", "-c", script()]
+        ended = subprocess.run(command, cwd=folder, env=environment, stdout=said, stderr=subprocess.STDOUT, check=False)
+    assert ended.returncode == 0, (folder / "said.txt").read_text()
+    return folder
+
+
+def test_parabench_is_that_of_the_wheel(folder: Path) -> None:
+    where = Path((folder / "where.txt").read_text().strip())
+    assert where.is_relative_to(folder / ".venv")
+
+
+def sessions(store: Path) -> list[tuple[str, str]]:
+    """Suite and end of each session of a store."""
+    with closing(sqlite3.connect(store)) as connection:
+        return connection.execute("SELECT suite, finished_utc IS NOT NULL FROM session ORDER BY id").fetchall()
+
+
+def test_each_command_measured_what_the_page_says(folder: Path) -> None:
+    assert sessions(folder / "first/results.db") == [("quick", 1), ("bucket_size", 1)]
+    assert sessions(folder / "mine/results.db") == [("training", 1)]
+    assert sessions(folder / "gate/results.db") == [("training", 1), ("training", 1)]
+
+
+def test_each_launch_trained_as_one_device_does(folder: Path) -> None:
+    for store in folder.glob("*/results.db"):
+        with closing(sqlite3.connect(store)) as connection:
+            assert {*connection.execute("SELECT status FROM launch")} == {("ok",)}, store
+
+
+def test_what_it_shows_is_what_was_said(folder: Path) -> None:
+    """Of the page's outputs what no machine changes; a verdict may be any on a machine that others use."""
+    said = (folder / "said.txt").read_text()
+    for line in (
+        "trying the suite: each case once, a few steps",
+        "suites/training.py\n.github/workflows/performance.yml\nPERFORMANCE.md\nnext: parabench run suites/training.py",
+    ):
+        assert line in TUTORIAL
+        assert line in said
+    assert re.search(r"^backends +gloo yes", said, re.MULTILINE)
+    assert len(re.findall(r"^(?:Fastest|One of|\d+ of \d+)", said, re.MULTILINE)) >= 3
+    (verdict,) = re.findall(r"^(Regression|No regression|Inconclusive)\b", said, re.MULTILINE)
+    codes = {"Regression": ["1"], "No regression": [], "Inconclusive": ["3"]}
+    assert re.findall(r"^exit code (\d+)$", said, re.MULTILINE) == codes[verdict]
+
+
+def test_nothing_is_written_elsewhere_in_the_folder(folder: Path) -> None:
+    wheel = next(each.name for each in WHEELS)
+    assert {each.name for each in folder.iterdir()} - {"said.txt", "where.txt", "__pycache__"} == {
+        ".github", ".venv", "PERFORMANCE.md", "before", "first", "gate", "mine", "my_model.py", "report.html", "suites",
+        wheel,
+    }  # fmt: skip
