@@ -77,9 +77,9 @@ def test_a_key_of_the_json_says_what_it_is() -> None:
 
 
 def test_links_out_of_docs_lead_to_files_of_the_site() -> None:
-    text = "[own_model.py](../../examples/own_model.py) [ci.md](ci.md#x) [c](../../README.md#limits) [d](https://e.org) [g](#h)"
+    text = "[a.py](../../examples/own_model.py) [ci.md](ci.md#x) [c](../../README.md#limits) [d](https://e.org) [g](#h)"
     assert repository.relinked(text, "docs/how-to/ab.md") == (
-        "[own_model.py](../repository/examples/own_model.py.md) [ci](ci.md#x) [c](../repository/README.md#limits) "
+        "[a.py](../repository/examples/own_model.py.md) [ci](ci.md#x) [c](../repository/README.md#limits) "
         "[d](https://e.org) [g](#h)"
     )
     back = repository.relinked("[a](docs/how-to/ci.md) [b](docs/pictures/report.png) [c](SECURITY.md)", "README.md")
