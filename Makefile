@@ -42,7 +42,7 @@ help:
 	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
-	@echo "make docs    build the documentation as a site in site/, with the report of a run of this version, and check its links"
+	@echo "make docs    build the documentation as a site in site/, with the report of a run of this version, and check its links and pages"
 	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
 	@echo "make dist    build the wheel and the sdist, check them as PyPI would, and lint the Containerfile"
 	@echo "make wheel   the same, install the wheel beside the source, and go through the tutorial with it"
@@ -130,6 +130,7 @@ docs: $(STAMP)
 	$(BIN)/python -m docs.site.sample
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs --quiet build
 	$(BIN)/python -m docs.site.links site
+	$(BIN)/python -m pytest tests/site
 
 foresight: $(STAMP)
 	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
