@@ -34,6 +34,7 @@ COMMANDS = {
     "history": "Show when the step time of each case changed.",
     "init": "Write a suite and a workflow for your own model.",
     "list": "Show suites, strategies, algorithms and models.",
+    "noise": "Tell what `ab` can show here, in how many minutes.",
     "predict": "Predict step times of more ranks, other links, other buckets.",
     "referee": "Keep a change or discard it, in a series of them.",
     "report": "Write the HTML report of a store.",
@@ -41,7 +42,7 @@ COMMANDS = {
     "serve": "Show the report in a browser, live while a session runs.",
     "worker": "Measure inside processes that a launcher has started.",
 }
-MODULES = {"referee": "ab", "serve": "report", "worker": "run"}
+MODULES = {"noise": "ab", "referee": "ab", "serve": "report", "worker": "run"}
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.

@@ -1,7 +1,8 @@
-"""`parabench ab` and `parabench referee`: two settings, measured in turns."""
+"""`parabench ab`, `parabench referee` and `parabench noise`: two sides, measured in turns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ from parabench.commands.compare import OF_GATE, OUTPUTS
 from parabench.commands.options import (
     ALPHAS,
     Fraction,
+    Rate,
     axes_in,
     command,
+    complete_stores,
     gate_options,
     seed_option,
     session_options,
@@ -30,6 +33,7 @@ from parabench.commands.output import (
     give,
     renders_of,
 )
+from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.protocol import MOST_ROUNDS
 from parabench.registry import working_directory
@@ -37,6 +41,7 @@ from parabench.registry import working_directory
 if TYPE_CHECKING:
     from parabench.ab.referee import Series
     from parabench.analysis.compare.gate import Comparison
+    from parabench.analysis.compare.sensitivity import Sensitivity
 
 
 @click.command(
@@ -124,7 +129,6 @@ def referee(proposal: str | None, baseline: str, out: Path, **options: Any) -> N
     """
     from parabench.ab.referee import ROUNDS, RefereeRequest, lines, read_series, run_referee, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
-    from parabench.errors import UsageError
     from parabench.session.request import TrainingRequest
 
     files, axes = files_in(options), axes_in(options)
@@ -152,6 +156,107 @@ def referee(proposal: str | None, baseline: str, out: Path, **options: Any) -> N
         files=_typed(files),
     )
     raise SystemExit(run_referee(asked, to_console, keep))
+
+
+@click.command(
+    cls=Command,
+    examples={
+        "What can `ab` show on this runner, told by five minutes:": "parabench noise quick",
+        "Of an ab that was measured already, as JSON:": "parabench noise --from parabench-results --json -",
+        "Fill a workflow of `parabench init`:": "parabench noise mine.py --workflow .github/workflows/mine.yml",
+    },
+)
+@suite_argument
+@click.option(
+    "--minutes",
+    type=Rate(0, 24 * 60, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Begin no pair of launches that would end after that time.",
+)
+@click.option(
+    "--from",
+    "store",
+    metavar="STORE",
+    shell_complete=complete_stores,
+    help="Measure nothing: answer from the newest `ab` or `noise` of a store, or of STORE@SESSION.",
+)
+@shared(*training_options)
+@click.option(
+    "--rounds",
+    type=click.IntRange(0, MOST_ROUNDS),
+    help="As of `parabench ab`, for which the answer holds. [default: fewer of more cases, 4 at least]",
+)
+@shared(file_option("json", "Write JSON (docs/reference/noise.schema.json)."))
+@click.option(
+    "--baseline",
+    metavar="STORE",
+    shell_complete=complete_stores,
+    help="Tell too what `parabench compare` with the newest session of this store can pass.",
+)
+@click.option(
+    "--workflow",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write what the gate of SUITE needs into this workflow, of `parabench init` or made anew.",
+)
+@shared(*session_options)
+def noise(minutes: float, store: str | None, baseline: str | None, workflow: Path | None, **options: Any) -> None:
+    """How small a slowdown does `parabench ab` of SUITE (quick) show here, and in how many minutes?
+
+    Measures the same code on both sides for --minutes, and tells from how much pairs of launches differ what an `ab`
+    of any length will see, and how long a gate needs.
+
+    Exits with 3 where that time is too short to say.
+    """
+    from dataclasses import replace
+
+    from parabench.analysis.compare.sensitivity import against_baseline, sensitivity
+    from parabench.analysis.compare.sides import read_side
+    from parabench.analysis.text.noise import lines, to_dict
+    from parabench.commands.templates.workflow import check_workflow, fill_workflow
+
+    files, axes = files_in(options), axes_in(options)
+    to_console = console(stderr=STANDARD_OUTPUT in files.values())
+
+    def keep(answer: Sensitivity, suite: str, said: Iterable[str] = ()) -> None:
+        give(files, renders_of(answer, {}, to_dict), said, "answer")
+        if workflow is not None and answer.seen:
+            to_console.print(fill_workflow(workflow, suite, answer), highlight=False, markup=False, soft_wrap=True)
+
+    against = against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
+    if store is not None:
+        _check_from()
+        from parabench.analysis.compare.pilot import read_pilot
+
+        answer = replace(sensitivity(read_pilot(store)), baseline=against)
+        if workflow is not None:
+            check_workflow(workflow, answer.suite)
+        keep(answer, answer.suite, lines(answer))
+        raise SystemExit(answer.exit_code)
+    from parabench.ab.noise import NoiseRequest, run_noise
+    from parabench.session.request import TrainingRequest
+
+    working_directory()
+    if options["suite"] is None and not options["resume"]:
+        options["suite"] = "quick"
+    if workflow is not None and options["suite"] is not None:
+        check_workflow(workflow, options["suite"])
+    run = TrainingRequest.of(axes=axes, argv=command(), **options)
+    named = _typed(files)
+    named += ["--workflow", str(workflow)] if workflow is not None else []
+    named += ["--baseline", baseline] if baseline is not None else []
+    request = NoiseRequest(run=run, minutes=minutes, baseline=against, files=named)
+    raise SystemExit(run_noise(request, to_console, lambda answer: keep(answer, run.suite or answer.suite)))
+
+
+def _check_from() -> None:
+    """Raise UsageError for what only a measurement obeys."""
+    ctx = click.get_current_context()
+    for each in ctx.command.params:
+        given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
+        if given and each.name not in ("store", "json_file", "baseline", "workflow"):
+            what = each.opts[0] if isinstance(each, click.Option) else "SUITE"
+            raise UsageError(f"{what} has no effect with --from, which measures nothing; leave it out")
 
 
 def _typed(files: Files) -> list[str]:

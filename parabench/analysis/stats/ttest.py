@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import chdtri, nctdtr, stdtr, stdtrit
+from scipy.special import chdtri, nctdtr, nctdtrinc, stdtr, stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
 
@@ -171,15 +171,28 @@ def launches_for(
     """The fewest launches a side with which the one-sided 95 % upper bound of two equal sides lies below `difference`
     with probability `power`; None beyond MOST_LAUNCHES.
 
-    `variances` are of one launch, of each side; of one when launches are paired, and then of the differences. The
-    probability is that of a noncentral t beyond the t quantile of the bound.
+    `variances` are of one launch, of each side; of one when launches are paired, and then of the differences.
     """
     n = np.arange(FEWEST_LAUNCHES, MOST_LAUNCHES + 1, dtype=float)
     each = np.array(variances)[:, None] * np.ones_like(n)
     error, df = _standard_error(each, np.array([n] * len(variances)), [between] * len(n))
-    passes = 1 - nctdtr(df, difference / error, stdtrit(df, CONFIDENCE))
-    enough = passes >= power
+    enough = shown(difference / error, df) >= power
     return int(n[enough.argmax()]) if enough.any() else None
+
+
+def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbers:
+    """The probability that a one-sided t-test at `confidence` shows a difference of so many of its standard errors, and
+    as well that the one-sided bound of two equal sides rules it out: that of a noncentral t beyond the t quantile."""
+    missed = nctdtr(df, errors, stdtrit(df, confidence))
+    # Of differences of some forty errors scipy has no number, and there is nothing to be missed.
+    found: Numbers = 1 - np.where(np.isnan(missed), 0.0, missed)
+    return found
+
+
+def errors_shown(df: Numbers, confidence: float, power: float) -> Numbers:
+    """The difference, in standard errors, that such a test shows with probability `power`."""
+    found: Numbers = nctdtrinc(df, 1 - power, stdtrit(df, confidence))
+    return found
 
 
 def _standard_error(variances: Numbers, counts: Numbers, between: Sequence[Between | None]) -> tuple[Numbers, Numbers]:

@@ -6,10 +6,12 @@ from math import comb
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import fake_results as fake
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.rule import Outcome, Verdict, speed
+from parabench.analysis.compare.sensitivity import against_baseline
 from parabench.analysis.compare.sides import read_side, side_of
 from parabench.analysis.stats.ttest import holm, judge
 from parabench.analysis.text import format
@@ -319,6 +321,30 @@ def test_a_slower_day_is_no_regression_where_the_store_tells_how_days_differ(tmp
             assert "in the bounds, from 6 sessions of base's suite and environment in its store" in text
     (row, *_) = gate.compare(sessions_of(tmp_path, "again", DAYS), new).rows
     assert row.session_sd == pytest.approx(np.std(np.log(DAYS), ddof=1), rel=0.1)
+
+
+def test_what_a_gate_against_a_baseline_passes_is_told_before_it_runs(tmp_path):
+    """Of 40 later sessions that differ as those of the store do, and no more, 90 % pass at least."""
+    few = against_baseline(sessions_of(tmp_path, "few", DAYS[-3:]))
+    assert (few.sessions, few.measured, few.cases, few.launches) == (3, 0, 3, 4)
+    # Nothing but the allowance, of which nothing is uncertain, in three cases at once.
+    sure = stats.norm.ppf(0.95) + stats.norm.ppf(1 - 0.1 / 3)
+    assert few.least == pytest.approx(np.expm1(sure * np.sqrt(2) * 0.05), rel=0.01)
+    assert few.tolerance == pytest.approx(few.least, rel=0.05)
+    base = sessions_of(tmp_path, "six", DAYS)
+    six = against_baseline(base)
+    assert (six.sessions, six.measured) == (6, 3)
+    assert six.least <= six.tolerance < few.least / 2
+    lot = np.random.default_rng(2)
+    levels = np.exp(np.log(DAYS).mean() + np.std(np.log(DAYS), ddof=1) * lot.standard_normal(40))
+    passed = sum(
+        gate.compare(base, sessions_of(tmp_path, f"new{at}", [level], first=at + 9), tolerance=six.tolerance).verdict
+        is Verdict.NO_REGRESSION
+        for at, level in enumerate(levels)
+    )
+    assert passed >= 36
+    with pytest.raises(UsageError, match="has no case of 2 launches, so no gate judges against it"):
+        against_baseline(side_of(fake.write(tmp_path / "one.db", [fake.launch(CASES[0])])))
 
 
 def test_only_sessions_that_could_have_been_the_base_tell_how_sessions_differ(tmp_path):

@@ -1,0 +1,212 @@
+"""A pilot of equal sides: when it ends, what it says, what it leaves; launches are faked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import fake_results as fake
+from command_line import parabench
+from fake_sides import Lab
+from parabench.ab import noise
+from parabench.ab.noise import MOST_PAIRS, TURNS, NoiseRequest, run_noise
+from parabench.analysis.compare.sensitivity import Sensitivity
+from parabench.session.request import TrainingRequest
+from parabench.signals import STOPPED
+from parabench.store.record import Failure, Status
+from paths import DOCS
+
+AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
+SCHEMA = json.loads((DOCS / "reference/noise.schema.json").read_text())
+WORKFLOW = ".github/workflows/performance.yml"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    # Each look at the clock is 10 s after the one before.
+    monkeypatch.setattr(noise, "monotonic", itertools.count(0, 10).__next__)
+    monkeypatch.chdir(tmp_path)
+    return Lab(tmp_path, monkeypatch)
+
+
+class Asked:
+    """What `run_noise` returned and handed over."""
+
+    def __init__(self, lab: Lab, minutes: float = 4.0, **fields: Any) -> None:
+        self.answer: Sensitivity | None = None
+        run = TrainingRequest.of(
+            **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
+            | fields
+        )
+        self.code = lab.said(lambda console: run_noise(NoiseRequest(run=run, minutes=minutes), console, self._keep))
+
+    def _keep(self, answer: Sensitivity) -> None:
+        self.answer = answer
+
+
+def test_it_measures_equal_sides_until_the_time_is_over_and_says_what_ab_sees(lab: Lab) -> None:
+    asked = Asked(lab)
+    assert asked.code == 0, lab.output
+    assert asked.answer is not None
+    assert asked.answer.pairs == 23  # of 10 s each, and the time before the first look
+    assert asked.answer.rounds == TURNS["cpu"] // 3
+    assert asked.answer.cases == 3
+    assert "Here `ab` of quick sees " in lab.output
+    assert "in 3 minutes, " in lab.output
+    assert f"23 pairs of launches of {asked.answer.rounds} rounds, 3 cases: of a typical one pairs of" in lab.output
+    assert f"store: {lab.folder / 'out' / 'results.db'}" in lab.output
+    assert {label for label, _, _ in lab.launches()} == {"noise-a", "noise-b"}
+
+
+def test_a_pilot_that_is_too_short_ends_with_3_and_says_what_it_lacks(lab: Lab) -> None:
+    asked = Asked(lab, minutes=0.5)
+    assert asked.code == 3
+    assert asked.answer is not None
+    assert (asked.answer.pairs, asked.answer.seen) == (2, ())
+    assert "The pilot is too short to say: it has 2 pairs of launches, and an answer" in lab.output
+
+
+def test_it_ends_where_more_pairs_would_tell_nothing_new_and_obeys_what_is_asked_for(lab: Lab) -> None:
+    asked = Asked(lab, minutes=1e3)
+    assert asked.answer is not None
+    assert asked.answer.pairs == MOST_PAIRS
+    few = Asked(lab, minutes=1e3, launches=3, rounds=6, label="mine")
+    assert few.answer is not None
+    assert (few.answer.pairs, few.answer.rounds) == (3, 6)
+    assert {label for label, _, _ in lab.launches()} >= {"mine-a", "mine-b"}
+
+
+def test_whole_launches_that_alternate_are_pairs_too(lab: Lab) -> None:
+    asked = Asked(lab, rounds=0, launches=12)
+    assert asked.answer is not None
+    assert (asked.answer.pairs, asked.answer.rounds) == (12, None)
+    assert "12 pairs of launches, 3 cases" in lab.output
+
+
+def test_a_case_that_fails_is_left_out_and_named(lab: Lab) -> None:
+    def breaks(name: str, spec: Any, launch: Any) -> None:
+        if any(case.bucket_mib == 2 for case in spec.cases):
+            launch.status, launch.failure = Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL")
+
+    lab.befalls = breaks
+    asked = Asked(lab)
+    assert asked.answer is not None
+    assert asked.answer.left_out == ("ddp native 2 MiB, 2 ranks",), lab.output
+    assert asked.answer.cases == 2
+    assert "left out: ddp native 2 MiB, 2 ranks" in lab.output
+
+
+def test_after_a_stop_it_goes_on(lab: Lab) -> None:
+    lab.interrupt_at = 9
+    assert Asked(lab).code == STOPPED
+    assert f"resume with: parabench noise --resume --minutes 4 --out {lab.folder / 'out'}" in lab.output
+    lab.interrupt_at = None
+    asked = Asked(lab, suite=None, axes=(), steps=None, resume=True)
+    assert asked.code == 0, lab.output
+    assert asked.answer is not None
+    assert asked.answer.pairs > 20
+
+
+def test_the_store_answers_again_in_text_and_json(lab: Lab) -> None:
+    asked = Asked(lab)
+    said = parabench("noise", "--from", lab.folder / "out")
+    assert said.exit_code == 0
+    assert said.output.splitlines() == [line for line in lab.output.splitlines() if line in said.output.splitlines()]
+    assert said.output.startswith("Here `ab` of quick sees ")
+    told = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(told)
+    assert asked.answer is not None
+    assert told["sentence"] == said.output.splitlines()[0]
+    assert told["pairs"] == asked.answer.pairs
+    assert [each["change"] for each in told["seen"]] == [each.change for each in asked.answer.seen]
+
+
+def test_a_baseline_is_told_of_beside_and_one_that_is_not_there_is_refused_first(lab: Lab) -> None:
+    Asked(lab, minutes=0.5)
+    launches = [fake.launch(fake.case(), block=block, step_s=0.01 + block / 1e5) for block in range(3)]
+    fake.write(lab.folder / "base.db", launches, label="nightly")
+    words = ("noise", "--from", lab.folder / "out", "--baseline")
+    said = parabench(*words, "base.db")
+    assert said.exit_code == 3, said.output
+    assert said.output.splitlines()[-1].startswith("Against the baseline nightly a gate passes with a tolerance of 2")
+    assert "of 1 session, where 4 or more would tell how they differ, so 5.0 % is assumed" in said.output
+    told = json.loads(parabench(*words, "base.db", "--json", "-").stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(told)
+    assert (told["baseline"]["session"], told["baseline"]["launches"], told["seen"]) == ("nightly", 3, [])
+    before = len(lab.log)
+    assert parabench("noise", "--baseline", "nowhere.db").exit_code == 2
+    assert len(lab.log) == before
+
+
+def test_an_answer_fills_the_workflow_of_init_and_one_that_was_filled(lab: Lab) -> None:
+    asked = Asked(lab)
+    assert asked.answer is not None
+    gate = next(each for each in asked.answer.needs if each.change == 0.02)
+    options = f"--launches {gate.gate_launches} --rounds {asked.answer.rounds}"
+    said = parabench("noise", "--from", lab.folder / "out", "--workflow", "new.yml")
+    assert said.exit_code == 0, said.output
+    assert said.output.splitlines()[-1] == f"new.yml: a tolerance of 2.0 %, {options}"
+    found = yaml.load(Path("new.yml").read_text(), Loader=yaml.BaseLoader)["jobs"]["gate"]["steps"][1]["with"]
+    assert (found["suite"], found["tolerance"], found["options"]) == ("quick", "2%", options)
+    before = Path("new.yml").read_text()
+    Path("new.yml").write_text(
+        before.replace("tolerance: 2%", "tolerance: 7%").replace(options, "'--launches=99 --set world_size=2'  # mine")
+    )
+    assert parabench("noise", "--from", lab.folder / "out", "--workflow", "new.yml").exit_code == 0
+    after = Path("new.yml").read_text()
+    launches, rounds = options.split(" --rounds ")
+    assert after == before.replace(options, f"{launches} --set world_size=2 --rounds {rounds}  # mine")
+
+
+def test_a_workflow_that_cannot_be_filled_is_refused_before_anything_is_measured(lab: Lab) -> None:
+    assert parabench("init", "--no-trial").exit_code == 0
+    before = Path(WORKFLOW).read_text()
+    of_quick = before.replace("suites/training.py", "quick")
+    for text, why in (
+        (before, "is of the suite 'suites/training.py' and not of 'quick'; measure the noise of that one"),
+        (before.replace("tolerance: 2%", ""), "has not one step with a line of each, suite and tolerance"),
+        (of_quick.replace(" 2%", " 2%\n          options: >-"), "has options that are not on one line"),
+    ):
+        Path(WORKFLOW).write_text(text)
+        said = parabench("noise", "--workflow", WORKFLOW, "--out", "out")
+        assert (said.exit_code, why in said.stderr) == (2, True), said.output
+        assert Path(WORKFLOW).read_text() == text
+    assert not Path("out").exists()
+    assert lab.log == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--minutes", "0"), "0.0 is not in the range"),
+        (("--minutes", "nan"), "nan is not in the range"),
+        (("--minutes", "soon"), "'soon' is not a valid float"),
+        (("qiuck",), "did you mean 'quick'?"),
+        (("--json", "."), "'.' is a directory"),
+        (("--workflow", "."), "'.' is a directory"),
+        (("--rounds", "-1"), "-1 is not in the range"),
+        (("--from", "nowhere"), "nowhere"),
+        (("quick", "--from", "out"), "SUITE has no effect with --from"),
+        (("--minutes", "3", "--from", "out"), "--minutes has no effect with --from"),
+        (("--resume", "--out", "none"), "none/results.db does not exist, so it holds no ab to resume"),
+    ],
+)
+def test_bad_input_is_a_line_and_nothing_is_measured(lab: Lab, arguments: tuple[str, ...], why: str) -> None:
+    said = parabench("noise", *arguments)
+    assert (said.exit_code, why in said.stderr) == (2, True), said.output
+    assert lab.log == []
+    assert not any(lab.folder.iterdir())
+
+
+def test_a_store_without_sides_that_took_turns_is_refused(lab: Lab) -> None:
+    fake.write(lab.folder / "run.db", [fake.launch(fake.case())])
+    said = parabench("noise", "--from", "run.db")
+    assert (said.exit_code, "holds no sides that took turns" in said.stderr) == (2, True), said.output
+    said = parabench("noise", "--from", "run.db@1")
+    assert (said.exit_code, "is no side of an ab that has two" in said.stderr) == (2, True), said.output

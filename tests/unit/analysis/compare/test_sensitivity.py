@@ -1,0 +1,167 @@
+"""What a pilot predicts, against the gate's own rule on drawn launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.noise_trials import recording, share, trial, windows
+from parabench.analysis.compare.pilot import Pilot
+from parabench.analysis.compare.rule import ALPHA, Outcome, speed
+from parabench.analysis.compare.sensitivity import (
+    FEWEST_PAIRS,
+    half_width,
+    least_change,
+    least_tolerance,
+    passes,
+    sensitivity,
+    spread_of,
+)
+from parabench.analysis.stats.ttest import POWER, judge, shown
+
+CASES, LAUNCHES, RUNS = 5, 10, 1000
+
+
+@pytest.fixture
+def lot() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+def judged(differences: np.ndarray) -> list:
+    """The tests of `ab`, of differences of shape (cases, pairs)."""
+    n = differences.shape[1]
+    return [*judge({at: (np.zeros(n), row) for at, row in enumerate(differences)}, paired=True).values()]
+
+
+def pilot(differences: np.ndarray, first_s: float = 60.0, pair_s: float = 10.0) -> Pilot:
+    cases = tuple(f"case {at}" for at in range(len(differences)))
+    begun = first_s + pair_s * np.arange(differences.shape[1])
+    return Pilot(suite="quick", rounds=4, cases=cases, differences=differences, begun_s=begun)
+
+
+def test_the_least_change_is_called_a_regression_as_often_as_it_says(lot) -> None:
+    sd = 0.02
+    slower = np.log1p(least_change(sd, LAUNCHES, CASES))
+    found = 0
+    for _ in range(RUNS):
+        drawn = sd * lot.standard_normal((CASES, LAUNCHES))
+        drawn[2] += slower
+        found += speed(judged(drawn)[2], tolerance=np.expm1(slower) / 2, alpha=ALPHA)[0] is Outcome.SLOWER
+    assert found / RUNS == pytest.approx(POWER, abs=0.03)
+
+
+def test_the_gate_of_equal_sides_passes_as_often_as_it_says(lot) -> None:
+    sds = np.array([0.01, 0.01, 0.02, 0.02, 0.03])
+    of_each = sds / np.sqrt(LAUNCHES), np.full(CASES, LAUNCHES - 1.0)
+    tolerance = least_tolerance(*of_each)
+    passed = sum(
+        all(test.upper < np.log1p(tolerance) for test in judged(sds[:, None] * lot.standard_normal((CASES, LAUNCHES))))
+        for _ in range(RUNS)
+    )
+    assert POWER - 0.02 <= passed / RUNS <= POWER + 0.05
+    assert passes(*of_each, tolerance) == pytest.approx(POWER, abs=1e-4)
+
+
+def test_the_half_width_is_the_median_of_those_that_come_out(lot) -> None:
+    widths = [
+        (test.high - test.low) / 2 for _ in range(RUNS) for test in judged(0.02 * lot.standard_normal((CASES, 6)))
+    ]
+    assert half_width(0.02, 6) == pytest.approx(np.median(widths), rel=0.05)
+
+
+@pytest.mark.parametrize("launches", [2, 8, 60, 500])
+def test_no_probability_is_unknown_however_sharp_the_gate(launches: int) -> None:
+    errors = np.geomspace(0.01, 1e5, 200)
+    found = shown(errors, np.full(len(errors), launches - 1.0))
+    assert np.isfinite(found).all()
+    assert found[-1] == pytest.approx(1)
+    assert (np.diff(found) >= -1e-9).all()
+
+
+@pytest.mark.parametrize("pairs", [5, 12])
+@pytest.mark.parametrize("cases", [1, 10])
+def test_the_interval_of_the_spread_holds_the_true_one(lot, cases: int, pairs: int) -> None:
+    inside, logs = 0, []
+    for _ in range(RUNS):
+        spread = spread_of(0.02 * lot.standard_normal((cases, pairs)))
+        inside += spread.typical / spread.off <= 0.02 <= spread.typical * spread.off
+        logs.append(np.log(spread.typical / 0.02))
+    assert 0.87 <= inside / RUNS <= 0.97
+    assert np.mean(logs) == pytest.approx(0, abs=0.02)
+
+
+def test_cases_that_vary_together_tell_no_more_than_one(lot) -> None:
+    one = lot.standard_normal((1, 12))
+    alone, together = spread_of(one), spread_of(np.repeat(one, 8, axis=0))
+    assert together.alike == pytest.approx(8)
+    assert together.off == pytest.approx(alone.off)
+    apart = spread_of(lot.standard_normal((8, 12)))
+    assert apart.alike < 2
+    assert apart.off < alone.off
+
+
+def test_a_case_is_believed_to_be_noisier_as_far_as_the_pairs_tell(lot) -> None:
+    sds = np.array([0.01] * 9 + [0.1])
+    own = spread_of(sds[:, None] * lot.standard_normal((10, 20))).own
+    assert own[-1] == pytest.approx(0.1, rel=0.4)
+    same = spread_of(0.01 * lot.standard_normal((10, 6))).own
+    raw = 0.01 * np.random.default_rng(5).standard_normal((10, 6))
+    assert np.ptp(np.log(same)) < np.ptp(np.log(raw.std(axis=1, ddof=1)))
+
+
+def test_the_answer_by_time_and_by_change_are_one(lot) -> None:
+    answer = sensitivity(pilot(0.01 * lot.standard_normal((6, 20))))
+    assert (answer.pairs, answer.first_s, answer.pair_s) == (20, 60, 10)
+    assert [each.launches for each in answer.seen] == [None, 12, 24, 66, 174]
+    sizes = [each.change for each in answer.seen[1:]]
+    assert sizes == sorted(sizes, reverse=True)
+    for each in answer.seen[1:]:
+        assert each.low < each.change < each.high
+        assert each.half_width < each.change
+    for need in answer.needs:
+        sd = np.log1p(answer.sd)
+        assert least_change(sd, need.launches, 6) <= need.change < least_change(sd, need.launches - 1, 6)
+        assert need.minutes == pytest.approx((60 + 10 * need.launches) / 60)
+        assert need.low_minutes <= need.minutes <= need.high_minutes
+    assert answer.exit_code == 0
+
+
+def test_a_pilot_that_is_too_short_says_what_it_needs_and_nothing_else(lot) -> None:
+    one = sensitivity(pilot(0.01 * lot.standard_normal((1, FEWEST_PAIRS))))
+    assert one.pairs_needed > FEWEST_PAIRS
+    assert one.minutes_needed == pytest.approx((60 + 10 * one.pairs_needed) / 60)
+    enough = sensitivity(pilot(0.01 * lot.standard_normal((1, one.pairs_needed))))
+    assert (one.seen, one.exit_code) == ((), 3)
+    assert enough.seen
+    for pairs, ended_s in ((0, 90.0), (1, None), (1, 90.0)):
+        none = sensitivity(replace(pilot(np.zeros((3, pairs))), ended_s=ended_s))
+        assert (none.sd, none.seen, none.exit_code) == (None, (), 3)
+        assert none.pairs_needed >= FEWEST_PAIRS
+        took = (60 + 30 * none.pairs_needed) / 60 if pairs and ended_s else None
+        assert none.minutes_needed == took
+    assert sensitivity(pilot(np.zeros((0, 0)))).cases == 0
+
+
+def test_an_answer_is_marked_where_a_run_varies_too_much_by_itself(lot) -> None:
+    one = sensitivity(pilot(0.01 * lot.standard_normal((1, 60))))
+    assert [each.sure for each in one.seen] == [False, False, False, True, True]
+    assert all(each.sure for each in sensitivity(pilot(0.01 * lot.standard_normal((12, 20)))).seen[1:])
+
+
+def test_sides_that_do_not_vary_at_all_have_an_answer() -> None:
+    answer = sensitivity(pilot(np.zeros((3, 30))))
+    assert answer.seen[-1].change < 1e-4
+    assert [each.launches for each in answer.needs] == [2] * len(answer.needs)
+
+
+def test_of_simulated_runners_it_is_right_within_the_factor_in_nine_of_ten_trials(lot) -> None:
+    """Noise that wanders, has tails and is partly common to all cases, as of a runner that others use."""
+    trials = [
+        trial(before, after)
+        for _ in range(40)
+        for before, after in windows(recording(lot, cases=20, pairs=48), pilot=12, launches=12)
+    ]
+    assert len(trials) == 120
+    assert share(trials)[0] >= 0.9
