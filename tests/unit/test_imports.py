@@ -36,7 +36,7 @@ ORDER = (
     "workloads",
     "cluster",
     "session",
-    "ab",
+    "ab watching",
     "commands",
     "cli pytest_plugin",
     "launch.preload __main__",
