@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO
 
 # The variable from which torch's C++ reads what it logs, and the level at which it logs nothing that does not end it.
@@ -27,6 +28,15 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float =
 
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+
+
+def near(path: Path) -> str:
+    """The same of a file that is not there: what lies in its folder and is nearest."""
+    try:
+        there = os.listdir(path.parent)
+    except OSError:
+        return ""
+    return did_you_mean(str(path), [str(path.with_name(name)) for name in there], cutoff=0.8)
 
 
 def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "", hint: str = "") -> UsageError:

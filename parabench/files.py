@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from parabench.errors import UsageError, did_you_mean
+from parabench.errors import UsageError
 
 # How an SQLite file begins: a store must never be taken for an old page or trace.
 SQLITE = b"SQLite format 3"
@@ -50,15 +50,6 @@ _held: dict[tuple[int, str], tuple[Path, int]] = {}
 def is_special(path: Path) -> bool:
     """Whether it is a device or a pipe: written to as it is, for nothing may take its place."""
     return path.exists() and not path.is_file()
-
-
-def near(path: Path) -> str:
-    """What to say of a file that is not there, as `did_you_mean` does: what lies in its folder and is nearest."""
-    try:
-        there = os.listdir(path.parent)
-    except OSError:
-        return ""
-    return did_you_mean(str(path), [str(path.with_name(name)) for name in there], cutoff=0.8)
 
 
 def hand_over_file(path: Path, text: str) -> None:

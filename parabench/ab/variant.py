@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parabench.errors import UsageError
-from parabench.files import near
+from parabench.errors import UsageError, near
 from parabench.machine.machine import ENVIRONMENT_VARIABLES
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)

@@ -10,8 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parabench.errors import UsageError, unknown
-from parabench.files import near
+from parabench.errors import UsageError, near, unknown
 from parabench.plan.case import Case
 from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
 from parabench.plan.protocol import ComputeProtocol, Protocol

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from parabench import __version__
-from parabench.errors import UsageError
-from parabench.files import near
+from parabench.errors import UsageError, near
 from parabench.store import soundness
 from parabench.store.locks import holders
 from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements

@@ -400,7 +400,10 @@ def test_only_what_leads_here_is_ours() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"interface": "eth9"}, "--interface 'eth9' has no address here; use one of lo, eth0, ib0"),
+        (
+            {"interface": "eth9"},
+            r"--interface 'eth9' has no address here; did you mean 'eth0'\? use one of lo, eth0, ib0",
+        ),
         (
             {"local_addr": "10.9.9.9"},
             "--local-addr '10.9.9.9' is not an address of this host; it has 127.0.0.1, 10.0.0.1",

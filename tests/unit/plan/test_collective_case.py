@@ -55,7 +55,7 @@ def test_sizes_that_round_to_the_same_are_measured_once():
     ("fields", "said"),
     [
         ({"algorithm": "a b"}, "algorithm is 'a b'; it must be a name"),
-        ({"op": "broadcast", "redop": "sum"}, "redop 'sum' is unknown for broadcast; use one of none"),
+        ({"op": "broadcast", "redop": "sum"}, "broadcast: redop 'sum' is unknown; use one of none"),
         ({"min_bytes": 2, "max_bytes": 2}, "less than all_reduce"),
         ({"dtype": "bfloat16", "world_size": 300}, "too few whole numbers to check sum of 300 ranks"),
         ({"dtype": "bfloat16", "redop": "avg", "world_size": 17}, "too few whole numbers"),

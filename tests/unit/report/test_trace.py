@@ -10,12 +10,7 @@ import pytest
 import fake_results as fake
 from command_line import parabench
 from parabench.store.record import DeviceSample, HostSample, Launch
-
-# What each kind of event must have, beside what all have: Trace Event Format, "Event Descriptions".
-ALL = {"ph", "ts", "pid", "tid", "name"}
-REQUIRED = {
-    "X": {"dur"}, "M": {"args"}, "i": {"s"}, "C": {"args"}, "s": {"id", "cat"}, "f": {"id", "cat", "bp"},
-}  # fmt: skip
+from trace_rules import violations
 
 
 def told(lengths=(6.0, 7.0, 9.0), step_s: float = 10.0) -> Launch:
@@ -65,34 +60,51 @@ def named(events, ph, name):
     return [event for event in events if event["ph"] == ph and event["name"] == name]
 
 
-def test_every_event_has_what_the_format_asks_for(events):
-    for event in events:
-        assert event.keys() >= ALL | REQUIRED[event["ph"]], event
-        assert event["ts"] >= 0
-        assert event["pid"] > 0, "process 0 is the idle task"
-        assert event["tid"] > 0
-        assert event.get("dur", 0) >= 0
-    assert {event["ph"] for event in events} == REQUIRED.keys()
-    starts, ends = ({event["id"] for event in events if event["ph"] == ph} for ph in "sf")
-    assert starts == ends
-    assert len(starts) == 6
-    assert all(isinstance(number, int) for number in starts)
+def test_the_trace_keeps_the_documented_rules(events, tmp_path):
+    assert violations((tmp_path / "deep" / "trace.json").read_text()) == []
+    assert {event["ph"] for event in events} == {"X", "M", "i", "C", "s", "f"}
+    assert len({event["id"] for event in events if event["ph"] == "s"}) == 6
 
 
-def test_slices_of_a_thread_nest(events):
-    threads = {}
-    for event in events:
-        if event["ph"] == "X":
-            threads.setdefault((event["pid"], event["tid"]), []).append((event["ts"], -event["dur"]))
-    assert len({tid for _, tid in threads}) == len(threads)
-    for slices in threads.values():
-        open_until = []
-        for begin, minus in sorted(slices):
-            while open_until and open_until[-1] <= begin:
-                open_until.pop()
-            assert not open_until or begin - minus <= open_until[-1]
-            open_until.append(begin - minus)
-    # Parts that follow one another touch exactly.
+def slice_of(ts, dur, **more):
+    return {"ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 7, "name": "a"} | more
+
+
+NAMES = [
+    {"ph": "M", "ts": 0, "pid": 1, "tid": tid, "name": f"{what}_name", "args": {"name": what}}
+    for what, tid in (("process", 1), ("thread", 7))
+]
+FLOW = {"cat": "called", "id": 1, "name": "flow", "pid": 1, "tid": 7}
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ([slice_of(0, 2), slice_of(1, 2)], "overlap"),
+        ([slice_of(0, -1)], "below 0"),
+        ([slice_of(float("nan"), 1)], "a time that is none"),
+        ([slice_of(0, 1) | {"pid": 0}], "pid or tid"),
+        ([slice_of(0, 1, tid=8)], "thread (1, 8) has no name"),
+        ([slice_of(0, 1, pid=2)], "process 2 has no name"),
+        ([slice_of(0, 1, ph="Y")], "phase"),
+        ([slice_of(0, 1, ph="B")], "begins and never ends"),
+        ([slice_of(0, 1, ph="E")], "ends and never began"),
+        ([slice_of(0, 1, args=[1])], "args"),
+        ([slice_of(0, 1, ph="C", args={"memory": None})], "counts nothing"),
+        ([slice_of(0, 1, ph="i", s="x")], "scope"),
+        ([slice_of(0, 1, ph="i")], "lacks ['s']"),
+        ([slice_of(0, 2), FLOW | {"ph": "s", "ts": 1}], "no start and then an end"),
+        ([slice_of(0, 2), FLOW | {"ph": "s", "ts": 2}, FLOW | {"ph": "f", "bp": "e", "ts": 1}], "no start and then"),
+        ([slice_of(0, 1), FLOW | {"ph": "s", "ts": 1}, FLOW | {"ph": "f", "bp": "e", "ts": 3}], "no slice encloses"),
+        (NAMES[1:], "told twice"),
+    ],
+)
+def test_a_trace_that_breaks_a_rule_is_found(broken, said):
+    assert violations(json.dumps({"traceEvents": [*NAMES, slice_of(9, 1)]})) == []
+    assert any(said in each for each in violations(json.dumps({"traceEvents": [*NAMES, *broken]})))
+
+
+def test_parts_of_a_step_touch(events):
     parts = [event for event in events if event.get("cat") == "step" and not event["name"].startswith("step")]
     for one, other in pairwise(event for event in parts if event["pid"] == 1):
         assert one["ts"] + one["dur"] == other["ts"]
