@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -101,12 +100,12 @@ def losses_of(width: int, batch: int, *, seen: bool) -> list[float]:
     batches = [torch.randn(batch, width) for _ in range(EQUAL_STEPS)]
     if not seen:
         return train(module, optimizer, batches)
-    with tempfile.TemporaryDirectory() as folder:
-        shared: list[Any] = [folder]
-        if dist.is_initialized():
-            dist.broadcast_object_list(shared)
-        with watch(module, optimizer, out=shared[0], log=lambda line: None) as steps:
-            return train(module, optimizer, steps(batches))
+    # Only the first rank writes, into its own.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        watch(module, optimizer, out=folder, log=lambda line: None) as steps,
+    ):
+        return train(module, optimizer, steps(batches))
 
 
 def main() -> None:

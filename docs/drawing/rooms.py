@@ -22,6 +22,7 @@ ROOMS = {
     "pytest_plugin": (1.5, "suites as tests"),
     "commands": (1.5, "one file a command"),
     "ab": (1.5, "two variants in turns"),
+    "watching": (0.4, "loops of one's own"),
     "session": (1.5, "request to conclusion"),
     "cluster": (1.0, "several nodes"),
     "workloads": (1.0, "what a rank measures"),

@@ -9,8 +9,8 @@ import pandas as pd
 from parabench.analysis.memory import compared, state_columns
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, data_of, select_session
+from parabench.analysis.step import summary
 from parabench.analysis.tables import valid_launches
-from parabench.analysis.text import anatomy
 from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -53,7 +53,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         template_folder,
         data=page_data(seen, answers),
         answers=answers,
-        anatomy=anatomy.lines(seen),
+        where=summary.lines(seen),
         of_turns=of_turns(seen),
         held=compared(seen.once(state_columns)),
         next=next_command(seen, answers, HIDDEN),

@@ -88,7 +88,7 @@ class Group:
             return None
         return RendezvousPoint("", 0, "", self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
 
-    def hand_over(self, what: str, told: Mapping[str, Any]) -> None:
+    def publish(self, what: str, told: Mapping[str, Any]) -> None:
         """Leave for other ranks what JSON can hold."""
         if self.store is not None:
             self.store.set(f"{what}/{self.rank}", json.dumps(told))

@@ -182,7 +182,7 @@ class Observer:
         self._clock.moments.synchronize()
         self._clock.read()
         own = {"turns": told(read_marks(self._marks_path, None, WIDTH), self.schedule.timed_places())}
-        self.group.hand_over("race", own)
+        self.group.publish("race", own)
         came = [each["turns"] for each in self.group.collect("race", own, LEAVE_S) if each is not None]
         return verdict(slowest(came), self.schedule.race) if len(came) == self.group.size else None
 

@@ -215,7 +215,7 @@ def _hand_in(
     timeout_s = LEAVE_S if error is None else FAILED_S
     try:
         if group.rank:
-            group.hand_over("seen", told)
+            group.publish("seen", told)
             return
         came = group.collect("seen", told, timeout_s)
         if error is None and not observer.steps:

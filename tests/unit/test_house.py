@@ -15,7 +15,9 @@ TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, tex
 # Files whose text may name modules: documents, and comments and docstrings of what is shipped.
 NAMING = [name for name in TRACKED if name.endswith(".md") or (name.startswith("parabench/") and name.endswith(".py"))]
 # Files that a reader of an example writes, and files of others' projects.
-NOT_OURS = {"direct.py", "digits.py", "my_formats.py", "my_model.py", "suites/training.py", "version.py"}
+NOT_OURS = {
+    "direct.py", "digits.py", "mine.py", "my_formats.py", "my_model.py", "suites/training.py", "train.py", "version.py",
+}  # fmt: skip
 OTHERS = ("torch/", "torchtitan/", "mnist/", "2/blob/")
 
 

@@ -17,7 +17,8 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.ranking.stopping import blocks_begun, candidates_of_spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
-from parabench.analysis.text import anatomy, format, outlook, ranking, scaling, turns
+from parabench.analysis.step import summary
+from parabench.analysis.text import format, outlook, ranking, scaling, turns
 from parabench.store.record import SHARED_PROCESSES, WATCHED
 from parabench.store.store import STORE_NAME
 
@@ -33,7 +34,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        parts.append([*anatomy.lines(seen), *scaling.lines(seen), *outlook.lines(seen)])
+        parts.append([*summary.lines(seen, instrumented=False), *scaling.lines(seen), *outlook.lines(seen)])
         parts.insert(len(parts) if _decided(answers) else 0, _held(seen))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
@@ -57,7 +58,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     """
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
-    fastest += [*anatomy.lines(seen), *scaling.lines(seen), *outlook.lines(seen)]
+    fastest += [*summary.lines(seen), *scaling.lines(seen), *outlook.lines(seen)]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
     return [*said[0], *said[1], *_noise(seen), *_carried_over(seen, small=False), *_settling(seen, answers)]
 

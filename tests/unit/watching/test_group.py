@@ -25,19 +25,19 @@ def test_nodes_are_told_by_hosts() -> None:
 
 def test_what_ranks_hand_over_comes_in_their_order(store: dist.Store) -> None:
     for rank in (2, 0, 1):
-        Group(store, rank, ("a",) * 3).hand_over("seen", {"rank": rank})
+        Group(store, rank, ("a",) * 3).publish("seen", {"rank": rank})
     found = Group(store, 0, ("a",) * 3).collect("seen", {"rank": 0}, 1.0)
     assert found == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
 
 
 def test_a_rank_that_hands_nothing_over_is_none(store: dist.Store) -> None:
-    Group(store, 1, ("a",) * 3).hand_over("seen", {"rank": 1})
+    Group(store, 1, ("a",) * 3).publish("seen", {"rank": 1})
     assert Group(store, 0, ("a",) * 3).collect("seen", {}, 0.05) == [{}, {"rank": 1}, None]
 
 
 def test_one_process_has_nobody_to_wait_for() -> None:
     alone = Group(None, 0, ("a",))
-    alone.hand_over("seen", {})
+    alone.publish("seen", {})
     assert alone.collect("seen", {"x": 1}, 100.0) == [{"x": 1}]
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import taken_apart
 from parabench.analysis.text import format
+from parabench.store.columns import records
 from parabench.store.metrics import STEP_PARTS
 
 # What a part of the step is called in a sentence.
@@ -21,18 +21,24 @@ WORDS = {
 }
 
 
-def lines(seen: SessionData) -> list[str]:
-    """Of a session of one configuration that counts: the parts of its step, and what of it communication takes; [] of
-    several."""
-    measured = seen.cases.dropna(subset=["step_time_s"])
-    if len(measured) != 1:
+def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
+    """Of a session of one configuration that counts: the parts of its step, what of it communication takes, where its
+    `instrumented` steps were read, and the peak of its memory; [] of several."""
+    case = _only(seen)
+    if case is None:
         return []
-    case: dict[Any, Any] = measured.to_dict("records")[0]
-    return [*_parts(case), *_communication(seen, case), *_memory(case)]
+    return [*_parts(case), *(_communication(seen, case) if instrumented else ()), *_memory(case)]
 
 
-def _parts(case: Mapping[Any, Any]) -> list[str]:
-    seconds = {WORDS[part]: case[part] for part in STEP_PARTS if case[part] == case[part]}
+def _only(seen: SessionData) -> Mapping[str, Any] | None:
+    """The one configuration that has a step time; None where there are several, or none."""
+    names = ("case_id", "device", "step_time_s", "peak_memory_bytes", *STEP_PARTS)
+    measured = [case for case in records(seen.case_columns, names) if format.known(case["step_time_s"])]
+    return measured[0] if len(measured) == 1 else None
+
+
+def _parts(case: Mapping[str, Any]) -> list[str]:
+    seconds = {WORDS[part]: case[part] for part in STEP_PARTS if format.known(case[part])}
     whole = sum(seconds.values())
     if not whole:
         return []
@@ -40,7 +46,9 @@ def _parts(case: Mapping[Any, Any]) -> list[str]:
     return [f"Where a step goes, on its slowest rank: {', '.join(said)}."]
 
 
-def _communication(seen: SessionData, case: Mapping[Any, Any]) -> list[str]:
+def _communication(seen: SessionData, case: Mapping[str, Any]) -> list[str]:
+    from parabench.analysis.step.breakdown import taken_apart  # with pandas, which `best` does without
+
     apart = seen.once(taken_apart)
     own = apart[apart["case_id"] == case["case_id"]].to_dict("records")
     if not own or not own[0]["communication_s"] > 0:
@@ -53,7 +61,7 @@ def _communication(seen: SessionData, case: Mapping[Any, Any]) -> list[str]:
     ]
 
 
-def _memory(case: Mapping[Any, Any]) -> list[str]:
+def _memory(case: Mapping[str, Any]) -> list[str]:
     peak = case["peak_memory_bytes"]
     if not peak > 0:
         return []
