@@ -3,12 +3,12 @@
     python -m benchmarks.long_session OUT [--launches 1000] [--shared 200] [--rounds 100]
 
 While each session runs, `parabench serve` shows it, and its page is loaded again and again. Of the driver's process are
-read, over and over: memory (what it has to itself), descriptors, threads, and files in memory and in the temporary
-folder that bear its name; of serve, whose page grows with the store, descriptors and threads. What counts is the slope
-over launches, by least squares through the means of BLOCKS equal parts, after the first tenth: neighbouring readings
-are alike, means of parts hardly. What is read after the last launch, when the driver answers and writes the report, is
-left out. Prints each with its 95 % interval, and ends with 1 where one lies above 0, or a launch was not ok; the
-readings stay in OUT as CSV.
+read, over and over: memory (pages that it alone has, and has written), descriptors, threads, and files in memory and in
+the temporary folder that bear its name; of serve, whose page grows with the store, descriptors and threads. What counts
+is the slope over launches, by least squares through the means of BLOCKS equal parts, after the first tenth: neighbouring
+readings are alike, means of parts hardly. What is read after the last launch, when the driver answers and writes the
+report, is left out. Prints each with its 95 % interval, and ends with 1 where one lies above 0, or a launch was not ok;
+the readings stay in OUT as CSV.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def slope(rows: list[tuple[int, float]]) -> Slope | None:
 
 def of_process(process: psutil.Process) -> dict[str, float]:
     with process.oneshot():
-        memory = process.memory_full_info().uss / KIB
+        # Pages of a library's file count as its own or not by who else has them at the moment.
+        memory = sum(each.private_dirty for each in process.memory_maps(grouped=False)) / KIB
         return {"memory, KiB": memory, "descriptors": process.num_fds(), "threads": process.num_threads()}
 
 
