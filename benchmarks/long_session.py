@@ -5,10 +5,10 @@
 While each session runs, `parabench serve` shows it, and its page is loaded again and again. Of the driver's process are
 read, over and over: memory (pages that it alone has, and has written), descriptors, threads, and files in memory and in
 the temporary folder that bear its name; of serve, whose page grows with the store, descriptors and threads. What counts
-is the slope over launches, by least squares through the means of BLOCKS equal parts, after the first tenth: neighbouring
-readings are alike, means of parts hardly. What is read after the last launch, when the driver answers and writes the
-report, is left out. Prints each with its 95 % interval, and ends with 1 where one lies above 0, or a launch was not ok;
-the readings stay in OUT as CSV.
+is the slope over launches, by least squares through the means of BLOCKS equal parts, after the first tenth:
+neighbouring readings are alike, means of parts hardly. What is read after the last launch, when the driver answers and
+writes the report, is left out. Prints each with its 95 % interval, and ends with 1 where one lies above 0, or a launch
+was not ok; the readings stay in OUT as CSV.
 """
 
 from __future__ import annotations

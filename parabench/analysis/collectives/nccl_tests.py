@@ -28,7 +28,8 @@ FORMS = {"out_of_place": False, "in_place": True}
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
-    """A block a case: header, a line a size, footer. Lines that are no result begin with '#'."""
+    """A block a case: header, a line a size, footer; then, of each size, how its launches spread. Lines that are no
+    result begin with '#', and a result has nccl-tests' columns and no others: readers count them from the end."""
     table = bus_table(launch_sizes(results, session))
     for case_id in table["case_id"].unique():
         rows = table[table["case_id"] == case_id]
@@ -37,7 +38,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield f"# timed: {in_words(first['timing'])}{_batches(rows)}"
         what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
-        yield f"# p50, p95, p99: over a launch's {what}"
+        yield f"# p50, p95, p99, below: over a launch's {what}"
         if first["ran"] != first["algorithm"]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
@@ -54,6 +55,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         average = _average(rows)
         yield f"# {'Avg bus bandwidth':<20} : {'N/A' if average is None else f'{average:g}'} "
         yield "#"
+        yield from _spread_lines(rows)
 
 
 def _batches(rows: pd.DataFrame) -> str:
@@ -131,19 +133,38 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
 def _header() -> Iterator[str]:
     names = ("time", "algbw", "busbw", "#wrong")
     units = ("(us)", "(GB/s)", "(GB/s)", "")
-    ours = ("p50", "p95", "p99", "spread")
     lead = f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}"
     yield "#"
-    forms = "           out-of-place                       in-place          "
-    yield f"{lead}{forms}                out-of-place                        in-place"
-    for lead_names, of_form, of_ours in (
-        (("size", "count", "type", "redop", "root"), names, ours),
-        (("(B)", "(elements)", "", "", ""), units, ("(us)", "(us)", "(us)", "(%)")),
+    yield f"{lead}           out-of-place                       in-place"
+    for lead_names, of_form in (
+        (("size", "count", "type", "redop", "root"), names),
+        (("(B)", "(elements)", "", "", ""), units),
     ):
         lead = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format(*lead_names)
         body = "  {:>7}  {:>6}  {:>6}  {:>6}".format(*of_form)
-        tail = "  {:>7}  {:>7}  {:>7}  {:>6}".format(*of_ours)
-        yield lead + body + body + tail + tail
+        yield lead + body + body
+
+
+def _spread_lines(rows: pd.DataFrame) -> Iterator[str]:
+    """Of each size how calls spread in a launch, and launches; as comments."""
+    of_form = "  {:>7}  {:>7}  {:>7}  {:>6}"
+    names, units = (
+        of_form.format(*each) for each in (("p50", "p95", "p99", "spread"), ("(us)", "(us)", "(us)", "(%)"))
+    )
+    yield f"# {'':>10}          out of place                      in place"
+    yield f"# {'size':>10}{names}{names}"
+    yield f"# {'(B)':>10}{units}{units}"
+    for size in rows["bytes"].unique():
+        own = rows[rows["bytes"] == size]
+        line = f"# {size:>10}"
+        for row in (_form(own, in_place) for in_place in FORMS.values()):
+            if row is None:
+                line += of_form.format("N/A", "N/A", "N/A", "N/A")
+                continue
+            spread = f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"
+            line += "".join(f"  {_float(row[name] * US, 7)}" for name in QUANTILES) + f"  {spread:>6}"
+        yield line
+    yield "#"
 
 
 def _line(rows: pd.DataFrame) -> str:
@@ -158,12 +179,6 @@ def _line(rows: pd.DataFrame) -> str:
             wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
             line += f"  {_float(row['call_s'] * US, 7)}  {_float(row['algbw'], 6)}  {_float(row['busbw'], 6)}"
             line += f"  {wrong:>6}"
-    for row in forms:
-        if row is None:
-            line += "  {:>7}  {:>7}  {:>7}  {:>6}".format("N/A", "N/A", "N/A", "N/A")
-        else:
-            spread = f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"
-            line += "".join(f"  {_float(row[name] * US, 7)}" for name in QUANTILES) + f"  {spread:>6}"
     return line
 
 
