@@ -69,18 +69,18 @@ class Name(click.types.StringParamType):
     name = "name"
 
     def __init__(self, kind: str, *names: str) -> None:
-        self._kind, self._names = kind, names
+        self._kind, self.names = kind, names
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return f"[{'|'.join(self._names)}]"
+        return f"[{'|'.join(self.names)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in self._names:
-            raise unknown(self._kind, value, self._names)
+        if value not in self.names:
+            raise unknown(self._kind, value, self.names)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(each) for each in self._names if each.startswith(incomplete)]
+        return [CompletionItem(each) for each in self.names if each.startswith(incomplete)]
 
 
 def is_quiet() -> bool:

@@ -16,7 +16,7 @@ from parabench.store.record import Finding
 # Of these operations nobody is done before the last rank has come.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
 
-HANG, MISMATCH = "recording_hang", "recording_mismatch"
+HANG = "recording_hang"
 
 # {rank: {number: what it called}} of one group.
 Ranks = Mapping[int, Mapping[int, Entry]]
@@ -49,7 +49,7 @@ def findings(dumps: Sequence[Recording], case_id: str) -> Iterator[Finding]:
             number, said = differ
             told = "; ".join(f"{ranks_said(own)} called {what}" for what, own in said.items())
             yield Finding(
-                code=MISMATCH,
+                code="recording_mismatch",
                 message=f"Call {number} of group {group} is not the same on its ranks: {told}.",
                 advice="Look for a branch that ranks take differently: its calls must be the same, in the same order.",
                 case_id=case_id,
@@ -60,7 +60,7 @@ def findings(dumps: Sequence[Recording], case_id: str) -> Iterator[Finding]:
             last = max((max(ranks[rank], default=0) for rank in behind), default=0)
             before = f"its call {last}" if last else "none"
             yield Finding(
-                code=HANG,
+                code="recording_hang",
                 message=f"Call {number} of group {group}, {entry.said}, was entered by {ranks_said(entered)} and not "
                 f"by {ranks_said(behind)}, whose last call of the group was {before}; it was not over when the dumps "
                 "were written.",

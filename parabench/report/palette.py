@@ -75,7 +75,7 @@ PART: Look = {
     "backward_s": ("#D55E00", "backward"),
     "forward_backward_s": ("#CC79A7", "forward and backward in turns"),
     "optimizer_s": ("#009E73", "optimizer"),
-    "other_s": ("#999999", "after the optimizer"),
+    "other_s": ("#999999", "the rest"),
 }
 # An instrumented step is these, one after the other; communication has one colour, exposed or overlapped.
 SHARE: Look = {

@@ -20,7 +20,7 @@ METRICS: dict[str, Metric] = {
     "backward_s": Metric("s", "backward pass, with the communication that it waits for"),
     "forward_backward_s": Metric("s", "forward and backward where they take turns: micro-batches, accumulation"),
     "optimizer_s": Metric("s", "optimizer step and clearing of gradients"),
-    "other_s": Metric("s", "what a watched loop does after its optimizer's step, until it asks for a batch"),
+    "other_s": Metric("s", "the rest: what a watched loop does after its optimizer, or what a trace has no name for"),
     "device_lag_s": Metric("s", "how far the CUDA device was behind its host, at most, at the marks of a step"),
     "device_clock_error_s": Metric("s", "by how much a moment of the CUDA device may be wrong on the host's clock"),
     "device_clock_drift": Metric("1", "what the CUDA device's clock gained on the host's, per second"),

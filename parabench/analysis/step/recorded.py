@@ -22,7 +22,7 @@ from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
 
 PARTS = tuple(part.removesuffix("_s") for part in STEP_PARTS)
 RANK_COLUMNS = (
-    "rank", "steps", "step_s", *STEP_PARTS, "other_s", "communication_s", "exposed_s", "exposed_share",
+    "rank", "steps", "step_s", *STEP_PARTS, "communication_s", "exposed_s", "exposed_share",
 )  # fmt: skip
 _CALL = ["op", "ranks", "group_size", "bytes", "dtype"]
 CALL_COLUMNS = (*_CALL, "seen", "per_step", "duration_s", "shortest_s", "algbw", "busbw")
@@ -54,7 +54,7 @@ def rank_table(seen: SessionData) -> pd.DataFrame:
     spans = spans.assign(length=spans["end_s"] - spans["start_s"])
     every = lengths.set_index(["rank", "step"])
     sums = spans.pivot_table("length", ["rank", "step"], "name", "sum").reindex(every.index)
-    sums = sums.reindex(columns=[*PARTS, OTHER, COMMUNICATION, WAIT])
+    sums = sums.reindex(columns=[*PARTS, COMMUNICATION, WAIT])
     named = sums.notna().groupby("rank").any()
     case = seen.launches.iloc[0]
     # One rank has nothing to say to anybody; of several that were not seen to it is unknown.

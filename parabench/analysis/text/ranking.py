@@ -247,7 +247,7 @@ def _warnings(answer: Answer) -> list[str]:
     said = []
     if answer.unverified:
         labels = format.listed(answer.unverified, MOST_NAMES)
-        said.append(f"Not verified, because there is no run on one device to compare with: {labels}.")
+        said.append(f"Not verified, because no run on one device succeeded: {labels}.")
     if answer.unknown:
         labels = format.listed(answer.unknown, MOST_NAMES)
         said.append(f"Not ranked (no measurement): {labels}.")

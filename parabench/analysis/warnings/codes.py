@@ -10,6 +10,7 @@ from parabench.store.record import Finding
 from parabench.store.results import Results
 
 CODES: dict[str, str] = {
+    "batch_unseen": "what the batches of a watched loop hold could not be counted",
     "broken": "cases that succeeded on the first side fail on another, so no mean includes them",
     "busy": "`doctor`: something else uses the cores",
     "carry_over": "a case's turn in a shared launch depends on the case before it, or on how long the turn is",

@@ -19,7 +19,6 @@ from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import Results
 
 # Parts of a step by what stands over their column.
@@ -120,7 +119,7 @@ def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str
 
 def _steps(seen: SessionData) -> Section:
     ranks = seen.once(recorded.rank_table)
-    named = [part for part in STEP_PARTS if ranks[part].notna().any()]
+    named = [part for part in _HEADS if ranks[part].notna().any()]
     columns = (
         Column("Rank", "rank"),
         Column("Steps", "steps", "count"),

@@ -11,7 +11,7 @@ import pytest
 import fake_results as fake
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.step.breakdown import COMPUTE, EXPOSED_IN, case_anatomy, step_table
+from parabench.analysis.step.breakdown import EXPOSED_IN, case_anatomy, step_table
 from parabench.analysis.step.breakdown import findings as doubts
 from parabench.analysis.step.calls import bucket_table, call_table
 from parabench.analysis.step.stragglers import findings as late_ranks
@@ -71,8 +71,8 @@ def test_a_part_that_takes_turns_is_one_part(seen_of):
     launch = ddp(grad_accumulation=2)
     fake.instrumented(launch, 25, parts=parts, waits=[(8.0, 9.5)], calls=[{"start_s": 7.0, "duration_s": 3.0}])
     found = row(step_table(seen_of(launch)), step=25)
-    assert [found[EXPOSED_IN[part]] for part in COMPUTE[2:]] == [1.0, 0.5]
-    assert all(math.isnan(found[EXPOSED_IN[part]]) for part in COMPUTE[:2])
+    assert [found[EXPOSED_IN[part]] for part in ("forward_backward", "optimizer")] == [1.0, 0.5]
+    assert all(math.isnan(found[EXPOSED_IN[part]]) for part in ("forward", "backward", "other"))
     assert (found["compute_s"], found["overlapped_s"]) == (7.5, 1.5)
 
 
