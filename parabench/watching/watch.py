@@ -28,6 +28,9 @@ from parabench.files import launch_folder, shared_memory_folder
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import error_of
 from parabench.launch.results import NodeResult
+from parabench.machine import accelerator
+from parabench.machine.machine import this_machine
+from parabench.machine.nvml import Used, keep_nvml
 from parabench.plan.turns import TurnsProtocol
 from parabench.probes import sources_of
 from parabench.probes.sampler import RankPids, Sampler, Watched, leave_pid
@@ -106,7 +109,7 @@ def watch(
             seq_len=seq_len,
         )
         leave_pid(own, group.rank)
-        sampler = _sampler(own, group, observer.began_s)
+        sampler = _sampler(observer)
         error: BaseException | None = None
         with Stoppable() as stoppable:
             try:
@@ -166,11 +169,22 @@ def _silently(line: str) -> None:
     """What another rank than the first says."""
 
 
-def _sampler(folder: Path, group: Group, began_s: float) -> Sampler:
-    """What reads this rank's process, and how much others compute on its host."""
+def _sampler(observer: Observer) -> Sampler:
+    """What reads this rank's process and its device, and how much others compute on its host."""
     launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else os.getpid()
-    watched = Watched(began_s=began_s, pids=RankPids(folder, [group.rank]), ours=launcher)
+    began_s, used = observer.began_s, _used(observer.device)
+    if used:
+        keep_nvml()
+    pids = RankPids(observer.folder, [observer.group.rank])
+    watched = Watched(began_s=began_s, pids=pids, devices=(lambda: used) if used else None, ours=launcher)
     return Sampler(began_s, sources_of(watched), period_s=READING_S)
+
+
+def _used(device: torch.device) -> list[Used]:
+    """The device that the model is on, as NVML finds it; none on a CPU, or where NVML shows it not."""
+    gpus = this_machine().gpus if device.type == accelerator.TYPE else ()
+    at = device.index or 0
+    return [Used(gpus[at].index, address)] if at < len(gpus) and (address := gpus[at].address) is not None else []
 
 
 def _told(
