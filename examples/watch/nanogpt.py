@@ -5,6 +5,7 @@ torchrun --nproc-per-node 2 examples/watch/nanogpt.py
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -38,9 +39,8 @@ class GPT(nn.Module):
         return nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten())
 
 
-def main() -> None:
+def train() -> None:
     """Train, watched."""
-    dist.init_process_group("gloo")
     torch.manual_seed(0)
     text = torch.randint(0, WORDS, (int(os.environ.get("SAMPLES", "640")), LENGTH + 1))
     data = TensorDataset(text[:, :-1], text[:, 1:])
@@ -56,6 +56,13 @@ def main() -> None:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+
+
+def main() -> None:
+    """Join the group, train, leave it: what uses a group must be gone before the group goes."""
+    dist.init_process_group("gloo")
+    train()
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -5,6 +5,7 @@ torchrun --nproc-per-node 2 examples/watch/sharded.py
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -54,9 +55,8 @@ def batches() -> Iterator[dict[str, Tensor]]:
         yield {"input": text[:, :-1], "labels": text[:, 1:]}
 
 
-def main() -> None:
+def train() -> None:
     """Train, watched."""
-    dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
     torch.manual_seed(0)
     model = Model()
@@ -74,6 +74,13 @@ def main() -> None:
             optimizer.zero_grad()
             if step == last:
                 break
+
+
+def main() -> None:
+    """Join the group, train, leave it: what uses a group must be gone before the group goes."""
+    dist.init_process_group("gloo")
+    train()
+    gc.collect()
     dist.destroy_process_group()
 
 

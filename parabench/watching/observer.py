@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from parabench.errors import UsageError
 from parabench.launch.results import Marks, marks_path
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -57,6 +58,7 @@ class Observer:
     _on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _marker: StepMarker | None = None
     _arm: int | None = None
+    _ended: bool = False
 
     def __post_init__(self) -> None:
         self.device = device_of(self.module)
@@ -64,7 +66,17 @@ class Observer:
         self._loop = Loop(self._clock, begin_step=self._begin_step, first_batch=self._first_batch)
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
+        """The batches. Raises UsageError after the block of `watch`."""
+        if self._ended:
+            raise UsageError("watch: the block has ended, and what it gave watches no further loop; use it inside")
         return self._loop.over(batches)
+
+    def release(self) -> None:
+        """Hold nothing of the training any more: whoever keeps this must not keep a model whose group is to go."""
+        self._ended = True
+        del self.module, self.optimizer, self._loop
+        self._instruments.clear()
+        self._marker = None
 
     def asks(self) -> None:
         """The loop asks for a batch: for frameworks whose loop is their own, and which say when by a callback."""

@@ -122,6 +122,7 @@ def watch(
                 stoppable.leaving = True
                 told = _told(observer, sampler, clock, error)
                 _hand_in(observer, told, error, folder, label, say)
+                observer.release()
 
 
 def check_asked(model: Any, optimizer: Any, **numbers: int | None) -> None:
