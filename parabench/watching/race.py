@@ -30,10 +30,14 @@ ROUNDS = 15
 AXIS = "bucket_mib"
 CONFIDENCE = 0.95
 
-# What of a DDP module belongs to its buckets; torch before 2.13 has only some of it.
+# What of a DDP module belongs to its buckets; torch before 2.13 has only some of it. With a static graph a reducer's
+# first backward reduces nothing before its end, which it has to be told to: the last is whether it was.
 OF_BUCKETS = (
     "reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_list", "bucket_bytes_cap_default", "_bucket_config",
+    "_static_graph_delay_allreduce_enqueued",
 )  # fmt: skip
+# Options of a reducer that are to stay; torch before 2.13 has none of them.
+KEPT = ("skip_all_reduce_unused_params", "batched_grad_copy")
 
 
 def checked(race: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[float, ...]:
@@ -51,7 +55,18 @@ def checked(race: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[floa
         raise UsageError("watch: a race needs DistributedDataParallel outermost; give it what torch.compile returns")
     if module.mixed_precision is not None:
         raise UsageError("watch: DistributedDataParallel's mixed_precision cannot be wrapped anew, so it has no race")
+    check_hooks(module)
     return caps
+
+
+def check_hooks(module: DistributedDataParallel) -> None:
+    """Raise UsageError for a communication hook that a reducer made anew would be without, or that would break in it:
+    PowerSGD keeps errors and factors of each bucket, in the bucket's shape."""
+    named = module._get_ddp_logging_data().get("comm_hook")
+    if named and not module._comm_hooks:
+        raise UsageError(f"watch: the communication hook {named} cannot be registered anew, so DDP has no race")
+    if any(hasattr(state, "error_dict") for _, state in module._comm_hooks):
+        raise UsageError("watch: PowerSGD keeps a state of each bucket, so that buckets cannot change, and has no race")
 
 
 def set_cap(module: DistributedDataParallel, cap_mib: float) -> None:
@@ -70,6 +85,7 @@ def set_cap(module: DistributedDataParallel, cap_mib: float) -> None:
         gradient_as_bucket_view=module.gradient_as_bucket_view,
         static_graph=module.static_graph,
         init_sync=False,
+        **{name: getattr(module, name) for name in KEPT if hasattr(module, name)},
     )
     for name in OF_BUCKETS:
         if name in other.__dict__:
