@@ -7,6 +7,7 @@ import itertools
 import json
 import socket
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ from parabench.launch.rendezvous import RendezvousPoint
 # checkpoint. Where this rank failed, others that failed with it have said so long before.
 ENTER_S, LEAVE_S, FAILED_S = 60.0, 120.0, 5.0
 LOOK_S = 0.02
+
+# Torch's TCP store drops the connection of whoever brings more than 8 MiB at once (TCPStoreLibUvBackend.cpp,
+# MAX_PAYLOAD_LEN), which is what 70,000 steps take as text.
+PIECE_BYTES = 4 * 2**20
 
 # Each use in a process has keys of its own; all ranks count alike.
 _uses = itertools.count()
@@ -90,8 +95,23 @@ class Group:
 
     def publish(self, what: str, told: Mapping[str, Any]) -> None:
         """Leave for other ranks what JSON can hold."""
-        if self.store is not None:
-            self.store.set(f"{what}/{self.rank}", json.dumps(told))
+        if self.store is None:
+            return
+        text = zlib.compress(json.dumps(told).encode(), level=1)
+        pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
+        name = f"{what}/{self.rank}"
+        for at, piece in enumerate(pieces):
+            self.store.set(f"{name}/{at}", piece)
+        self.store.set(name, str(len(pieces)))
+
+    def _read(self, name: str) -> Any:
+        """What a rank left, all of whose pieces are there."""
+        pieces = range(int(self.store.get(name)))
+        return json.loads(zlib.decompress(b"".join(self.store.get(f"{name}/{at}") for at in pieces)))
+
+    def agree(self, what: str, own: str) -> str:
+        """What the first rank to call this gave: all ranks get the same, and nobody waits."""
+        return own if self.store is None else self.store.compare_set(f"{what}/agreed", "", own).decode()
 
     def collect(self, what: str, own: Mapping[str, Any], timeout_s: float) -> list[Mapping[str, Any] | None]:
         """What each rank handed over, in order; None of one that did not within that time."""
@@ -103,7 +123,7 @@ class Group:
         for rank in range(self.size):
             name = f"{what}/{rank}"
             if rank != self.rank:
-                found[rank] = None if name in missing else json.loads(self.store.get(name))
+                found[rank] = None if name in missing else self._read(name)
         return found
 
 

@@ -25,7 +25,7 @@ from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, 
 from parabench.watching.describe import UNSEEN, describe, device_of, size_of
 from parabench.watching.group import LEAVE_S, Group
 from parabench.watching.loop import WIDTH, Batches, Loop
-from parabench.watching.race import Verdict, set_cap, slowest, told, verdict
+from parabench.watching.race import Verdict, agreed, set_cap, slowest, told, verdict
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport
 
@@ -59,6 +59,7 @@ class Observer:
     _marker: StepMarker | None = None
     _arm: int | None = None
     _ended: bool = False
+    _raced: bool = False
 
     def __post_init__(self) -> None:
         self.device = device_of(self.module)
@@ -180,7 +181,8 @@ class Observer:
         if turn is not None and turn.arm != self._arm:
             self._arm = turn.arm
             set_cap(module, self.caps[turn.arm])
-        elif step == self.schedule.race_steps.stop:
+        elif step == self.schedule.race_steps.stop and not self._raced:
+            self._raced = True  # a step begins twice where a loader ends before it
             self.verdict = self._decide()
             if self.verdict is None:
                 self.log("watch: not all ranks told of their turns, so the race has no winner; the last cap stays")
@@ -196,7 +198,8 @@ class Observer:
         own = {"turns": told(read_marks(self._marks_path, None, WIDTH), self.schedule.timed_places())}
         self.group.publish("race", own)
         came = [each["turns"] for each in self.group.collect("race", own, LEAVE_S) if each is not None]
-        return verdict(slowest(came), self.schedule.race) if len(came) == self.group.size else None
+        mine = verdict(slowest(came), self.schedule.race) if len(came) == self.group.size else None
+        return agreed(self.group, mine)
 
     def _first_batch(self, batch: Any) -> None:
         self._size = size_of(batch)

@@ -6,8 +6,9 @@ a sum may be added up in another order, and differ in its last bit.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.probes.ddp import only_ddp
 from parabench.store.record import MIB
+from parabench.watching.group import Group
 
 # After a new cap the first step reduces by the buckets that DDP guesses, and has it make those that stay.
 SETTLE, TIMED = 2, 5
@@ -124,6 +126,13 @@ def verdict(steps: Sequence[Sequence[float]], protocol: TurnsProtocol) -> Verdic
     means = compared(turns) - compared(turns)[best]
     half = stats.t.ppf((1 + CONFIDENCE) / 2, turns.shape[1] - 1) * apart.std(axis=1, ddof=1) / np.sqrt(turns.shape[1])
     return Verdict(best, tuple(map(float, np.expm1(means))), tuple(map(float, np.expm1(half))))
+
+
+def agreed(group: Group, mine: Verdict | None) -> Verdict | None:
+    """The verdict of whichever rank came to it first, or that this had none: buckets must be the same on all, also
+    where one rank came so late that others had given up waiting for it."""
+    first = json.loads(group.agree("race", json.dumps(mine and asdict(mine))))
+    return first and Verdict(first["best"], tuple(first["slower"]), tuple(first["half_widths"]))
 
 
 def told(marks: Any, turns_of: Sequence[int | None]) -> list[list[float]]:

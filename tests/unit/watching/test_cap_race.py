@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
-from parabench.watching.race import cap_of, checked, set_cap, slowest, verdict
+from parabench.watching.group import Group
+from parabench.watching.race import Verdict, agreed, cap_of, checked, set_cap, slowest, verdict
 
 PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3, share_modules=True)
 
@@ -51,6 +52,14 @@ def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
         found = verdict(steps, PROTOCOL)
         held += abs(found.slower[1] - 0.2) <= 1.2 * found.half_widths[1]
     assert 0.90 <= held / 200 <= 0.99
+
+
+def test_all_ranks_have_the_verdict_of_the_first() -> None:
+    store, verdicts = dist.HashStore(), [Verdict(0, (0.0, 0.1), (0.0, 0.05)), Verdict(1, (0.2, 0.0), (0.01, 0.0)), None]
+    ranks = [Group(store, rank, ("a",) * 3) for rank in range(3)]
+    assert [agreed(*each) for each in zip(ranks, verdicts, strict=True)] == [verdicts[0]] * 3
+    late = [Group(dist.PrefixStore("late", store), rank, ("a",) * 2) for rank in range(2)]
+    assert [agreed(*each) for each in zip(late, [None, verdicts[0]], strict=True)] == [None, None]
 
 
 def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 
@@ -28,6 +29,20 @@ def test_what_ranks_hand_over_comes_in_their_order(store: dist.Store) -> None:
         Group(store, rank, ("a",) * 3).publish("seen", {"rank": rank})
     found = Group(store, 0, ("a",) * 3).collect("seen", {"rank": 0}, 1.0)
     assert found == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+
+
+def test_what_is_long_comes_in_pieces_that_torch_s_store_takes() -> None:
+    lot = random.Random(0)
+    long = {"marks": [lot.random() for _ in range(2_000_000)]}  # 16 MB that no compression makes smaller
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    Group(store, 1, ("a", "a")).publish("seen", long)
+    assert Group(store, 0, ("a", "a")).collect("seen", {}, 10.0) == [{}, long]
+    assert store.check(["seen/1"])  # the connection is still there
+
+
+def test_all_ranks_agree_on_what_the_first_said(store: dist.Store) -> None:
+    assert [Group(store, rank, ("a",) * 3).agree("race", f"of {rank}") for rank in (1, 0, 2)] == ["of 1"] * 3
+    assert Group(None, 0, ("a",)).agree("race", "mine") == "mine"
 
 
 def test_a_rank_that_hands_nothing_over_is_none(store: dist.Store) -> None:
