@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.machine.accelerator import Moment
 from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes.hooks import ForwardHook
 from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
 
@@ -141,7 +142,7 @@ class DdpLoggerProbe(Probe):
             yield clock
             return
         module._set_ddp_runtime_logging_sample_rate(1)
-        hook = module.register_forward_hook(self._forward_is_over)
+        hook = module.register_forward_hook(ForwardHook(self._forward_is_over))
         try:
             yield clock
         finally:
@@ -152,7 +153,7 @@ class DdpLoggerProbe(Probe):
             self._logged = module._get_ddp_logging_data()
             module._set_ddp_runtime_logging_sample_rate(USUAL_RATE)
 
-    def _forward_is_over(self, *_: object) -> None:
+    def _forward_is_over(self) -> None:
         self._forward_end = self.rank.clock.moments.now()
 
     def report(self, report: ProbeReport) -> None:

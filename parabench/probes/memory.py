@@ -135,10 +135,20 @@ class MemoryClock:
 
     On CUDA it asks torch's allocator, whose count follows the host, not the device: what a part asked for is counted to
     it, wherever its kernels are. On the CPU torch keeps no count; there it is the process' resident set.
+
+    `before_reading` is called before each reading: on CUDA the allocator's peaks count from there anew.
     """
 
-    def __init__(self, clock: StepMarker, device: torch.device, first: int, width: int = len(ENDS)) -> None:
+    def __init__(
+        self,
+        clock: StepMarker,
+        device: torch.device,
+        first: int,
+        width: int = len(ENDS),
+        before_reading: Callable[[], object] = lambda: None,
+    ) -> None:
         self._clock, self._step, self._width, self._at, self._skipped = clock, first, width, 0, False
+        self._before_reading = before_reading
         self._read: Callable[[str], list[Reading]] = (
             partial(allocator, device=device) if device.type == accelerator.TYPE else ResidentSet()
         )
@@ -149,6 +159,7 @@ class MemoryClock:
         self._clock.mark()
         part = ENDS[self._at] if self._at < len(ENDS) else None
         if part is not None:
+            self._before_reading()
             part = "forward_backward" if part == "backward" and self._skipped else part
             self.readings += [(self._step, f"{part}_{name}", value) for name, value in self._read(part)]
         self._next()

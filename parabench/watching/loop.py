@@ -8,6 +8,7 @@ around the loader each take one moment.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+from parabench.probes.hooks import ForwardHook
 from parabench.probes.step_clock import StepClock
 from parabench.strategies.base import StepMarker
 
@@ -24,21 +26,25 @@ T = TypeVar("T")
 # the optimizer ended, and the next batch was asked for.
 REQUESTED, LOADED, FORWARD, BACKWARD, OPTIMIZER, END = range(6)
 WIDTH = END + 1
+# What is marked next where no further step is.
+OVER = WIDTH
 
 
 class Loop:
     """Marks the steps of one rank on `clock`. A step ends where a batch is asked for after the optimizer has stepped:
     with gradient accumulation it is of several batches.
 
-    `begin_step(step)` is called between two steps, and gives the marker for the step that begins; `first_batch` with
-    the very first batch.
+    A step is none that was begun when its loop was left, and goes on in the next one: it holds what was done between.
+
+    `begin_step(step)` is called between two steps, again for a step that is begun again, and gives the marker for the
+    step that begins, None where none is to be marked any more; `first_batch` is called with the very first batch.
     """
 
     def __init__(
         self,
         clock: StepClock,
         *,
-        begin_step: Callable[[int], StepMarker],
+        begin_step: Callable[[int], StepMarker | None],
         first_batch: Callable[[Any], None] = lambda batch: None,
     ) -> None:
         self._clock, self._begin_step, self._first_batch = clock, begin_step, first_batch
@@ -47,17 +53,25 @@ class Loop:
         self._forwards = self._batches = 0
         # Whether forward and backward take turns: the step before had several forwards.
         self._turns = False
+        # Whether the loop was left since a batch was asked for, and amid the step that has begun.
+        self._left = self._straddles = False
         self._asked_s = 0.0
         self.steps = 0
-        # By step: seconds that it waited for batches after the first; how many it had, of the last whole step.
+        # By step: seconds that it waited for batches after the first. How many steps had how many batches.
         self.later_waits: dict[int, float] = {}
-        self.batches_of_step = 1
+        self._batches_of: Counter[int] = Counter()
+
+    @property
+    def batches_of_step(self) -> int:
+        """How many batches most steps have: with accumulation the last of an epoch may have fewer, and one that a loss
+        scaler had the optimizer leave out is part of the next."""
+        return self._batches_of.most_common(1)[0][0] if self._batches_of else 1
 
     @contextlib.contextmanager
     def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
         """While the block runs the model and its optimizer tell."""
         hooks = (
-            module.register_forward_hook(lambda *_: self._forward_is_over()),
+            module.register_forward_hook(ForwardHook(self._forward_is_over)),
             optimizer.register_step_pre_hook(lambda _, args, more: self._before_step(args, more)),
             optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),
         )
@@ -77,13 +91,23 @@ class Loop:
             self._mark()
             self._close()
         if self._next == REQUESTED:
-            self._marker = self._begin_step(self.steps)
-            self._mark()
+            marker = self._begin_step(self.steps)
+            if marker is None:
+                self._next = OVER
+            else:
+                self._marker = marker
+                self._mark()
         else:
+            self._straddles |= self._left and self._next > LOADED
             self._asked_s = perf_counter()
+        self._left = False
 
     def has(self, batch: Any) -> None:
         """The batch is there."""
+        if self._next == REQUESTED:  # nobody said that it was asked for
+            self.asks()
+        if self._next == OVER:
+            return
         if self._next == LOADED:
             self._mark()
         else:
@@ -95,12 +119,14 @@ class Loop:
 
     def has_none(self) -> None:
         """There was no further batch: what was asked for began no step."""
+        self._left = True
         if self._next == LOADED:
             self._clock.forget()
             self._next = REQUESTED
 
     def leaves(self) -> None:
         """The loop over these batches was left."""
+        self._left = True
         if self._next == END:
             self._mark()
             self._close()
@@ -108,18 +134,18 @@ class Loop:
     def finish(self) -> None:
         """No more steps: one that has begun is none."""
         self.leaves()
-        for _ in range(self._next):
-            self._clock.forget()
-        self._next = REQUESTED
+        if self._next != OVER:
+            self._forget(self._next)
+        self._next = OVER
 
     def _forward_is_over(self) -> None:
-        if self._next not in (FORWARD, BACKWARD) or not torch.is_grad_enabled():  # a validation within the loop
+        if self._next not in (FORWARD, BACKWARD, OPTIMIZER) or not torch.is_grad_enabled():  # a validation in the loop
             return
         self._forwards += 1
         if self._next == FORWARD:
             self._skip() if self._turns else self._mark()
         elif self._forwards == 2 and not self._turns:
-            self._clock.forget(skipped=True)
+            self._clock.forget(self._next - FORWARD, skipped=True)
 
     def _before_step(self, args: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, Any] | None:
         """The optimizer's step was called. With a closure, as Lightning has one, forward and backward are still to
@@ -130,7 +156,10 @@ class Loop:
             return None
 
         def telling(*given: Any) -> Any:
+            again = self._next == OPTIMIZER
             result = closures[0](*given)
+            if again:  # LBFGS calls it many times: only now backward is over
+                self._clock.again()
             self._optimizer_begins()
             return result
 
@@ -149,6 +178,9 @@ class Loop:
     def _optimizer_ends(self) -> None:
         if self._next == OPTIMIZER:
             self._mark()
+            if self._left:  # one step an epoch, after its loop
+                self._mark()
+                self._close()
         elif self._next == END:  # a second optimizer
             self._clock.again()
 
@@ -160,10 +192,19 @@ class Loop:
         self._marker.skip()
         self._next += 1
 
+    def _forget(self, marks: int) -> None:
+        for _ in range(marks):
+            self._clock.forget()
+        self.later_waits.pop(self.steps, None)
+
     def _close(self) -> None:
-        self._turns, self.batches_of_step = self._forwards > 1, self._batches
-        self._next, self._forwards, self._batches = REQUESTED, 0, 0
-        self.steps += 1
+        if self._straddles:
+            self._forget(WIDTH)
+        else:
+            self._turns = self._forwards > 1
+            self._batches_of[self._batches] += 1
+            self.steps += 1
+        self._next, self._forwards, self._batches, self._straddles = REQUESTED, 0, 0, False
 
 
 class Batches(Generic[T]):

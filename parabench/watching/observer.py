@@ -18,6 +18,7 @@ from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank
 from parabench.probes.communication import CommunicationProbe
 from parabench.probes.ddp import DdpLoggerProbe, only_ddp
+from parabench.probes.hooks import ForwardHook
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
@@ -60,6 +61,8 @@ class Observer:
     _arm: int | None = None
     _ended: bool = False
     _raced: bool = False
+    _begun: int = -1
+    _peaks: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.device = device_of(self.module)
@@ -99,14 +102,14 @@ class Observer:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """While the block runs, steps are marked."""
-        hook = self.module.register_forward_hook(lambda *_: self._forward())
+        hook = self.module.register_forward_hook(ForwardHook(self._forward))
         with self._loop.hooked(self.module, self.optimizer):
             try:
                 yield
             finally:
                 hook.remove()
-                self._on.close()
                 self._loop.finish()
+                self._instruments_off(self.steps)
 
     def settle(self) -> None:
         """Take over what the device has come to: nothing waits for the rest."""
@@ -123,7 +126,7 @@ class Observer:
         report.numbers |= {
             "parameter_bytes": held_bytes(self.module.parameters()),
             "optimizer_bytes": held_bytes(each for each in states if isinstance(each, Tensor) and each.dim() > 0),
-            **peak_memory(self.device),
+            **self._keep_peaks(),
             **self._clock.moments.numbers(),
         }
         report.readings += self._clock.lags()
@@ -159,19 +162,42 @@ class Observer:
     def _marks_path(self) -> Path:
         return marks_path(self.folder, self.group.rank)
 
-    def _begin_step(self, step: int) -> StepMarker:
-        if step % ROOM == 0:
-            self._clock.make_room(step + ROOM)
+    def _begin_step(self, step: int) -> StepMarker | None:
+        if step % ROOM == 0 and not self._make_room(step + ROOM):
+            return None
         if self.schedule.race is not None and step <= self.schedule.race_steps.stop:
             self._take_turns(step)
         wanted = self.schedule.phase(step) is Phase.INSTRUMENT
+        if self._marker is not None and (not wanted or step == self._begun):  # what was read of a step that was none
+            self._instruments_off(step)
         if wanted and self._marker is None:
-            self._instruments.append(Instruments(self._probed(), self._on))
+            self._instruments.append(Instruments(self._probed(), self._on, self._keep_peaks))
             self._marker = self._instruments[-1].marker
-        elif not wanted and self._marker is not None:
-            self._on.close()
-            self._marker = None
+        self._begun = step
         return self._marker or self._clock
+
+    def _make_room(self, steps: int) -> bool:
+        """Whether there is room for the marks of so many steps; the training goes on where there is none."""
+        try:
+            self._clock.make_room(steps)
+        except OSError as why:
+            self._instruments_off(self.steps)
+            self.log(f"watch: steps from {self.steps} on are not seen: {self.folder} has no room ({why.strerror})")
+            return False
+        return True
+
+    def _instruments_off(self, step: int) -> None:
+        """No further step is instrumented for now; `step` and later ones were none."""
+        if self._marker is not None:
+            self._marker = None
+            self._on.close()
+            self._instruments[-1].forget_from(step)
+
+    def _keep_peaks(self) -> dict[str, float]:
+        """The peaks of memory so far: on CUDA they are counted anew in instrumented steps."""
+        for name, value in peak_memory(self.device).items():
+            self._peaks[name] = max(value, self._peaks.get(name, 0.0))
+        return self._peaks
 
     def _take_turns(self, step: int) -> None:
         """Between two steps of a race: whoever has the next turn gets the module; after the last the fastest does."""
@@ -233,12 +259,16 @@ class Instruments:
     """The instruments of a few steps that follow one another, switched on until `on` is closed. `marker` is the clock
     that these steps are to mark."""
 
-    def __init__(self, rank: ProbedRank, on: contextlib.ExitStack) -> None:
+    def __init__(self, rank: ProbedRank, on: contextlib.ExitStack, before_reading: Callable[[], object]) -> None:
         self._probes: Sequence[DdpLoggerProbe | CommunicationProbe] = (DdpLoggerProbe(rank), CommunicationProbe(rank))
-        self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH)
+        self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
         self.marker: StepMarker = self._memory
         for probe in self._probes:
             self.marker = on.enter_context(probe.instrumented(self.marker))
+
+    def forget_from(self, step: int) -> None:
+        """What was read of that step and later ones is of none."""
+        self._memory.readings = [each for each in self._memory.readings if each[0] < step]
 
     def report(self, report: WatchReport) -> None:
         """Add what they saw, once the clock is finished."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,3 +185,95 @@ def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     assert not trained.model._forward_hooks
     assert not trained.optimizer._optimizer_step_pre_hooks
     assert not trained.optimizer._optimizer_step_post_hooks
+
+
+def test_a_step_that_went_on_in_the_next_loop_is_none(trained: Trained) -> None:
+    for _ in range(2):
+        for at, _ in enumerate(trained.loop.over(range(5))):
+            trained.computes()
+            if at % 2:
+                trained.optimizer.step()
+        # Here a validation may be.
+    trained.loop.finish()
+    # Of each loop the fifth batch is left over, and the first loop's is part of the second's first step.
+    assert trained.loop.steps == 3
+    assert trained.loop.batches_of_step == 2
+    assert trained.begun == [0, 1, 2, 2, 3]
+    assert set(trained.loop.later_waits) == {0, 1, 2}
+    assert not np.isnan(trained.rows[:3, [REQUESTED, LOADED, BACKWARD, OPTIMIZER, END]]).any()
+    assert np.isnan(trained.rows[3:]).all()
+
+
+def test_one_step_an_epoch_ends_with_the_optimizer_s(trained: Trained) -> None:
+    for epoch in range(2):
+        for _ in trained.loop.over(range(2)):
+            trained.computes()
+        trained.optimizer.step()
+        assert trained.loop.steps == epoch + 1
+        assert not np.isnan(trained.rows[epoch, END])
+
+
+def test_what_most_steps_have_counts_as_accumulated(trained: Trained) -> None:
+    for at, _ in enumerate(trained.loop.over(range(7))):
+        trained.computes()
+        if at not in (2, 5):  # a loss scaler left two steps out
+            trained.optimizer.step()
+    trained.loop.finish()
+    assert trained.loop.steps == 5
+    assert trained.loop.batches_of_step == 1
+
+
+def test_a_closure_that_is_called_many_times_is_forward_and_backward(trained: Trained) -> None:
+    optimizer = torch.optim.LBFGS(trained.model.parameters(), max_iter=4)
+    computed: list[float] = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (trained.model(torch.ones(1, 1)) - len(computed)).square().sum()
+        loss.backward()
+        computed.append(time.perf_counter())
+        return loss
+
+    with trained.loop.hooked(nn.Identity(), optimizer):
+        for _ in trained.loop.over(range(2)):
+            optimizer.step(closure)
+    trained.loop.finish()
+    assert len(computed) > 4
+    assert trained.loop.steps == 2
+    assert np.isnan(trained.rows[:2, FORWARD]).all()
+    assert trained.rows[1, BACKWARD] >= computed[-1]
+
+
+def test_copies_of_the_model_have_no_hooks_of_ours(trained: Trained) -> None:
+    buffer = io.BytesIO()
+    torch.save(trained.model, buffer)
+    assert b"parabench" not in buffer.getvalue()
+    buffer.seek(0)
+    for copied in (torch.load(buffer, weights_only=False), copy.deepcopy(trained.model)):
+        for _ in trained.loop.over(range(1)):
+            assert copied(torch.ones(1, 1)).shape == (1, 1)
+            trained.computes()
+            trained.optimizer.step()
+    trained.loop.finish()
+    assert not np.isnan(trained.rows[:2, FORWARD]).any()
+
+
+def test_a_batch_that_nobody_asked_for_begins_its_step(trained: Trained) -> None:
+    trained.loop.has(None)
+    trained.computes()
+    trained.optimizer.step()
+    trained.loop.finish()
+    assert trained.loop.steps == 1
+    assert not trained.loop.later_waits
+
+
+def test_where_no_step_is_begun_nothing_is_marked(trained: Trained) -> None:
+    loop = Loop(trained.clock, begin_step=lambda step: trained.clock if step < 2 else None)
+    with loop.hooked(trained.model, trained.optimizer):
+        assert [at for at in loop.over(range(4)) for _ in (trained.computes(), trained.optimizer.step())][::2] == [
+            0, 1, 2, 3,
+        ]  # fmt: skip
+    loop.finish()
+    assert loop.steps == 2
+    assert not loop.later_waits
+    assert np.isnan(trained.rows[2:]).all()
