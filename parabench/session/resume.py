@@ -29,6 +29,11 @@ from parabench.workloads.verify import Reference
 
 REPORT_NAME = "report.html"
 
+
+class FolderInUse(UsageError):
+    """Another run holds the output folder."""
+
+
 # Of an ab.
 SIDES = {"a", "b"}
 
@@ -57,7 +62,7 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             who = ", ".join(["", *holders([folder])])
-            raise UsageError(
+            raise FolderInUse(
                 f"output folder {str(folder)!r} is in use by another run{who}; wait for it, or give another --out"
             ) from None
         except OSError as error:

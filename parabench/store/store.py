@@ -120,6 +120,10 @@ class Store:
         """The newest session, or None in an empty store."""
         return next(self._sessions(), None)
 
+    def last_labelled(self, label: str, suite: str) -> PlannedSession | None:
+        """The newest session of that label and suite, None where there is none."""
+        return next(self._sessions("label = ? AND suite = ?", label, suite), None)
+
     def sides(self, run: str) -> dict[str, PlannedSession]:
         """The sessions that took turns in one `parabench ab`, by their side."""
         return {row.interleaved["side"]: row for row in self._sessions("json_extract(interleaved, '$.run') = ?", run)}

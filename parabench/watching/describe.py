@@ -73,7 +73,10 @@ def caps_of(module: nn.Module) -> float | None:
     replicas = only_ddp(module)
     if replicas is None or getattr(replicas, "bucket_bytes_cap_default", False):
         return None
-    return float(replicas.bucket_bytes_cap / MIB)
+    # DDP keeps whole bytes: what it was given is the shortest number that makes as many.
+    held = int(replicas.bucket_bytes_cap)
+    given = (float(f"{held / MIB:.{digits}g}") for digits in range(1, 18))
+    return next((each for each in given if int(each * MIB) == held), held / MIB)
 
 
 def tensors_of(batch: Any) -> Iterator[Tensor]:

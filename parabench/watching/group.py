@@ -8,7 +8,7 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,13 +113,16 @@ class Group:
         """What the first rank to call this gave: all ranks get the same, and nobody waits."""
         return own if self.store is None else self.store.compare_set(f"{what}/agreed", "", own).decode()
 
-    def collect(self, what: str, own: Mapping[str, Any], timeout_s: float) -> list[Mapping[str, Any] | None]:
-        """What each rank handed over, in order; None of one that did not within that time."""
+    def collect(
+        self, what: str, own: Mapping[str, Any], timeout_s: float, hurried: Callable[[], bool] = lambda: False
+    ) -> list[Mapping[str, Any] | None]:
+        """What each rank handed over, in order; None of one that did not within that time, or FAILED_S once it is
+        `hurried`."""
         found: list[Mapping[str, Any] | None] = [own] * self.size
         if self.store is None:
             return found
         names = [f"{what}/{rank}" for rank in range(self.size) if rank != self.rank]
-        missing = await_keys(self.store, names, timeout_s)
+        missing = await_keys(self.store, names, timeout_s, hurried)
         for rank in range(self.size):
             name = f"{what}/{rank}"
             if rank != self.rank:
@@ -127,13 +130,18 @@ class Group:
         return found
 
 
-def await_keys(store: Any, names: list[str], timeout_s: float) -> list[str]:
-    """Wait until all keys are in a store; which still are not after `timeout_s`. It asks again and again, because a
-    wait of the store's own hears no signal."""
+def await_keys(
+    store: Any, names: list[str], timeout_s: float, hurried: Callable[[], bool] = lambda: False
+) -> list[str]:
+    """Wait until all keys are in a store; which still are not after `timeout_s`, or FAILED_S once it is `hurried`. It
+    asks again and again, because a wait of the store's own hears no signal."""
     until = time.monotonic() + timeout_s
     missing = list(names)
     while True:
         missing = [name for name in missing if not store.check([name])]
         if not missing or time.monotonic() > until:
             return missing
+        if hurried():
+            until = min(until, time.monotonic() + FAILED_S)
+            hurried = bool  # once
         time.sleep(LOOK_S)

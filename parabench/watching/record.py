@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +25,17 @@ from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.session.request import Planned, TrainingRequest
-from parabench.session.resume import REPORT_NAME, begin_session, store_in
+from parabench.session.resume import REPORT_NAME, FolderInUse, begin_session, store_in
 from parabench.store.record import WATCHED, Finding, Launch, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.watching.group import Group
+from parabench.watching.group import LOOK_S, Group
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport, WatchWorkload
+
+# How long another run may hold the store: one that records another loop does for moments, one that measures for hours.
+BUSY_S = 10.0
 
 # Of what is found in a session these are told at the end: they say what to change in the loop, or where.
 TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node")
@@ -133,7 +139,7 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
     written."""
     launched = as_launch(seen)
     here, machine, nodes = described(seen)
-    with store_in(seen.out) as store:
+    with free_store(seen.out, log) as store:
         session_id, block = session_of(store, seen, machine, here, nodes)
         launched.block = block
         store.append(session_id, launched)
@@ -162,6 +168,24 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
     return session_id
 
 
+@contextlib.contextmanager
+def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
+    """The store of a folder; where another run holds that for longer than BUSY_S, of a new folder beside it."""
+    until = time.monotonic() + BUSY_S
+    with contextlib.ExitStack() as on:
+        while True:
+            try:
+                store = on.enter_context(store_in(out))
+                break
+            except FolderInUse as why:
+                if time.monotonic() > until:
+                    out, until = out.with_name(f"{out.name}-{os.getpid()}"), math.inf
+                    log(f"watch: {why}; what was seen is in {str(out)!r}")
+                else:
+                    time.sleep(LOOK_S)
+        yield store
+
+
 def as_launch(seen: Seen) -> Launch:
     """What all ranks saw, as one launch."""
     of_ranks = [each or silent(seen, rank) for rank, each in enumerate(seen.results)]
@@ -179,13 +203,14 @@ def silent(seen: Seen, rank: int) -> NodeResult:
     """Of a rank that handed nothing over."""
     workload = WatchWorkload(seen.schedule)
     spec = LaunchSpec.of(seen.case, Protocol(), 1.0)
+    waited_s = max(1, round(seen.waited_s))
     return NodeResult.silent(
         rank // seen.group.ranks_per_node,
         seen.group.hosts[rank],
         range(rank, rank + 1),
         workload.marks(spec),
         workload.report_type,
-        lost=f"rank {rank} ({seen.group.hosts[rank]}) handed nothing over within {seen.waited_s:g} s of rank 0's end",
+        lost=f"rank {rank} ({seen.group.hosts[rank]}) handed nothing over within {waited_s} s of rank 0's end",
     )
 
 
@@ -221,14 +246,14 @@ def session_of(
     here: Mapping[str, Any],
     nodes: Sequence[Mapping[str, Any]],
 ) -> tuple[int, int]:
-    """The session that the launch belongs to, and its block: the store's last session where that has the label which
-    was given, the script and the cases; else a new one. What raced is in the block after it."""
+    """The session that the launch belongs to, and its block: the store's last one of the label that was given and the
+    script, where that has the cases; else a new one. What raced is in the block after it."""
     blocks = 2 if seen.caps else 1
     protocol = replace(protocol_of(seen.schedule, seen.steps), launches=blocks)
     cases = seen.raced or (seen.case,)
     plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
-    last = store.last_session()
-    if last is not None and seen.label is not None and (last.label, last.suite) == (seen.label, seen.script):
+    last = store.last_labelled(seen.label, seen.script) if seen.label is not None else None
+    if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
             more = replace(before, protocol=replace(before.protocol, launches=before.blocks + blocks))

@@ -89,7 +89,7 @@ def watch(
     caps = checked(race, model) if race is not None else ()
     turns = TurnsProtocol(rounds=rounds, settle=SETTLE, timed=TIMED, share_modules=True) if caps else None
     group = Group.enter()
-    folder = Path(out)
+    folder, where = Path(out), Path.cwd()
     if group.rank == 0:
         check_writable(folder, option="out")
     say = log or logger(Console(file=sys.stderr))
@@ -108,6 +108,7 @@ def watch(
             global_batch=global_batch,
             seq_len=seq_len,
         )
+        observer.case()  # raises for what a case cannot hold
         leave_pid(own, group.rank)
         sampler = _sampler(observer)
         error: BaseException | None = None
@@ -120,8 +121,8 @@ def watch(
                 raise
             finally:
                 stoppable.leaving = True
-                told = _told(observer, sampler, clock, error)
-                _hand_in(observer, told, error, folder, label, say)
+                out = folder if Path.cwd() == where else where / folder
+                _hand_in(observer, (sampler, clock), error, stoppable, out, label, say)
                 observer.release()
 
 
@@ -144,7 +145,7 @@ class Stoppable:
     it is `leaving` only when what was seen is recorded. A handler of the user's own stays."""
 
     leaving: bool = False
-    _asked: bool = False
+    asked: bool = False
     _ours: bool = False
 
     def __enter__(self) -> Stoppable:
@@ -155,14 +156,14 @@ class Stoppable:
         return self
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._asked = self.leaving
+        self.asked = self.leaving
         if not self.leaving:
             sys.exit(128 + number)
 
     def __exit__(self, *_: object) -> None:
-        if self._ours:
+        if self._ours and signal.getsignal(signal.SIGTERM) == self._stop:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            if self._asked:
+            if self.asked:
                 signal.raise_signal(signal.SIGTERM)
 
 
@@ -218,8 +219,9 @@ def _told(
 
 def _hand_in(
     observer: Observer,
-    told: Mapping[str, Any],
+    read: tuple[Sampler, dict[str, float] | None],
     error: BaseException | None,
+    stoppable: Stoppable,
     folder: Path,
     label: str | None,
     log: Callable[[str], None],
@@ -227,15 +229,22 @@ def _hand_in(
     """Hand over what this rank saw; at rank 0 record what all did. The training is over: what goes wrong here is said,
     and nothing more."""
     group = observer.group
-    timeout_s = LEAVE_S if error is None else FAILED_S
+    told: dict[str, Any] = {}
     try:
+        try:
+            told = _told(observer, *read, error)
+        finally:
+            if group.rank:
+                group.publish("seen", told)  # also that it is nothing: nobody is to wait for it
         if group.rank:
-            group.publish("seen", told)
             return
-        came = group.collect("seen", told, timeout_s)
+        began_s = perf_counter()
+        came = group.collect("seen", told, LEAVE_S if error is None else FAILED_S, lambda: stoppable.asked)
+        waited_s = perf_counter() - began_s
         if error is None and not observer.steps:
             log("watch: the loop took no step with the watched batches, so nothing is recorded")
             return
-        record(Seen.of(observer, came, folder, label, script_name(), timeout_s), log)
-    except (UsageError, OSError, RuntimeError) as why:
-        log(f"watch: what was seen is not recorded: {why}")
+        record(Seen.of(observer, came, folder, label, script_name(), waited_s), log)
+    except Exception as why:  # whatever it is: a training that went well is not to end with an error of ours
+        kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
+        log(f"watch: what rank {group.rank} saw is not recorded: {kind}{why}")

@@ -86,6 +86,11 @@ def test_the_default_cap_is_none(alone: None) -> None:
     assert caps_of(Small()) is None
 
 
+@pytest.mark.parametrize("cap", [0.001, 0.2, 0.3, 1, 12.7, 25.0])
+def test_a_cap_is_the_number_that_was_given(alone: None, cap: float) -> None:
+    assert caps_of(DistributedDataParallel(Small(), bucket_cap_mb=cap)) == cap
+
+
 def test_pure_half_precision_is_seen() -> None:
     assert precision_of(Small().to(torch.bfloat16), None) == "bf16-true"
     assert precision_of(Small(), torch.float16) == "fp16-mixed"

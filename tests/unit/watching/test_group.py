@@ -50,6 +50,12 @@ def test_a_rank_that_hands_nothing_over_is_none(store: dist.Store) -> None:
     assert Group(store, 0, ("a",) * 3).collect("seen", {}, 0.05) == [{}, {"rank": 1}, None]
 
 
+def test_who_is_asked_to_end_does_not_wait_long(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "FAILED_S", 0.05)
+    asked = iter([False, True])
+    assert Group(store, 0, ("a",) * 2).collect("seen", {}, 1e6, lambda: next(asked)) == [{}, None]
+
+
 def test_one_process_has_nobody_to_wait_for() -> None:
     alone = Group(None, 0, ("a",))
     alone.publish("seen", {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,6 +16,10 @@ import torch
 from torch import nn
 
 from parabench import watch
+from parabench.errors import UsageError
+from parabench.probes.step_clock import StepClock
+from parabench.session.resume import store_in
+from parabench.watching import record
 
 
 def rows(out: Path, query: str) -> list[Any]:
@@ -65,3 +71,81 @@ def test_a_step_that_is_stopped_amid_instruments_is_none(tmp_path: Path) -> None
         training.take(steps(batches()))
     assert rows(tmp_path, "SELECT status FROM launch") == [("ok",)]
     assert rows(tmp_path, "SELECT max(step) FROM sample") == [(26,)]
+
+
+@pytest.mark.parametrize("options", [{"name": "my model!"}, {"global_batch": 7.5}, {"seq_len": 0}])
+def test_what_no_case_can_hold_is_said_before_the_first_step(tmp_path: Path, options: dict[str, Any]) -> None:
+    training = Training(tmp_path, **options)
+    with pytest.raises(UsageError):
+        training.run(1)
+    assert training.model.weight.grad is None
+    assert not training.model._forward_hooks
+
+
+def test_a_handler_that_is_set_in_the_block_stays(tmp_path: Path) -> None:
+    def mine(number: int, frame: object) -> None: ...
+
+    training = Training(tmp_path)
+    try:
+        with watch(training.model, training.optimizer, **training.options):
+            signal.signal(signal.SIGTERM, mine)
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with watch(training.model, training.optimizer, **training.options):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_folder_is_where_it_was_when_the_block_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    training = Training(Path("seen"))
+    with watch(training.model, training.optimizer, **training.options) as steps:
+        training.take(steps(range(6)))
+        monkeypatch.chdir("elsewhere")
+    assert rows(tmp_path / "seen", "SELECT status FROM launch") == [("ok",)]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_store_that_is_held_leaves_the_session_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "BUSY_S", 0.1)
+    training = Training(tmp_path / "seen")
+    with store_in(tmp_path / "seen"):
+        training.run(6)
+    (beside,) = set(tmp_path.iterdir()) - {tmp_path / "seen"}
+    assert any(str(beside) in line and "is in use by another run" in line for line in training.said)
+    assert rows(beside, "SELECT status FROM launch") == [("ok",)]
+    assert rows(tmp_path / "seen", "SELECT status FROM launch") == []
+
+
+def test_labels_that_take_turns_have_a_session_each(tmp_path: Path) -> None:
+    for label in ("before", "after", "before", "after"):
+        Training(tmp_path, label=label).run(6)
+    assert rows(tmp_path, "SELECT label FROM session ORDER BY id") == [("before",), ("after",)]
+    assert rows(tmp_path, "SELECT session_id, block FROM launch ORDER BY id") == [(1, 0), (2, 0), (1, 1), (2, 1)]
+
+
+def test_what_goes_wrong_with_the_record_is_said_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("no such thing")
+
+    monkeypatch.setattr("parabench.watching.watch.record", broken)
+    training = Training(tmp_path)
+    training.run(6)
+    assert training.said == ["watch: what rank 0 saw is not recorded: KeyError: 'no such thing'"]
+
+
+def test_without_room_for_marks_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_room = StepClock.make_room
+
+    def full(clock: StepClock, steps: int) -> None:
+        if steps > 256:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        make_room(clock, steps)
+
+    monkeypatch.setattr(StepClock, "make_room", full)
+    training = Training(tmp_path)
+    training.run(300)
+    assert "steps from 256 on are not seen" in training.said[0]
+    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(256,)]
