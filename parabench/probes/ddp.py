@@ -9,6 +9,7 @@ forward; here it is done after the last.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,9 +20,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.machine.accelerator import Moment
 from parabench.probes import Probe, ProbedRank, ProbeReport
-from parabench.probes.hooks import ForwardHook
 from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
+
+
+class ForwardHook:
+    """Calls `tell` after every forward of the module that it is registered with, by `register_forward_hook`.
+
+    A copy of the module, by pickle (`torch.save`) or `copy.deepcopy`, has a hook of the standard library in its place
+    that does nothing: it can be made, and is loaded where no parabench is.
+    """
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
+
+    def __call__(self, *_: object) -> None:
+        self._tell()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A method that takes the three things that a forward hook is given, and gives None.
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:

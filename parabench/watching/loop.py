@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from parabench.probes.hooks import ForwardHook
+from parabench.probes.ddp import ForwardHook
 from parabench.probes.step_clock import StepClock
 from parabench.strategies.base import StepMarker
 

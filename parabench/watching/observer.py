@@ -17,8 +17,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank
 from parabench.probes.communication import CommunicationProbe
-from parabench.probes.ddp import DdpLoggerProbe, only_ddp
-from parabench.probes.hooks import ForwardHook
+from parabench.probes.ddp import DdpLoggerProbe, ForwardHook, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
