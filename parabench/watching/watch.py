@@ -124,6 +124,7 @@ def watch(
                 out = folder if Path.cwd() == where else where / folder
                 _hand_in(observer, (sampler, clock), error, stoppable, out, label, say)
                 observer.release()
+                error = None  # its traceback has this frame
 
 
 def check_asked(model: Any, optimizer: Any, **numbers: int | None) -> None:

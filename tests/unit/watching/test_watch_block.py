@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import signal
 import sqlite3
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -149,3 +152,26 @@ def test_without_room_for_marks_the_training_goes_on(tmp_path: Path, monkeypatch
     training.run(300)
     assert "steps from 256 on are not seen" in training.said[0]
     assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(256,)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_that_is_dropped_after_the_block_is_gone(tmp_path: Path, fails: bool) -> None:
+    training = Training(tmp_path)
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(28):
+            yield torch.ones(2, 4)
+        if fails:
+            raise ValueError
+
+    with (
+        contextlib.suppress(ValueError),
+        watch(training.model, training.optimizer, **training.options) as steps,
+    ):
+        training.take(steps(batches()))
+    model = weakref.ref(training.model)
+    del training.model, training.optimizer
+    gc.collect()
+    assert model() is None
+    assert steps.steps == 28
+    assert list(steps([1, 2])) == [1, 2]  # as they are, where nothing is watched any more
