@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from parabench.errors import UsageError
 from parabench.launch.results import Marks, marks_path
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -58,7 +57,6 @@ class Observer:
     _on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _marker: StepMarker | None = None
     _arm: int | None = None
-    _ended: bool = False
     _raced: bool = False
     _begun: int = -1
     _peaks: dict[str, float] = field(default_factory=dict)
@@ -69,15 +67,13 @@ class Observer:
         self._loop = Loop(self._clock, begin_step=self._begin_step, first_batch=self._first_batch)
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
-        """The batches. Raises UsageError after the block of `watch`."""
-        if self._ended:
-            raise UsageError("watch: the block has ended, and what it gave watches no further loop; use it inside")
+        """The batches, as they are."""
         return self._loop.over(batches)
 
     def release(self) -> None:
-        """Hold nothing of the training any more: whoever keeps this must not keep a model whose group is to go."""
-        self._ended = True
-        del self.module, self.optimizer, self._loop
+        """Hold nothing of the training any more: what its owner drops then is gone. A reducer of DDP's that goes after
+        its group ends gloo's threads with the interpreter's lock held, and may wait for ever."""
+        del self.module, self.optimizer
         self._instruments.clear()
         self._marker = None
 
