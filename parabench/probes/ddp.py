@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -28,18 +29,49 @@ class ForwardHook:
     """Calls `tell` after every forward of the module that it is registered with, by `register_forward_hook`.
 
     A copy of the module, by pickle (`torch.save`) or `copy.deepcopy`, has a hook of the standard library in its place
-    that does nothing: it can be made, and is loaded where no parabench is.
+    that does nothing: it can be made, and is loaded where no parabench is. In what torch.compile makes of the module it
+    is nothing, so that no graph breaks at it.
     """
 
     def __init__(self, tell: Callable[[], object]) -> None:
         self._tell = tell
 
     def __call__(self, *_: object) -> None:
-        self._tell()
+        if not torch.compiler.is_compiling():
+            self._tell()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A method that takes the three things that a forward hook is given, and gives None.
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+@contextlib.contextmanager
+def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[None]:
+    """While the block runs, `tell` is called after every forward of the module; never of TorchScript's, which has no
+    hooks. Of one that was compiled in place (`module.compile()`) hooks are part of what is compiled: there it is called
+    around that."""
+    compiled = module._compiled_call_impl
+    if isinstance(module, torch.jit.ScriptModule):
+        yield
+    elif compiled is None:
+        hook = module.register_forward_hook(ForwardHook(tell))
+        try:
+            yield
+        finally:
+            hook.remove()
+    else:
+
+        def called(*arguments: Any, **named: Any) -> Any:
+            result = compiled(*arguments, **named)
+            tell()
+            return result
+
+        module._compiled_call_impl = called
+        try:
+            yield
+        finally:
+            if module._compiled_call_impl is called:
+                module._compiled_call_impl = compiled
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:

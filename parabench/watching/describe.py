@@ -148,5 +148,5 @@ def describe(
         backend=backend if backend in BACKENDS else "auto",
         threads=torch.get_num_threads(),
         grad_accumulation=batches,
-        compile=module is not unwrapped(module) and any(hasattr(each, "_orig_mod") for each in module.modules()),
+        compile=any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in module.modules()),
     )

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from parabench.probes.ddp import ForwardHook
+from parabench.probes.ddp import after_forward
 from parabench.probes.step_clock import StepClock
 from parabench.strategies.base import StepMarker
 
@@ -71,12 +71,12 @@ class Loop:
     def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
         """While the block runs the model and its optimizer tell."""
         hooks = (
-            module.register_forward_hook(ForwardHook(self._forward_is_over)),
             optimizer.register_step_pre_hook(lambda _, args, more: self._before_step(args, more)),
             optimizer.register_step_post_hook(lambda *_: self._optimizer_ends()),
         )
         try:
-            yield
+            with after_forward(module, self._forward_is_over):
+                yield
         finally:
             for hook in hooks:
                 hook.remove()

@@ -16,7 +16,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank
 from parabench.probes.communication import CommunicationProbe
-from parabench.probes.ddp import DdpLoggerProbe, ForwardHook, only_ddp
+from parabench.probes.ddp import DdpLoggerProbe, after_forward, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
@@ -97,12 +97,10 @@ class Observer:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """While the block runs, steps are marked."""
-        hook = self.module.register_forward_hook(ForwardHook(self._forward))
-        with self._loop.hooked(self.module, self.optimizer):
+        with after_forward(self.module, self._forward), self._loop.hooked(self.module, self.optimizer):
             try:
                 yield
             finally:
-                hook.remove()
                 self._loop.finish()
                 self._instruments_off(self.steps)
 

@@ -1,0 +1,34 @@
+"""What is told of a module's forwards, and what is not to be changed by it."""
+
+from __future__ import annotations
+
+import torch
+from parabench.probes.hooks import after_forward
+from torch import nn
+
+
+def test_every_forward_is_told_while_the_block_runs() -> None:
+    model, told = nn.Linear(1, 1), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        model(torch.ones(1, 1))
+    model(torch.ones(1, 1))
+    assert told == [1]
+
+
+def test_a_model_that_is_compiled_in_place_is_told_of_around_that() -> None:
+    model, told = nn.Linear(1, 1), list[int]()
+    model.compile(backend="eager", fullgraph=True)
+    compiled = model._compiled_call_impl
+    with after_forward(model, lambda: told.append(1)):
+        assert not model._forward_hooks
+        model(torch.ones(1, 1))
+    assert told == [1]
+    assert model._compiled_call_impl is compiled
+
+
+def test_no_graph_breaks_at_a_hook() -> None:
+    model, told = nn.Linear(1, 1), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        whole = torch.compile(lambda x: model(x).sum(), backend="eager", fullgraph=True)
+        assert torch.equal(whole(torch.ones(1, 1)), model(torch.ones(1, 1)).sum())
+    assert told == [1]  # by the forward that was not compiled
