@@ -7,6 +7,18 @@ from parabench.probes.hooks import after_forward
 from torch import nn
 
 
+class Own(nn.Module):
+    """A model of one layer, which torch compiles in place; nn.Linear alone it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(inputs)
+        return found
+
+
 def test_every_forward_is_told_while_the_block_runs() -> None:
     model, told = nn.Linear(1, 1), list[int]()
     with after_forward(model, lambda: told.append(1)):
@@ -16,7 +28,7 @@ def test_every_forward_is_told_while_the_block_runs() -> None:
 
 
 def test_a_model_that_is_compiled_in_place_is_told_of_around_that() -> None:
-    model, told = nn.Linear(1, 1), list[int]()
+    model, told = Own(), list[int]()
     model.compile(backend="eager", fullgraph=True)
     compiled = model._compiled_call_impl
     with after_forward(model, lambda: told.append(1)):
