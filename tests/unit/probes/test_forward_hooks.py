@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from parabench.probes.hooks import after_forward
+from parabench.probes.ddp import after_forward
 from torch import nn
 
 
