@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from parabench.probes.ddp import after_forward
 from torch import nn
+
+from parabench.probes.ddp import after_forward
 
 
 class Own(nn.Module):
