@@ -23,6 +23,7 @@ class Watch(TrainerCallback):
     def __init__(self, **options: Any) -> None:
         self.trainer: Trainer | None = None
         self._options, self._on = options, contextlib.ExitStack()
+        self._steps: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
         assert self.trainer is not None
@@ -35,6 +36,14 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
         self._steps.asks()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+        """What was done since the step's end is no waiting for the next batch."""
+        if self._steps is not None:
+            self._steps.has_none()
+            self._steps.asks()
+
+    on_save = on_evaluate
 
     def on_train_end(self, args: Any, state: Any, control: Any, **told: Any) -> None:
         self._steps.has_none()

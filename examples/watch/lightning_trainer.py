@@ -22,6 +22,7 @@ class Watch(lightning.Callback):
 
     def __init__(self, **options: Any) -> None:
         self._options, self._on = options, contextlib.ExitStack()
+        self._steps: Any = None
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
         # What the strategy calls: the module, wrapped by DDP or sharded.
@@ -35,6 +36,17 @@ class Watch(lightning.Callback):
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._steps.asks()
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        if self._steps is not None:  # it is before the training, for a look whether validation works
+            self._steps.has_none()
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if self._steps is not None:
+            self._steps.asks()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self._on.__exit__(type(exception), exception, exception.__traceback__)
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self._steps.has_none()
