@@ -109,7 +109,7 @@ def precision_of(module: nn.Module, autocast: torch.dtype | None) -> str:
         if name not in (IEEE, TF32) and each.autocast == wanted and own == parameters:
             return name
     on_device = device_of(module).type == accelerator.TYPE
-    return TF32 if on_device and torch.backends.cuda.matmul.allow_tf32 else IEEE
+    return TF32 if on_device and torch.backends.cuda.matmul.fp32_precision == "tf32" else IEEE
 
 
 def describe(

@@ -101,3 +101,21 @@ def test_the_name_of_a_compiled_or_replicated_model_is_its_own(alone: None) -> N
     compiled = nn.Module()
     compiled._orig_mod = Small()  # as torch.compile's OptimizedModule has it
     assert name_of(compiled) == "test_describe:Small"
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_tf32_is_seen_by_whatever_name_it_was_switched_on(monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
+    monkeypatch.setattr("parabench.watching.describe.device_of", lambda module: torch.device("cuda"))
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        assert precision_of(Small(), None) == IEEE
+        if new:
+            matmul.fp32_precision = "tf32"
+        else:
+            matmul.allow_tf32 = True
+        assert precision_of(Small(), None) == "tf32"
+    finally:
+        if not new:
+            matmul.allow_tf32 = False
+        matmul.fp32_precision = before
