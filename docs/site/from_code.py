@@ -106,7 +106,7 @@ def options() -> str:
 
 
 def _help_of(name: str) -> str:
-    group = click.Context(main, info_name="parabench")
+    group = click.Context(main, info_name="parabench", **main.context_settings)
     command = main.get_command(group, name)
     assert command is not None
     ctx = command.make_context(name, [], parent=group, resilient_parsing=True)

@@ -307,5 +307,9 @@ def test_every_answer_fits_the_schema(tmp_path):
 
 
 def test_the_command_offers_every_objective():
-    (option,) = [each for each in main.get_command(click.Context(main), "best").params if each.name == "objective"]
+    (option,) = [
+        each
+        for each in main.get_command(click.Context(main, **main.context_settings), "best").params
+        if each.name == "objective"
+    ]
     assert list(option.type.names) == list(OBJECTIVES)
