@@ -102,7 +102,7 @@ def test_every_command_is_understood(pytester):
     for line in lines:
         command, *arguments = words(line)
         if command == "parabench":
-            main.get_command(click.Context(main), arguments[0]).make_context(
+            main.get_command(click.Context(main, **main.context_settings), arguments[0]).make_context(
                 arguments[0], arguments[1:], **main.context_settings
             )
         else:

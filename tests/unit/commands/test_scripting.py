@@ -161,7 +161,7 @@ def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_can_be_quiet(name: str) -> None:
-    command = main.get_command(click.Context(main), name)
+    command = main.get_command(click.Context(main, **main.context_settings), name)
     assert command is not None
     assert [each.opts for each in command.params if each.name == "quiet"] == [["-q", "--quiet"]]
 
