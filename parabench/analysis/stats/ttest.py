@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import chdtri, nctdtr, nctdtrinc, stdtr, stdtrit
+from scipy.special import chdtrc, chdtri, nctdtr, nctdtrinc, stdtr, stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
 
@@ -180,12 +180,18 @@ def launches_for(
     return int(n[enough.argmax()]) if enough.any() else None
 
 
+# From so many standard errors on a difference's own noise is nothing beside it.
+MANY_ERRORS = 30.0
+
+
 def shown(errors: Numbers, df: Numbers, confidence: float = CONFIDENCE) -> Numbers:
     """The probability that a one-sided t-test at `confidence` shows a difference of so many of its standard errors, and
     as well that the one-sided bound of two equal sides rules it out: that of a noncentral t beyond the t quantile."""
-    missed = nctdtr(df, errors, stdtrit(df, confidence))
-    # Of differences of some forty errors scipy has no number, and there is nothing to be missed.
-    found: Numbers = 1 - np.where(np.isnan(missed), 0.0, missed)
+    quantile = stdtrit(df, confidence)
+    # Of many errors scipy has no number, or a wrong one. There only the spread can make t small, not the difference's
+    # own noise: what is missed is the chance that the variance is so much too large, a chi-square's upper tail.
+    large = chdtrc(df, df * (errors / quantile) ** 2)
+    found: Numbers = 1 - np.where(np.asarray(errors) > MANY_ERRORS, large, nctdtr(df, errors, quantile))
     return found
 
 
