@@ -16,7 +16,18 @@ from parabench.imports import Folder, joined, kineto
 from parabench.imports.joined import MUTUAL, ranks_said
 from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct
 from parabench.plan.case import UNKNOWN, RecordedCase, line
-from parabench.store.record import CollectiveSample, Failure, Finding, Launch, Phase, Sample, Span, Status, utc_now
+from parabench.store.record import (
+    RECORDING_HANG,
+    CollectiveSample,
+    Failure,
+    Finding,
+    Launch,
+    Phase,
+    Sample,
+    Span,
+    Status,
+    utc_now,
+)
 from parabench.store.results import load
 from parabench.store.store import Store
 
@@ -95,7 +106,7 @@ def launch_of(folder: Folder) -> Launch:
         *_rank_findings(traces, dumps, case),
         *_left_out(found, unplaced, case.id),
     ]
-    hang = next((each for each in launch.findings if each.code == joined.HANG), None)
+    hang = next((each for each in launch.findings if each.code == RECORDING_HANG), None)
     if hang is not None:
         launch.status, launch.failure = Status.HUNG, Failure(hang.message)
     launch.facts = _facts(folder, dumps)

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from parabench.imports.recording import Entry, Recording
-from parabench.store.record import Finding
+from parabench.store.record import RECORDING_HANG, Finding
 
 # Of these operations nobody is done before the last rank has come.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
-
-HANG = "recording_hang"
 
 # {rank: {number: what it called}} of one group.
 Ranks = Mapping[int, Mapping[int, Entry]]
@@ -60,7 +58,7 @@ def findings(dumps: Sequence[Recording], case_id: str) -> Iterator[Finding]:
             last = max((max(ranks[rank], default=0) for rank in behind), default=0)
             before = f"its call {last}" if last else "none"
             yield Finding(
-                code="recording_hang",
+                code=RECORDING_HANG,
                 message=f"Call {number} of group {group}, {entry.said}, was entered by {ranks_said(entered)} and not "
                 f"by {ranks_said(behind)}, whose last call of the group was {before}; it was not over when the dumps "
                 "were written.",

@@ -48,13 +48,7 @@ class MemoryProbe(Probe):
 
     def after_first_step(self) -> None:
         if self.rank.parallel.counted:
-            # ZeroRedundancyOptimizer has the optimizer of what is this rank's inside, and calls it `optim`; importing
-            # its module would bring torch.jit's into every process.
-            inner: OptimizerLike = getattr(self.rank.optimizer, "optim", self.rank.optimizer)
-            # The count of steps is a scalar for each parameter, which no formula counts.
-            states = (v for state in inner.state.values() for v in state.values())
-            held = held_bytes(v for v in states if isinstance(v, Tensor) and v.dim() > 0)
-            self._numbers["optimizer_bytes"] = held
+            self._numbers["optimizer_bytes"] = state_bytes(self.rank.optimizer)
 
     def _count_parameters(self) -> None:
         self._numbers["parameter_bytes"] = max(self._numbers.get("parameter_bytes", 0), held_bytes(self._own()))
@@ -80,6 +74,16 @@ class MemoryProbe(Probe):
     def report(self, report: ProbeReport) -> None:
         report.numbers |= self._numbers
         report.readings += self._readings
+
+
+def state_bytes(optimizer: OptimizerLike) -> int:
+    """Bytes of an optimizer's state that this rank holds."""
+    # ZeroRedundancyOptimizer has the optimizer of what is this rank's inside, and calls it `optim`; importing its
+    # module would bring torch.jit's into every process.
+    inner: OptimizerLike = getattr(optimizer, "optim", optimizer)
+    # The count of steps is a scalar for each parameter, which no formula counts.
+    states = (each for state in inner.state.values() for each in state.values())
+    return held_bytes(each for each in states if isinstance(each, Tensor) and each.dim() > 0)
 
 
 def held_bytes(tensors: Iterable[Tensor]) -> int:

@@ -323,6 +323,9 @@ UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log", TWIN
 # The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
 UNVERIFIED = "unverified"
 
+# That of a recording in which some ranks wait in a call that others never made.
+RECORDING_HANG = "recording_hang"
+
 # That of a session whose training was a user's own loop: no command launches it again.
 WATCHED = "watched"
 

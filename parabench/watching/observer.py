@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from parabench.launch.results import Marks, marks_path
 from parabench.plan.case import Case
@@ -17,7 +17,7 @@ from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank
 from parabench.probes.communication import CommunicationProbe
 from parabench.probes.ddp import DdpLoggerProbe, after_forward, only_ddp
-from parabench.probes.memory import MemoryClock, held_bytes, peak_memory
+from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
 from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StepMarker, StrategyContext
@@ -115,10 +115,9 @@ class Observer:
         report = WatchReport(rank=self.group.rank)
         for each in self._instruments:
             each.report(report)
-        states = (value for state in self.optimizer.state.values() for value in state.values())
         report.numbers |= {
             "parameter_bytes": held_bytes(self.module.parameters()),
-            "optimizer_bytes": held_bytes(each for each in states if isinstance(each, Tensor) and each.dim() > 0),
+            "optimizer_bytes": state_bytes(self.optimizer),
             **self._keep_peaks(),
             **self._clock.moments.numbers(),
         }

@@ -22,7 +22,6 @@ from parabench.analysis.turns import compared, turn_numbers
 from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.probes.ddp import only_ddp
-from parabench.store.record import MIB
 from parabench.watching.group import Group
 
 # After a new cap the first step reduces by the buckets that DDP guesses, and has it make those that stay.
@@ -146,8 +145,3 @@ def told(marks: Any, turns_of: Sequence[int | None]) -> list[list[float]]:
 def slowest(ranks: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
     """Of each place's steps the longest of all ranks."""
     return [list(map(max, zip(*of_ranks, strict=True))) for of_ranks in zip(*ranks, strict=True)]
-
-
-def cap_of(module: DistributedDataParallel) -> float:
-    """The cap that the module has now, in MiB."""
-    return float(module.bucket_bytes_cap / MIB)

@@ -192,7 +192,7 @@ def as_launch(seen: Seen) -> Launch:
     nodes = group_by_node(of_ranks, seen.group.ranks_per_node)
     lost = next((each.lost for each in of_ranks if each.lost), None)
     errors = (report.error for each in of_ranks for report in each.reports if report.error)
-    if not any(not is_echo(error) for error in errors):
+    if all(is_echo(error) for error in errors):
         nodes[0].lost = lost
     began_s = nodes[0].began_s
     spec = LaunchSpec.of(seen.case, protocol_of(seen.schedule, seen.steps), time.perf_counter() - began_s)

@@ -13,7 +13,7 @@ from parabench.plan.protocol import Counts
 from parabench.store.record import UNVERIFIED, Finding, Launch, Sample, Status
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
-from parabench.workloads.training import TrainingReport, record_ranks, samples
+from parabench.workloads.training import TrainingReport, record_ranks, samples, step_marks
 
 UNCOMPARED = Finding(
     UNVERIFIED,
@@ -46,18 +46,13 @@ class WatchWorkload(Workload):
         raise AssertionError("the loop has run already")
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
-        def position(moments: int) -> str:
-            step, part = divmod(moments, WIDTH)
-            return f"to step {step}, part {part}"
-
-        return MarkLayout(columns=WIDTH, moments=WIDTH, rows=None, position=position)
+        return step_marks(WIDTH, None)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
         ranks = list(handed_over(nodes, WatchReport))
         steps = max(len(marks) for _, marks in ranks)
         record_ranks(launch, ranks, self.schedule.phases(steps))
-        for report, _ in ranks:
-            add_later_waits(launch, report)
+        add_later_waits(launch, [report for report, _ in ranks])
         launch.findings.append(UNCOMPARED)
         race = self.schedule.race
         if race is None or steps < self.schedule.race_steps.stop or launch.status is not Status.OK:
@@ -72,16 +67,18 @@ class WatchWorkload(Workload):
             launch.arms.append(arm)
 
 
-def add_later_waits(launch: Launch, report: WatchReport) -> None:
-    """Count a rank's waits between the batches of one step as waits for data, not as computing."""
+def add_later_waits(launch: Launch, reports: Sequence[WatchReport]) -> None:
+    """Count waits between the batches of one step as waits for data, not as computing."""
+    waits = {(report.rank, step): waited for report in reports for step, waited in report.later_waits.items()}
+    if not waits:
+        return
     signs = {"data_s": 1.0, "forward_backward_s": -1.0}
     launch.samples = [
         Sample(each.rank, each.step, each.phase, each.metric, each.value + signs[each.metric] * waited)
-        if each.rank == report.rank
-        and each.metric in signs
+        if each.metric in signs
         and each.value is not None
         and each.step is not None
-        and (waited := report.later_waits.get(each.step)) is not None
+        and (waited := waits.get((each.rank, each.step))) is not None
         else each
         for each in launch.samples
     ]

@@ -73,12 +73,7 @@ class TrainingWorkload(Workload):
         return environment(spec.protocol, folder)
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
-        def position(moments: int) -> str:
-            step, part = divmod(moments, MARKS)
-            return f"to step {step}, part {part}"
-
-        steps = None if spec.protocol.by_time else spec.protocol.all_steps
-        return MarkLayout(columns=MARKS, moments=MARKS, rows=steps, position=position)
+        return step_marks(MARKS, None if spec.protocol.by_time else spec.protocol.all_steps)
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> TrainingReport:
         """Join the group, train, leave the group.
@@ -114,6 +109,16 @@ class TrainingWorkload(Workload):
             counts = agreed(nodes)
             launch.facts["counts"] = asdict(counts)
         record_ranks(launch, handed_over(nodes, TrainingReport), phases_of(spec.protocol, counts))
+
+
+def step_marks(width: int, steps: int | None) -> MarkLayout:
+    """The table of what a rank marks that takes so many steps, `width` moments each."""
+
+    def position(moments: int) -> str:
+        step, part = divmod(moments, width)
+        return f"to step {step}, part {part}"
+
+    return MarkLayout(columns=width, moments=width, rows=steps, position=position)
 
 
 def record_ranks(launch: Launch, ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]) -> None:

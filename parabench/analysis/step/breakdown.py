@@ -121,9 +121,14 @@ def collectives(seen: SessionData) -> pd.DataFrame:
     numbers, NaN where they are unknown."""
     rows = seen.rows("collective")
     rows = rows[(rows["phase"] == Phase.INSTRUMENT) & (rows["group_size"] > 1)]
-    known = ("made_s", "start_s", "duration_s", "ready_s", "bucket")
-    rows = rows.assign(**{name: pd.to_numeric(rows[name]).astype(float) for name in known})
+    rows = with_numbers(rows)
     return rows.assign(end_s=rows["start_s"] + rows["duration_s"])
+
+
+def with_numbers(calls: pd.DataFrame) -> pd.DataFrame:
+    """Calls with moments, lengths and buckets as numbers, NaN where they are unknown."""
+    known = ("made_s", "start_s", "duration_s", "ready_s", "bucket")
+    return calls.assign(**{name: pd.to_numeric(calls[name]).astype(float) for name in known})
 
 
 def step_table(seen: SessionData) -> pd.DataFrame:

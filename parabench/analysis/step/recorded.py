@@ -14,6 +14,7 @@ import pandas as pd
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
+from parabench.analysis.step.breakdown import with_numbers
 from parabench.analysis.step.calls import MUTUAL
 from parabench.analysis.step.timeline import Timeline
 from parabench.plan.case import UNKNOWN
@@ -72,9 +73,7 @@ def rank_table(seen: SessionData) -> pd.DataFrame:
 
 def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
     rows = seen.results.collective
-    rows = rows[rows["phase"] == phase]
-    known = ("made_s", "start_s", "duration_s", "ready_s", "bucket")
-    rows = rows.assign(**{name: pd.to_numeric(rows[name]).astype(float) for name in known})
+    rows = with_numbers(rows[rows["phase"] == phase])
     return rows.sort_values(["rank", "seq"], kind="stable")
 
 

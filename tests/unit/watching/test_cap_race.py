@@ -14,8 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
+from parabench.watching.describe import caps_of
 from parabench.watching.group import Group
-from parabench.watching.race import Verdict, agreed, cap_of, checked, set_cap, slowest, verdict
+from parabench.watching.race import Verdict, agreed, checked, set_cap, slowest, verdict
 
 PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3, share_modules=True)
 
@@ -98,7 +99,7 @@ def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> N
     counts = {}
     for cap in (0.2, 25.0):
         set_cap(module, cap)
-        assert cap_of(module) == pytest.approx(cap, rel=1e-5)
+        assert caps_of(module) == pytest.approx(cap, rel=1e-5)
         for _ in range(3):
             called.clear()
             module(torch.ones(1, 256)).sum().backward()
