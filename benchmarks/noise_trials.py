@@ -10,7 +10,8 @@ whose noise wanders, has tails and is partly common to all cases.
 Printed: in which share of trials the half-width of the 95 % interval that the launches then had (of the cases' the
 geometric mean) and the tolerance with which their gate would have passed (by their own spread) were within a factor of
 1.5 of what the pilot predicted; by estimators of a pilot's standard deviation; and by how much, in the median. Then the
-same of answers as `parabench noise` gives them, with its question mark and without.
+same of answers as `parabench noise` gives them, with its question mark and without; and how often the slowdown that
+they say is seen in 90 % of runs is right, against that of the spread of all pairs that followed, LATER or more.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from parabench.analysis.compare.sensitivity import (
     Spread,
     half_width,
     in_turns,
+    least_change,
     least_tolerance,
     pairs_needed,
     spread_of,
@@ -35,7 +37,7 @@ from parabench.analysis.compare.sensitivity import (
 )
 from parabench.analysis.stats.ttest import Numbers, judge
 
-PILOTS, LAUNCHES = (8, 12, 20), (8, 12, 20)
+PILOTS, LAUNCHES, LATER = (8, 12, 20), (8, 12, 20), 30
 
 
 def robust(differences: Numbers) -> Spread | None:
@@ -166,6 +168,25 @@ def told(recordings: list[Numbers]) -> None:
     for marked, trials in found.items():
         right = f"{share(trials)[0]:.0%} of {len(trials)}" if trials else "none"
         print(f"answers {'without' if marked else 'with'} a question mark that are right: {right}", flush=True)
+    ratios = [*seen(recordings)]
+    right = f"{np.mean([1 / RIGHT_WITHIN <= each <= RIGHT_WITHIN for each in ratios]):.0%}" if ratios else "none"
+    print(f"slowdowns that are seen in 90 % of runs, right: {right} of {len(ratios)}", flush=True)
+
+
+def seen(recordings: list[Numbers]) -> Iterator[float]:
+    """Of pilots that are long enough for an answer, the least slowdown that an `ab` of 12 launches shows by the spread
+    of all pairs that followed, over that by the pilot's."""
+    for differences in recordings:
+        cases, whole = differences.shape
+        for pairs in (8, 12, 16, 22, 30):
+            for first in range(0, whole - pairs - LATER + 1, pairs // 2):
+                before = spread_of(differences[:, first : first + pairs])
+                after = spread_of(differences[:, first + pairs :])
+                assert before is not None
+                assert after is not None
+                if pairs >= pairs_needed(cases, before.alike):
+                    least, predicted = (least_change(each.typical, 12, cases) for each in (after, before))
+                    yield least / predicted
 
 
 if __name__ == "__main__":

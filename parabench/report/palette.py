@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from parabench.collectives import ALGORITHMS, LEVELS
+from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import STRATEGIES, entry_of
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.
@@ -69,14 +70,8 @@ def algorithm_symbol(algorithm: str) -> str:
 Look = dict[str, tuple[str, str]]
 
 # Where a timed step's time goes.
-PART: Look = {
-    "data_s": ("#56B4E9", "data"),
-    "forward_s": ("#0072B2", "forward"),
-    "backward_s": ("#D55E00", "backward"),
-    "forward_backward_s": ("#CC79A7", "forward and backward in turns"),
-    "optimizer_s": ("#009E73", "optimizer"),
-    "other_s": ("#999999", "the rest"),
-}
+_PART = ("#56B4E9", "#0072B2", "#D55E00", "#CC79A7", "#009E73", "#999999")
+PART: Look = {part: (colour, name) for colour, (part, name) in zip(_PART, STEP_PARTS.items(), strict=True)}
 # An instrumented step is these, one after the other; communication has one colour, exposed or overlapped.
 SHARE: Look = {
     "instrumented_data_s": ("#56B4E9", "data"),

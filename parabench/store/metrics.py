@@ -80,7 +80,14 @@ METRICS |= {
 }
 
 # A step is these parts, one after the other; it has forward and backward either apart or taking turns.
-STEP_PARTS = ("data_s", "forward_s", "backward_s", "forward_backward_s", "optimizer_s", "other_s")
+STEP_PARTS = {
+    "data_s": "data",
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "forward_backward_s": "forward and backward",
+    "optimizer_s": "optimizer",
+    "other_s": "after the optimizer",
+}
 
 # What a rank holds of the training state.
 STATE_PARTS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")

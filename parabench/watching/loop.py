@@ -37,7 +37,8 @@ class Loop:
     A step is none that was begun when its loop was left, and goes on in the next one: it holds what was done between.
 
     `begin_step(step)` is called between two steps, again for a step that is begun again, and gives the marker for the
-    step that begins, None where none is to be marked any more; `first_batch` is called with the very first batch.
+    step that begins, None where none is to be marked any more; `first_batch` is called with the very first batch, and
+    `first_forward` amid the first step's forward calls.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Loop:
         *,
         begin_step: Callable[[int], StepMarker | None],
         first_batch: Callable[[Any], None] = lambda batch: None,
+        first_forward: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clock, self._begin_step, self._first_batch = clock, begin_step, first_batch
+        self._clock, self._begin_step = clock, begin_step
+        self._first_batch, self._first_forward = first_batch, first_forward
         self._marker: StepMarker = clock
         self._next = REQUESTED
         self._forwards = self._batches = 0
@@ -142,6 +145,8 @@ class Loop:
         if self._next not in (FORWARD, BACKWARD, OPTIMIZER) or not torch.is_grad_enabled():  # a validation in the loop
             return
         self._forwards += 1
+        if self.steps == 0:
+            self._first_forward()
         if self._next == FORWARD:
             self._skip() if self._turns else self._mark()
         elif self._forwards == 2 and not self._turns:

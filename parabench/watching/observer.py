@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from parabench.launch.results import Marks, marks_path
+from parabench.launch.results import Marks, RankError, marks_path
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import ProbedRank
 from parabench.probes.communication import CommunicationProbe
-from parabench.probes.ddp import DdpLoggerProbe, after_forward, only_ddp
+from parabench.probes.ddp import DdpLoggerProbe, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
@@ -64,7 +64,12 @@ class Observer:
     def __post_init__(self) -> None:
         self.device = device_of(self.module)
         self._clock = StepClock(self._marks_path, 0, self.device, WIDTH)
-        self._loop = Loop(self._clock, begin_step=self._begin_step, first_batch=self._first_batch)
+        self._loop = Loop(
+            self._clock,
+            begin_step=self._begin_step,
+            first_batch=self._first_batch,
+            first_forward=self._first_forward,
+        )
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
         """The batches, as they are."""
@@ -97,20 +102,31 @@ class Observer:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """While the block runs, steps are marked."""
-        with after_forward(self.module, self._forward), self._loop.hooked(self.module, self.optimizer):
+        with self._loop.hooked(self.module, self.optimizer):
             try:
                 yield
             finally:
                 self._loop.finish()
                 self._instruments_off(self.steps)
 
-    def settle(self) -> None:
-        """Take over what the device has come to: nothing waits for the rest."""
+    def read(self, error: RankError | None = None) -> tuple[WatchReport, Marks]:
+        """What this rank saw, and the moments of the steps to record, a row a step; of a rank that failed only these,
+        as far as its device came."""
+        report = self._report() if error is None else self._failed(error)
+        recorded = self.schedule.recorded(self.steps, self.group.size)
+        report.steps, report.marked = self.steps, recorded.tolist()
+        chosen = set(report.marked)
+        report.readings = [each for each in report.readings if each[0] in chosen]
+        report.later_waits = {step: waited for step, waited in self._loop.later_waits.items() if step in chosen}
+        marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
+        return report, marks[recorded]
+
+    def _failed(self, error: RankError) -> WatchReport:
         with contextlib.suppress(RuntimeError):  # a device that failed says so again
             self._clock.read()
+        return WatchReport(rank=self.group.rank, error=error)
 
-    def report(self) -> WatchReport:
-        """What this rank saw, beside its marks."""
+    def _report(self) -> WatchReport:
         self._clock.finish()
         report = WatchReport(rank=self.group.rank)
         for each in self._instruments:
@@ -122,12 +138,7 @@ class Observer:
             **self._clock.moments.numbers(),
         }
         report.readings += self._clock.lags()
-        report.later_waits = self._loop.later_waits
         return report
-
-    def marks(self) -> Marks:
-        """The moments of all whole steps, a row a step."""
-        return read_marks(self._marks_path, None, WIDTH)[: self.steps]
 
     def case(self) -> Case:
         """What was trained, as far as it can be told."""
@@ -222,8 +233,8 @@ class Observer:
     def _first_batch(self, batch: Any) -> None:
         self._size = size_of(batch)
 
-    def _forward(self) -> None:
-        if not self._loop.steps and torch.is_autocast_enabled(self.device.type):
+    def _first_forward(self) -> None:
+        if torch.is_autocast_enabled(self.device.type):
             self._autocast = torch.get_autocast_dtype(self.device.type)
 
     def _probed(self) -> ProbedRank:

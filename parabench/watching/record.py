@@ -20,6 +20,7 @@ from parabench.launch.outcome import is_echo
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import handed_over
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -102,7 +103,8 @@ class Seen:
     @property
     def steps(self) -> int:
         """How many steps any rank took."""
-        return max((len(marks) for each in self.results if each for marks in each.marks), default=0)
+        ranks = handed_over([each for each in self.results if each], WatchReport)
+        return max((report.steps for report, _ in ranks), default=0)
 
 
 def forgive(results: Sequence[NodeResult | None]) -> None:

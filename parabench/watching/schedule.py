@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from parabench.plan.turns import Turn, TurnsProtocol, turns
 from parabench.store.record import Phase
 
 # The steps with which instruments are switched on: once soon, for loops that are short, then ever more seldom, so that
 # instrumented steps are less than one in a hundred of a long one.
 INSTRUMENTED_AT = (25, 500, 5_000, 50_000, 500_000)
+
+# How many steps of all ranks together are recorded, and of one rank at least: recording takes 12 s for 100,000 of them.
+RECORDED, LEAST_RECORDED = 100_000, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +70,16 @@ class Schedule:
     def phases(self, steps: int) -> Sequence[Phase]:
         """The phases of the first `steps` steps."""
         return [self.phase(step) for step in range(steps)]
+
+    def recorded(self, steps: int, ranks: int) -> npt.NDArray[np.int64]:
+        """Which of `steps` steps are recorded: those before the end of a race, instrumented ones, and of the others as
+        many as there is room for, by a lot that all ranks draw alike. Of fewer steps at least the same ones, as far as
+        they go."""
+        room = max(LEAST_RECORDED, RECORDED // ranks)
+        lot = np.random.default_rng(0).random(steps)
+        chosen = lot * steps < room
+        chosen[: self.race_steps.stop] = True
+        for first in INSTRUMENTED_AT:
+            begin = first + len(self._of_race)
+            chosen[begin : begin + self.instrumented] = True
+        return np.flatnonzero(chosen)

@@ -42,7 +42,6 @@ from parabench.watching.observer import Observer
 from parabench.watching.race import ROUNDS, SETTLE, TIMED, checked
 from parabench.watching.record import Seen, about_this, record, script_name
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchReport
 
 # Readings of the host, by a thread of the rank: seldom, for it takes time from the loop.
 READING_S = 1.0
@@ -198,16 +197,14 @@ def _told(
     group = observer.group
     stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
     failed = error if not stopped else None
-    if failed is not None:
-        observer.settle()
-    report = WatchReport(rank=group.rank, error=error_of(failed)) if failed is not None else observer.report()
+    report, marks = observer.read(error_of(failed) if failed is not None else None)
     report.clock = clock
     result = NodeResult(
         node=group.node,
         host=group.hosts[group.rank],
         first_rank=group.rank,
         reports=[report],
-        marks=[observer.marks()],
+        marks=[marks],
         outcome=ProcessOutcome(ok=failed is None),
         began_s=observer.began_s,
         tails=[] if failed is None else [""],

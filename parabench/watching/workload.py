@@ -22,10 +22,22 @@ UNCOMPARED = Finding(
 )
 
 
+def thinned(steps: int, recorded: int) -> Finding:
+    """That not all steps of a long loop are in the record."""
+    return Finding(
+        "steps_sampled",
+        f"The loop took {steps:,} steps; {recorded:,} of them are recorded: the first ones, instrumented ones, and a "
+        "random sample of the others, the same on every rank.",
+        "Nothing is to be done: every figure is an estimate from the sample.",
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class WatchReport(TrainingReport):
-    """`later_waits` {step: seconds} are waits for batches after a step's first."""
+    """`steps` were taken, of which `marked` are recorded. `later_waits` {step: seconds} are waits for batches after a
+    step's first."""
 
+    steps: int = 0
     later_waits: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,8 +62,11 @@ class WatchWorkload(Workload):
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
         ranks = list(handed_over(nodes, WatchReport))
-        steps = max(len(marks) for _, marks in ranks)
+        steps = max(report.steps for report, _ in ranks)
         record_ranks(launch, ranks, self.schedule.phases(steps))
+        recorded = max(len(report.marked or ()) for report, _ in ranks)
+        if recorded < steps:
+            launch.findings.append(thinned(steps, recorded))
         add_later_waits(launch, [report for report, _ in ranks])
         launch.findings.append(UNCOMPARED)
         race = self.schedule.race

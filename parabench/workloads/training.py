@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -40,16 +38,22 @@ from parabench.workloads.trainer import Material, Training, build, prepare, trai
 
 @dataclass(slots=True, kw_only=True)
 class TrainingReport(RankReport, ProbeReport):
-    """`losses` of every step and the first gradient's norm, where the rank sees them, beside what its probes saw."""
+    """`losses` of every step and the first gradient's norm, where the rank sees them, beside what its probes saw.
+    `marked` are the steps that its rows of marks are of, ascending; None where these are of all steps."""
 
     losses: list[float] = field(default_factory=list)
     grad_norm: float | None = None
+    marked: list[int] | None = None
 
     def __post_init__(self) -> None:
         # JSON has lists of them.
         self.readings = [(step, metric, value) for step, metric, value in self.readings]
         self.calls = [SeenCall(*each) for each in self.calls]
         self.stalls = [(step, start_s, end_s) for step, start_s, end_s in self.stalls]
+
+    def rows(self, marks: Marks) -> Iterator[tuple[int, Marks]]:
+        """(step, its marks) of each row."""
+        return zip(range(len(marks)) if self.marked is None else self.marked, marks, strict=True)
 
     def later(self, by_s: float) -> Self:
         return replace(
@@ -123,12 +127,13 @@ def step_marks(width: int, steps: int | None) -> MarkLayout:
 
 def record_ranks(launch: Launch, ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]) -> None:
     """Add to a launch the rows and facts of what each rank saw and marked; `phases` are those of all its steps."""
-    reports, marks = zip(*ranks, strict=True)
+    ranks = list(ranks)
+    reports = [report for report, _ in ranks]
     launch.facts |= replicas_apart([report.checksums for report in reports]) | rank_facts(reports)
-    launch.facts["phases"] = phase_windows(marks, phases)
-    for report, steps in zip(reports, marks, strict=True):
-        launch.samples += samples(steps, report, phases)
-        launch.spans += spans(steps, report, phases)
+    launch.facts["phases"] = phase_windows(ranks, phases)
+    for report, marks in ranks:
+        launch.samples += samples(marks, report, phases)
+        launch.spans += spans(marks, report, phases)
         launch.collectives += collectives(report, phases)
 
 
@@ -240,7 +245,7 @@ def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
 def samples(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Sample]:
     """One rank's samples: the parts of every step it finished, its losses, and its memory."""
     rank = report.rank
-    for step, row in enumerate(marks):
+    for step, row in report.rows(marks):
         if math.isnan(row[-1]):
             break
         yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
@@ -259,7 +264,7 @@ def samples(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> It
 
 def spans(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Span]:
     """One rank's instrumented steps on the clock: their parts, and when training was blocked on communication."""
-    for step, row in enumerate(marks):
+    for step, row in report.rows(marks):
         if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
             for part, begin, end in parts_of(row):
                 yield Span(report.rank, step, part.removesuffix("_s"), float(begin), float(end))
@@ -286,14 +291,16 @@ def rank_facts(reports: Sequence[RankReport]) -> dict[str, list[dict[str, Any]]]
     return facts
 
 
-def phase_windows(marks: Sequence[Any], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
+def phase_windows(
+    ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]
+) -> dict[str, tuple[float, float]]:
     """{phase: (begin, end)} of a launch, from its first rank's first step to its last rank's last, on the clock that
     all processes of a host share. A phase that no rank finished a step of is left out."""
     windows: dict[str, tuple[float, float]] = {}
-    for steps in marks:
-        # A rank that ended amid a warm-up by time had not yet made room for the steps after it.
-        for row, phase in zip(steps, phases, strict=False):
+    for report, marks in ranks:
+        for step, row in report.rows(marks):
             if not math.isnan(row[-1]):
+                phase = phases[step]
                 begin, end = windows.get(phase, (math.inf, -math.inf))
                 windows[phase.value] = min(begin, float(row[0])), max(end, float(row[-1]))
     return windows
@@ -306,7 +313,7 @@ def ranks_word(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks))
 
 
-def parts_of(row: npt.NDArray[np.float64]) -> Iterator[tuple[str, float, float]]:
+def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:
     """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them; a
     watched loop has a sixth, where it went on."""
     begin, loaded, forward, backward, end, *later = row

@@ -59,7 +59,7 @@ def test_a_watched_training_is_the_same_and_its_session_is_whole(tmp_path: Path)
     assert code == 0
     assert watched == plain  # bit by bit
     assert len(watched[0]) == 40
-    assert "Where a step goes, on its slowest rank: waiting for data" in said
+    assert "Where a step goes, on its slowest rank: data" in said
     ((suite, kind),) = rows(tmp_path, "SELECT suite, json_extract(plan, '$.kind') FROM session")
     assert (suite, kind) == ("loop_of_ones_own.py", "training")
     ((status, world, strategy, model),) = rows(tmp_path, "SELECT status, world_size, strategy, model FROM launch")

@@ -10,16 +10,6 @@ from parabench.analysis.text import format
 from parabench.store.columns import records
 from parabench.store.metrics import STEP_PARTS
 
-# What a part of the step is called in a sentence.
-WORDS = {
-    "data_s": "waiting for data",
-    "forward_s": "forward",
-    "backward_s": "backward",
-    "forward_backward_s": "forward and backward",
-    "optimizer_s": "optimizer",
-    "other_s": "after the optimizer",
-}
-
 
 def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
     """Of a session of one configuration that counts: the parts of its step, what of it communication takes, where its
@@ -38,7 +28,7 @@ def _only(seen: SessionData) -> Mapping[str, Any] | None:
 
 
 def _parts(case: Mapping[str, Any]) -> list[str]:
-    seconds = {WORDS[part]: case[part] for part in STEP_PARTS if format.known(case[part])}
+    seconds = {name: case[part] for part, name in STEP_PARTS.items() if format.known(case[part])}
     whole = sum(seconds.values())
     if not whole:
         return []

@@ -66,6 +66,7 @@ CODES: dict[str, str] = {
     "slow_rank_links": "all links of a rank are slower than those of the other ranks of its node",
     "software": "two machines that were compared differ in software too",
     "statistic": "a launch's number is a median on one side and a 10th percentile on the other",
+    "steps_sampled": "a watched loop took so many steps that a random sample of them is recorded",
     "straggler": "others wait for one rank for much of a step",
     "throttled": "a device throttled during timed steps",
     "unfinished": "a session that is compared was to go on",

@@ -19,13 +19,8 @@ from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
+from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import Results
-
-# Parts of a step by what stands over their column.
-_HEADS = {
-    "data_s": "Data", "forward_s": "Forward", "backward_s": "Backward", "forward_backward_s": "Forward and backward",
-    "optimizer_s": "Optimizer",
-}  # fmt: skip
 
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
@@ -119,12 +114,12 @@ def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str
 
 def _steps(seen: SessionData) -> Section:
     ranks = seen.once(recorded.rank_table)
-    named = [part for part in _HEADS if ranks[part].notna().any()]
+    named = [part for part in STEP_PARTS if part != "other_s" and ranks[part].notna().any()]
     columns = (
         Column("Rank", "rank"),
         Column("Steps", "steps", "count"),
         Column("Step", "step_s", "ms"),
-        *(Column(_HEADS[part], part, "ms") for part in named),
+        *(Column(STEP_PARTS[part].capitalize(), part, "ms") for part in named),
         Column("No name", "other_s", "ms"),
         Column("Communication", "communication_s", "ms"),
         Column("Exposed", "exposed_s", "ms"),

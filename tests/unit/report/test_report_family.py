@@ -47,7 +47,7 @@ def test_a_part_that_a_step_does_not_have_is_no_zero(family):
         absent = (case["forward_s"] is None, case["forward_backward_s"] is None)
         assert absent == (taking_turns, not taking_turns), label
     parts = {part["name"]: part["color"] for part in data(family)["bars"]["parts"]}
-    assert list(parts) == ["data", "forward", "backward", "forward and backward in turns", "optimizer", "the rest"]
+    assert list(parts) == ["data", "forward", "backward", "forward and backward", "optimizer", "after the optimizer"]
     assert len(set(parts.values())) == len(parts)
 
 

@@ -22,7 +22,7 @@ from parabench import watch
 from parabench.errors import UsageError
 from parabench.probes.step_clock import StepClock
 from parabench.session.resume import store_in
-from parabench.watching import record
+from parabench.watching import record, schedule
 
 
 def rows(out: Path, query: str) -> list[Any]:
@@ -60,6 +60,21 @@ def test_a_loop_that_ends_amid_instrumented_steps(tmp_path: Path, epochs: tuple[
     )
     each = [f"{part}_rss_bytes" for part in ("backward", "begin", "forward", "optimizer")]
     assert parts == [(step, name) for step in range(25, min(steps, 33)) for name in each]
+
+
+def test_of_a_long_loop_a_sample_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "RECORDED", 60)
+    monkeypatch.setattr(schedule, "LEAST_RECORDED", 10)
+    Training(tmp_path).run(300)
+    steps = [step for (step,) in rows(tmp_path, "SELECT step FROM sample WHERE metric = 'step_s' ORDER BY 1")]
+    assert 30 < len(steps) < 100
+    assert {*range(25, 33)} < {*steps}
+    for what in ("data_s", "optimizer_s"):
+        assert rows(tmp_path, f"SELECT step FROM sample WHERE metric = '{what}' ORDER BY 1") == [(at,) for at in steps]
+    assert rows(tmp_path, "SELECT DISTINCT step FROM span ORDER BY 1") == [(at,) for at in range(25, 33)]
+    found = rows(tmp_path, "SELECT message FROM finding WHERE code = 'steps_sampled'")
+    assert len(found) == 1
+    assert f"took 300 steps; {len(steps)} of them" in found[0][0]
 
 
 def test_a_step_that_is_stopped_amid_instruments_is_none(tmp_path: Path) -> None:
