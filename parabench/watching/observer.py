@@ -31,7 +31,7 @@ from parabench.watching.workload import WatchReport
 T = TypeVar("T")
 
 # So many steps have room for their marks at a time.
-ROOM = 256
+ROOM = 1024
 
 
 @dataclass(kw_only=True)
@@ -59,6 +59,8 @@ class Observer:
     _arm: int | None = None
     _raced: bool = False
     _begun: int = -1
+    # Before that step nothing is to be done but to mark: cold caches make the rest dear.
+    _plain_until: int = 0
     _peaks: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -166,6 +168,8 @@ class Observer:
         return marks_path(self.folder, self.group.rank)
 
     def _begin_step(self, step: int) -> StepMarker | None:
+        if step < self._plain_until:
+            return self._clock
         if step % ROOM == 0 and not self._make_room(step + ROOM):
             return None
         if self.schedule.race is not None and step <= self.schedule.race_steps.stop:
@@ -177,6 +181,8 @@ class Observer:
             self._instruments.append(Instruments(self._probed(), self._on, self._keep_peaks))
             self._marker = self._instruments[-1].marker
         self._begun = step
+        if self._marker is None:
+            self._plain_until = min(self.schedule.plain_until(step), step - step % ROOM + ROOM)
         return self._marker or self._clock
 
     def _make_room(self, steps: int) -> bool:

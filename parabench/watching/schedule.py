@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,10 +63,21 @@ class Schedule:
             return Phase.WARMUP
         if step in self.race_steps:
             return Phase.SETTLE  # what is timed in it is each cap's, not the training's that goes on
-        later = step - len(self._of_race)
-        if any(first <= later < first + self.instrumented for first in INSTRUMENTED_AT):
+        if any(first <= step < first + self.instrumented for first in self._instrumented_at):
             return Phase.INSTRUMENT
         return Phase.MEASURE
+
+    def plain_until(self, step: int) -> int:
+        """The first step after a plain one that is none: until then nothing begins or ends. The step itself where it is
+        no plain one."""
+        if self.phase(step) is not Phase.MEASURE or step == self.race_steps.stop:
+            return step
+        return min((first for first in self._instrumented_at if first > step), default=sys.maxsize)
+
+    @property
+    def _instrumented_at(self) -> Iterator[int]:
+        """The first of each steps that are instrumented one after the other."""
+        return (first + len(self._of_race) for first in INSTRUMENTED_AT) if self.instrumented else iter(())
 
     def phases(self, steps: int) -> Sequence[Phase]:
         """The phases of the first `steps` steps."""
@@ -79,7 +91,6 @@ class Schedule:
         lot = np.random.default_rng(0).random(steps)
         chosen = lot * steps < room
         chosen[: self.race_steps.stop] = True
-        for first in INSTRUMENTED_AT:
-            begin = first + len(self._of_race)
-            chosen[begin : begin + self.instrumented] = True
+        for first in self._instrumented_at:
+            chosen[first : first + self.instrumented] = True
         return np.flatnonzero(chosen)

@@ -23,6 +23,7 @@ from parabench.errors import UsageError
 from parabench.probes.step_clock import StepClock
 from parabench.session.resume import store_in
 from parabench.watching import record, schedule
+from parabench.watching.observer import ROOM
 
 
 def rows(out: Path, query: str) -> list[Any]:
@@ -158,15 +159,15 @@ def test_without_room_for_marks_the_training_goes_on(tmp_path: Path, monkeypatch
     make_room = StepClock.make_room
 
     def full(clock: StepClock, steps: int) -> None:
-        if steps > 256:
+        if steps > ROOM:
             raise OSError(errno.ENOSPC, "No space left on device")
         make_room(clock, steps)
 
     monkeypatch.setattr(StepClock, "make_room", full)
     training = Training(tmp_path)
-    training.run(300)
-    assert "steps from 256 on are not seen" in training.said[0]
-    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(256,)]
+    training.run(ROOM + 40)
+    assert f"steps from {ROOM} on are not seen" in training.said[0]
+    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(ROOM,)]
 
 
 @pytest.mark.parametrize("fails", [False, True])

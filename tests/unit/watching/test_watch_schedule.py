@@ -75,3 +75,26 @@ def test_of_a_long_loop_a_sample_is_recorded_with_all_that_is_no_plain_step() ->
 def test_a_rank_that_took_fewer_steps_records_the_same_ones() -> None:
     longer = {*Schedule().recorded(40_000, ranks=16).tolist()}
     assert {step for step in longer if step < 39_000} <= {*Schedule().recorded(39_000, ranks=16).tolist()}
+
+
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(3, 2, RACE, 2), Schedule(5, 0)])
+def test_until_the_next_step_that_is_not_plain_all_are(schedule: Schedule) -> None:
+    phases = schedule.phases(1_000)
+    for step, phase in enumerate(phases):
+        until = schedule.plain_until(step)
+        assert until >= step
+        assert {*phases[step:until]} <= {Phase.MEASURE}
+        if step < schedule.race_steps.stop or phase is not Phase.MEASURE:
+            assert until == step
+
+
+def test_between_two_instrumented_parts_steps_are_plain() -> None:
+    assert [Schedule(5, 8).plain_until(step) for step in (4, 6, 24, 25, 33, 507, 508)] == [
+        4,
+        25,
+        25,
+        25,
+        500,
+        507,
+        5_000,
+    ]
