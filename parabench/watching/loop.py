@@ -1,8 +1,8 @@
 """The moments of a loop that is not ours: when it asks for a batch and has it, when the model's forward is over, when
 the optimizer begins and ends.
 
-Nothing of it waits for a device or changes what is computed: a hook on the model, two on the optimizer, and an iterator
-around the loader each take one moment.
+Nothing of it waits for a device or changes what is computed: the model's call, two hooks on the optimizer, and an
+iterator around the loader each take a moment.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Loop:
     def _before_step(self, args: tuple[Any, ...], more: dict[str, Any]) -> tuple[Any, Any] | None:
         """The optimizer's step was called. With a closure, as Lightning has one, forward and backward are still to
         come, inside of it: then the call is given one that also tells when they are over."""
-        closures = [each for each in (*args, *more.values()) if callable(each)]
+        closures = [each for each in (*args[1:], *more.values()) if callable(each)] if args[1:] or more else ()
         if not closures:
             self._optimizer_begins()
             return None

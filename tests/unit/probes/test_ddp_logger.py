@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import fake_results as fake
 from guard import GUARD_S
@@ -71,22 +72,20 @@ def test_nobody_tells_of_ddp_where_there_is_none() -> None:
     )
 
 
-class FakeDdp:
+class FakeDdp(nn.Identity):
     """A module's side of DDP: what it was asked for, in order, and what it logs when it is told to."""
 
     def __init__(self, logged: dict[str, Any]) -> None:
+        super().__init__()
         self.asked: list[Any] = []
-        self.logger, self._logged, self._hook = self, logged, None
+        self._logged = logged
+
+    @property
+    def logger(self) -> FakeDdp:
+        return self
 
     def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
         self.asked.append(rate)
-
-    def register_forward_hook(self, hook: Any) -> FakeDdp:
-        self._hook = hook
-        return self
-
-    def remove(self) -> None:
-        self.asked.append("unhooked")
 
     def set_runtime_stats_and_log(self) -> None:
         self.asked.append("logged")
@@ -94,10 +93,6 @@ class FakeDdp:
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         assert self.asked[-1] == "logged"
         return self._logged
-
-    def forward(self) -> None:
-        assert self._hook is not None
-        self._hook(self, (), None)
 
 
 def probed(monkeypatch: pytest.MonkeyPatch, module: Any, moments: Moments) -> DdpLoggerProbe:
@@ -120,9 +115,10 @@ def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before(mo
     probe, clock = probed(monkeypatch, module, moments), SimpleNamespace()
     with probe.instrumented(clock) as marked:
         assert marked is clock
-        module.forward()
-        module.forward()
-    assert module.asked == [1, "unhooked", "logged", USUAL_RATE]
+        module(None)
+        module(None)
+    module(None)
+    assert module.asked == [1, "logged", USUAL_RATE]
     assert reported(probe)["ddp_logger"] == {
         "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
         "backward_s": None, "communication_s": None, "overlap_s": None,

@@ -182,7 +182,7 @@ def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     trained.steps(1)
     trained.loop.finish()
     assert trained.loop.steps == 0
-    assert not trained.model._forward_hooks
+    assert trained.model._compiled_call_impl is None
     assert not trained.optimizer._optimizer_step_pre_hooks
     assert not trained.optimizer._optimizer_step_post_hooks
 

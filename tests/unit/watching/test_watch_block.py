@@ -98,7 +98,7 @@ def test_what_no_case_can_hold_is_said_before_the_first_step(tmp_path: Path, opt
     with pytest.raises(UsageError):
         training.run(1)
     assert training.model.weight.grad is None
-    assert not training.model._forward_hooks
+    assert training.model._compiled_call_impl is None
 
 
 def test_a_handler_that_is_set_in_the_block_stays(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""What is told of a module's forwards, and what is not to be changed by it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from parabench.probes.ddp import after_forward
+
+
+class Own(nn.Module):
+    """A model of one layer, which torch compiles in place; nn.Linear alone it does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(inputs)
+        return found
+
+
+def test_every_forward_is_told_while_the_block_runs() -> None:
+    model, told = nn.Linear(1, 1), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        model(torch.ones(1, 1))
+    model(torch.ones(1, 1))
+    assert told == [1]
+
+
+def test_a_model_that_is_compiled_in_place_is_told_of_around_that() -> None:
+    model, told = Own(), list[int]()
+    model.compile(backend="eager", fullgraph=True)
+    compiled = model._compiled_call_impl
+    with after_forward(model, lambda: told.append(1)):
+        assert not model._forward_hooks
+        model(torch.ones(1, 1))
+    assert told == [1]
+    assert model._compiled_call_impl is compiled
+
+
+def test_no_graph_breaks_at_it() -> None:
+    model, told = nn.Linear(1, 1), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        whole = torch.compile(lambda x: model(x).sum(), backend="eager", fullgraph=True)
+        assert torch.equal(whole(torch.ones(1, 1)), model(torch.ones(1, 1)).sum())
+    assert told == [1]  # by the forward that was not compiled
+
+
+def test_a_copy_of_the_model_is_a_model_of_its_own() -> None:
+    model, told = Own(), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        file = io.BytesIO()
+        torch.save(model, file)
+        loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), loaded):
+            other.layer.weight.data.fill_(2.0)
+            other.layer.bias.data.zero_()
+            assert other(torch.ones(1, 1)).item() == 2.0
+            assert other._compiled_call_impl is None
+        assert b"parabench" not in file.getvalue().replace(Own.__module__.encode(), b"")
+    assert not told
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_model_can_be_traced_and_exported() -> None:
+    model, told, one = Own(), list[int](), torch.ones(1, 1)
+    with after_forward(model, lambda: told.append(1)):
+        expected = model(one)
+        assert torch.equal(torch.jit.trace(model, one)(one), expected)
+        assert torch.equal(torch.export.export(model, (one,)).module()(one), expected)
+        assert torch.equal(torch.func.functional_call(model, dict(model.named_parameters()), one), expected)
+    assert told
+    assert model._compiled_call_impl is None
+
+
+def test_one_that_is_compiled_in_place_meanwhile_stays_so() -> None:
+    model = Own()
+    with after_forward(model, lambda: None):
+        model.compile(backend="eager")
+        compiled = model._compiled_call_impl
+    assert model._compiled_call_impl is compiled
