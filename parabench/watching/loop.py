@@ -8,8 +8,10 @@ iterator around the loader each take a moment.
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -60,8 +62,9 @@ class Loop:
         self._left = self._straddles = False
         self._asked_s = 0.0
         self.steps = 0
-        # By step: seconds that it waited for batches after the first. How many steps had how many batches.
-        self.later_waits: dict[int, float] = {}
+        # How long the step that has begun, and every step before the last that had several batches, waited for batches
+        # after its first, in seconds. How many steps had how many batches.
+        self._later_s, self._later_waits = 0.0, array("d")
         self._batches_of: Counter[int] = Counter()
 
     @property
@@ -69,6 +72,10 @@ class Loop:
         """How many batches most steps have: with accumulation the last of an epoch may have fewer, and one that a loss
         scaler had the optimizer leave out is part of the next."""
         return self._batches_of.most_common(1)[0][0] if self._batches_of else 1
+
+    def later_waits(self, steps: Iterable[int]) -> dict[int, float]:
+        """Of those of `steps` that had several batches, how long they waited for those after the first, in seconds."""
+        return {at: self._later_waits[at] for at in steps if at < len(self._later_waits) and self._later_waits[at]}
 
     @contextlib.contextmanager
     def hooked(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
@@ -114,8 +121,7 @@ class Loop:
         if self._next == LOADED:
             self._mark()
         else:
-            waited = perf_counter() - self._asked_s
-            self.later_waits[self.steps] = self.later_waits.get(self.steps, 0.0) + waited
+            self._later_s += perf_counter() - self._asked_s
         self._batches += 1
         if self.steps == 0 and self._batches == 1:
             self._first_batch(batch)
@@ -200,16 +206,19 @@ class Loop:
     def _forget(self, marks: int) -> None:
         for _ in range(marks):
             self._clock.forget()
-        self.later_waits.pop(self.steps, None)
 
     def _close(self) -> None:
         if self._straddles:
             self._forget(WIDTH)
         else:
+            if self._batches > 1:
+                self._later_waits.extend(repeat(0.0, self.steps - len(self._later_waits)))
+                self._later_waits.append(self._later_s)
             self._turns = self._forwards > 1
             self._batches_of[self._batches] += 1
             self.steps += 1
         self._next, self._forwards, self._batches, self._straddles = REQUESTED, 0, 0, False
+        self._later_s = 0.0
 
 
 class Batches(Generic[T]):

@@ -119,7 +119,7 @@ class Observer:
         report.steps, report.marked = self.steps, recorded.tolist()
         chosen = set(report.marked)
         report.readings = [each for each in report.readings if each[0] in chosen]
-        report.later_waits = {step: waited for step, waited in self._loop.later_waits.items() if step in chosen}
+        report.later_waits = self._loop.later_waits(report.marked)
         marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
         return report, marks[recorded]
 

@@ -117,7 +117,7 @@ def test_with_accumulation_a_step_is_of_several_batches(trained: Trained) -> Non
     assert np.isnan(rows[:3, FORWARD]).all()
     assert not np.isnan(rows[:3, [REQUESTED, LOADED, BACKWARD, OPTIMIZER, END]]).any()
     assert np.isnan(rows[3:]).all()  # the seventh batch had no optimizer's step
-    assert set(trained.loop.later_waits) == {0, 1, 2}
+    assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
 
 
 def test_a_validation_in_the_loop_is_no_forward(trained: Trained) -> None:
@@ -199,7 +199,7 @@ def test_a_step_that_went_on_in_the_next_loop_is_none(trained: Trained) -> None:
     assert trained.loop.steps == 3
     assert trained.loop.batches_of_step == 2
     assert trained.begun == [0, 1, 2, 2, 3]
-    assert set(trained.loop.later_waits) == {0, 1, 2}
+    assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
     assert not np.isnan(trained.rows[:3, [REQUESTED, LOADED, BACKWARD, OPTIMIZER, END]]).any()
     assert np.isnan(trained.rows[3:]).all()
 
@@ -264,7 +264,7 @@ def test_a_batch_that_nobody_asked_for_begins_its_step(trained: Trained) -> None
     trained.optimizer.step()
     trained.loop.finish()
     assert trained.loop.steps == 1
-    assert not trained.loop.later_waits
+    assert not trained.loop.later_waits(range(9))
 
 
 def test_where_no_step_is_begun_nothing_is_marked(trained: Trained) -> None:
@@ -275,5 +275,5 @@ def test_where_no_step_is_begun_nothing_is_marked(trained: Trained) -> None:
         ]  # fmt: skip
     loop.finish()
     assert loop.steps == 2
-    assert not loop.later_waits
+    assert not loop.later_waits(range(9))
     assert np.isnan(trained.rows[2:]).all()
