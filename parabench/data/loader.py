@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import weakref
@@ -161,6 +162,8 @@ def _endless(
 def _tie_to_rank(rank: int, worker: int) -> None:
     """DataLoader's own watch looks every 5 s whether the rank is still there, and a stopped worker can't look; one
     that was still starting when the rank was killed would watch the rank's heir. `rank` is the rank's process."""
+    # What is garbage in the rank is not freed here: a process group's end waits for threads that a fork does not have.
+    gc.freeze()
     die_with_parent(rank)
     # A hanging rank is asked where it stands and for its stack; a worker's in the same file would be taken for it.
     for number in (HANG_REQUEST, signal.SIGUSR1):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import errno
+import gc
 import gzip
 import itertools
 import json
 import multiprocessing
+import os
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +127,29 @@ def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) 
             mine = torch.stack([part[0][:, 0] for part in parts], 1).flatten()
         assert torch.equal(mine, inputs[:, 0])
         assert sorted(torch.cat([part[1] for part in parts]).tolist()) == sorted(targets.tolist())
+
+
+class Left:
+    """What its process is to free, and no other."""
+
+    def __init__(self, told: Path) -> None:
+        self.me, self.told = self, told
+
+    def __del__(self) -> None:
+        with self.told.open("a") as file:
+            print(os.getpid(), file=file)
+
+
+def test_garbage_of_a_rank_is_not_freed_in_its_workers(tmp_path: Path) -> None:
+    gc.disable()
+    try:
+        Left(tmp_path / "freed")
+        case = Case(model="own_helpers:model", data="own_helpers:rows_of_a_collector", workers=2, global_batch=12)
+        next(Loading(case, own_helpers.model()).batches(0, 1, CPU))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert (tmp_path / "freed").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_rank_takes_its_columns_and_whole_targets() -> None:
