@@ -40,12 +40,12 @@ def start(folder: Path, *asked: str, launcher: list[str] = TORCHRUN) -> subproce
     )
 
 
-def run(folder: Path, *asked: str, launcher: list[str] = TORCHRUN) -> tuple[int, dict[int, list[float]], str]:
-    """The exit code, the losses of each rank that came to its end, and what was said on stderr."""
+def run(folder: Path, *asked: str, launcher: list[str] = TORCHRUN) -> tuple[int, dict[int, dict[str, Any]], str]:
+    """The exit code, what each rank that came to its end printed, and what was said on stderr."""
     with start(folder, *asked, launcher=launcher) as process:
         out, said = process.communicate(timeout=GUARD_S)
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    return process.returncode, {line["rank"]: line["losses"] for line in lines}, said
+    return process.returncode, {line["rank"]: line for line in lines}, said
 
 
 def rows(folder: Path, query: str) -> list[Any]:
@@ -54,11 +54,12 @@ def rows(folder: Path, query: str) -> list[Any]:
 
 
 def test_a_watched_training_is_the_same_and_its_session_is_whole(tmp_path: Path) -> None:
-    _, plain, _ = run(tmp_path, "40")
-    code, watched, said = run(tmp_path, "40", "--watch")
+    code, ranks, said = run(tmp_path, "40", "--plain", "--watch")
     assert code == 0
-    assert watched == plain  # bit by bit
-    assert len(watched[0]) == 40
+    assert len(ranks) == 2
+    for each in ranks.values():
+        assert each["losses"] == each["plain"]  # bit by bit
+        assert len(each["losses"]) == 40
     assert "Where a step goes, on its slowest rank: data" in said
     ((suite, kind),) = rows(tmp_path, "SELECT suite, json_extract(plan, '$.kind') FROM session")
     assert (suite, kind) == ("loop_of_ones_own.py", "training")
@@ -80,37 +81,19 @@ def test_a_watched_training_is_the_same_and_its_session_is_whole(tmp_path: Path)
 
 
 def test_one_process_needs_no_group(tmp_path: Path) -> None:
-    code, losses, said = run(tmp_path, "20", "--watch", "--epochs", "2", launcher=[sys.executable])
+    code, ranks, said = run(tmp_path, "20", "--watch", "--epochs", "2", launcher=[sys.executable])
     assert code == 0, said
-    assert len(losses[0]) == 40
+    assert len(ranks[0]["losses"]) == 40
     assert rows(tmp_path, "SELECT strategy, world_size FROM launch") == [("single", 1)]
     ((n, steps),) = rows(tmp_path, "SELECT count(*), max(step) FROM sample WHERE metric = 'step_s'")
     assert (n, steps) == (40, 39)
 
 
-def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
-    code, _, _ = run(tmp_path, "12", "--watch", "--accumulate", "3", launcher=[sys.executable])
-    assert code == 0
-    ((case,),) = rows(tmp_path, "SELECT case_json FROM launch")
-    assert json.loads(case)["grad_accumulation"] == 3
-    assert json.loads(case)["global_batch"] == 12
-    counts = dict(rows(tmp_path, "SELECT metric, count(*) FROM sample WHERE step IS NOT NULL GROUP BY metric"))
-    assert counts["step_s"] == counts["forward_backward_s"] == 12
-    assert "backward_s" not in counts
-
-
-def test_runs_of_one_label_are_launches_of_one_session(tmp_path: Path) -> None:
-    for label in ("a", "a", "b"):
-        assert run(tmp_path, "12", "--watch", "--label", label, launcher=[sys.executable])[0] == 0
-    assert rows(tmp_path, "SELECT label FROM session") == [("a",), ("b",)]
-    assert rows(tmp_path, "SELECT session_id, block FROM launch") == [(1, 0), (1, 1), (2, 0)]
-
-
 def test_a_race_leaves_the_training_at_the_best(tmp_path: Path) -> None:
-    _, plain, _ = run(tmp_path, "90")
-    code, watched, said = run(tmp_path, "90", "--watch", "--race")
+    code, ranks, said = run(tmp_path, "90", "--plain", "--watch", "--race")
     assert code == 0, said
-    assert watched == plain  # of two ranks there is one way to add
+    for each in ranks.values():
+        assert each["losses"] == each["plain"]  # of two ranks there is one way to add
     assert "Race of 2 bucket caps over 3 rounds of this run" in said
     arms = rows(tmp_path, "SELECT bucket_mib, block, id FROM launch WHERE block = 1 ORDER BY position")
     assert [cap for cap, _, _ in arms] == [0.01, 25]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import json
 import signal
 import sqlite3
 import sys
@@ -61,6 +62,28 @@ def test_a_loop_that_ends_amid_instrumented_steps(tmp_path: Path, epochs: tuple[
     )
     each = [f"{part}_rss_bytes" for part in ("backward", "begin", "forward", "optimizer")]
     assert parts == [(step, name) for step in range(25, min(steps, 33)) for name in each]
+
+
+def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with watch(training.model, training.optimizer, **training.options) as steps:
+        for at, batch in enumerate(steps([torch.ones(2, 4)] * 36)):
+            training.model(batch).sum().backward()
+            if at % 3 == 2:
+                training.optimizer.step()
+    ((case,),) = rows(tmp_path, "SELECT case_json FROM launch")
+    assert json.loads(case)["grad_accumulation"] == 3
+    assert json.loads(case)["global_batch"] == 6
+    counts = dict(rows(tmp_path, "SELECT metric, count(*) FROM sample WHERE step IS NOT NULL GROUP BY metric"))
+    assert counts["step_s"] == counts["forward_backward_s"] == 12
+    assert "backward_s" not in counts
+
+
+def test_runs_of_one_label_are_launches_of_one_session(tmp_path: Path) -> None:
+    for label in ("a", "a", "b"):
+        Training(tmp_path, label=label).run(12)
+    assert rows(tmp_path, "SELECT label FROM session") == [("a",), ("b",)]
+    assert rows(tmp_path, "SELECT session_id, block FROM launch") == [(1, 0), (1, 1), (2, 0)]
 
 
 def test_of_a_long_loop_a_sample_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
