@@ -44,10 +44,9 @@ def sentences(answer: Answer) -> list[str]:
     objective = OBJECTIVES[answer.objective]
     number = _number(answer.best, objective)
     if not answer.decided:
-        said = [
-            answer.why_not or "",
-            _nominally(answer.best.label, number) if answer.tied else f"Measured: {answer.best.label}: {number}.",
-        ]
+        why = answer.why_not or ""
+        measured = f"Measured: {answer.best.label}: {number}."
+        said = [why, _nominally(answer.best.label, number)] if answer.tied else [measured, why]
     else:
         said = [*_place(answer, objective, number), _default(answer, objective)]
     said += [
@@ -247,7 +246,7 @@ def _warnings(answer: Answer) -> list[str]:
     said = []
     if answer.unverified:
         labels = format.listed(answer.unverified, MOST_NAMES)
-        said.append(f"Not verified, because no run on one device succeeded: {labels}.")
+        said.append(f"Not verified against training on one device: {labels}.")
     if answer.unknown:
         labels = format.listed(answer.unknown, MOST_NAMES)
         said.append(f"Not ranked (no measurement): {labels}.")

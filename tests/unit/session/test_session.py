@@ -335,7 +335,7 @@ def test_without_a_reference_launches_are_kept_and_doubted(suite, tmp_path):
     assert (findings["code"] == "unverified").sum() == 6
     # It may have been an accident: a second try, not one before every launch.
     assert [case.strategy for case in fake.calls].count("single") == 2
-    assert "Not verified, because no run on one device succeeded: ddp native" in said
+    assert "Not verified against training on one device: ddp native" in said
 
 
 def test_a_label_names_the_session_and_a_second_run_appends(suite, tmp_path):

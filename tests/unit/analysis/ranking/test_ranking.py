@@ -170,8 +170,8 @@ def test_one_block_cannot_decide(tmp_path):
 def test_one_case_has_nothing_to_rank(tmp_path):
     (answer,) = spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.0412))
     assert sentence(answer) == (
-        "Only one configuration has a result, so there is nothing to rank. "
-        "Measured: ddp native, 2 ranks: 41.2 ms per step, 12,400 tokens/s."
+        "Measured: ddp native, 2 ranks: 41.2 ms per step, 12,400 tokens/s. "
+        "Only one configuration has a result, so there is nothing to rank."
     )
 
 
