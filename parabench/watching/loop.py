@@ -39,8 +39,8 @@ class Loop:
     A step is none that was begun when its loop was left, and goes on in the next one: it holds what was done between.
 
     `begin_step(step)` is called between two steps, again for a step that is begun again, and gives the marker for the
-    step that begins, None where none is to be marked any more; `first_batch` is called with the very first batch, and
-    `first_forward` amid the first step's forward calls.
+    step that begins, None where none is to be marked any more; `first_batch` is called with the very first batch,
+    `first_forward` amid the first step's forward calls, and `first_gradients` when they are there.
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class Loop:
         begin_step: Callable[[int], StepMarker | None],
         first_batch: Callable[[Any], None] = lambda batch: None,
         first_forward: Callable[[], None] = lambda: None,
+        first_gradients: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock, self._begin_step = clock, begin_step
-        self._first_batch, self._first_forward = first_batch, first_forward
+        self._first_batch, self._first_forward, self._first_gradients = first_batch, first_forward, first_gradients
         self._marker: StepMarker = clock
         self._next = REQUESTED
         self._forwards = self._batches = 0
@@ -184,6 +185,8 @@ class Loop:
         if self._next == FORWARD:  # its forward was called past the hook
             self._skip()
         if self._next == BACKWARD:
+            if self.steps == 0:
+                self._first_gradients()
             self._mark()
 
     def _optimizer_ends(self) -> None:

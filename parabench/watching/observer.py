@@ -53,6 +53,7 @@ class Observer:
     verdict: Verdict | None = None
     _size: tuple[int, int] | None = None
     _autocast: torch.dtype | None = None
+    _gradient_bytes: float = 0.0
     _instruments: list[Instruments] = field(default_factory=list)
     _on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _marker: StepMarker | None = None
@@ -71,6 +72,7 @@ class Observer:
             begin_step=self._begin_step,
             first_batch=self._first_batch,
             first_forward=self._first_forward,
+            first_gradients=self._first_gradients,
         )
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
@@ -135,6 +137,7 @@ class Observer:
             each.report(report)
         report.numbers |= {
             "parameter_bytes": held_bytes(self.module.parameters()),
+            **({"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}),
             "optimizer_bytes": state_bytes(self.optimizer),
             **self._keep_peaks(),
             **self._clock.moments.numbers(),
@@ -242,6 +245,9 @@ class Observer:
     def _first_forward(self) -> None:
         if torch.is_autocast_enabled(self.device.type):
             self._autocast = torch.get_autocast_dtype(self.device.type)
+
+    def _first_gradients(self) -> None:
+        self._gradient_bytes = held_bytes(each.grad for each in self.module.parameters() if each.grad is not None)
 
     def _probed(self) -> ProbedRank:
         """This rank as instruments take it."""

@@ -3,7 +3,7 @@ import { hoverOf } from "../core/cases.js";
 import { cases, data, distinct, groupBy } from "../core/data.js";
 import { count, cut, fixed, known, say } from "../core/format.js";
 import {
-  MOST_BARS, anyKnown, barHeight, barOf, barPanels, lazily, partsLegend, scaledBy, theoryMarks,
+  MOST_BARS, anyKnown, barHeight, barOf, barPanels, lazily, legendHeight, partsLegend, scaledBy, theoryMarks,
 } from "./cases.js";
 import { laidOut, nameAxis } from "./layout.js";
 
@@ -112,5 +112,5 @@ const madeOf = (rows) => ({
   layout: laidOut("training state (MiB)", "", {
     barmode: "stack", bargap: 0.35, legend: partsLegend, yaxis: nameAxis(rows), xaxis: { rangemode: "tozero" },
   }),
-  height: barHeight(rows, 140),
+  height: barHeight(rows, 140) + legendHeight(data.bars.state.length + 1),
 });

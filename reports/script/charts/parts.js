@@ -1,7 +1,7 @@
 // Where a timed step's time goes; and of instrumented steps compute, and exposed and overlapped communication.
 import { cases, data } from "../core/data.js";
 import { digits, joulesSaid, known, plain, say, scaleOf } from "../core/format.js";
-import { anyKnown, barHeight, barOf, barPanels, partsLegend, scaledBy } from "./cases.js";
+import { anyKnown, barHeight, barOf, barPanels, legendHeight, partsLegend, scaledBy } from "./cases.js";
 import { laidOut, nameAxis } from "./layout.js";
 
 export const stepPartsPanels = (rows) => barPanels(
@@ -17,7 +17,7 @@ export const stepPartsPanels = (rows) => barPanels(
       layout: laidOut("median time of a step (ms)", "", {
         barmode: "stack", bargap: 0.35, legend: partsLegend, yaxis: nameAxis(group),
       }),
-      height: barHeight(group, 110),
+      height: barHeight(group, 110) + legendHeight(parts.length),
     };
   },
 );
@@ -57,7 +57,7 @@ export const sharesPanels = (rows) => barPanels("shares", rows, (row) => known(c
     textposition: "middle right",
   };
   return {
-    traces: [...bars, overlapped, texts], height: barHeight(group, 120),
+    traces: [...bars, overlapped, texts], height: barHeight(group, 120) + legendHeight(bars.length + 1),
     layout: laidOut("an instrumented step (ms)", "", {
       barmode: "overlay", legend: partsLegend, yaxis: nameAxis(group), xaxis: { range: [0, ROOM * Math.max(...ends)] },
     }),

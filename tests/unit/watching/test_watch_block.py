@@ -79,6 +79,17 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     assert "backward_s" not in counts
 
 
+def test_the_training_state_is_counted(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.optimizer = torch.optim.AdamW(training.model.parameters())
+    training.run(8)
+    numbers = dict(rows(tmp_path, "SELECT metric, value FROM sample WHERE step IS NULL AND metric LIKE '%r_bytes'"))
+    numbers |= dict(rows(tmp_path, "SELECT metric, value FROM sample WHERE step IS NULL AND metric LIKE '%t_bytes'"))
+    held = 4 * (4 * 4 + 4)
+    assert numbers["parameter_bytes"] == numbers["gradient_bytes"] == held
+    assert numbers["optimizer_bytes"] >= 2 * held
+
+
 def test_runs_of_one_label_are_launches_of_one_session(tmp_path: Path) -> None:
     for label in ("a", "a", "b"):
         Training(tmp_path, label=label).run(12)
