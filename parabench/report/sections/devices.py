@@ -54,7 +54,8 @@ def memory_section(seen: SessionData) -> Section:
     return Section(
         "time-memory",
         "Memory over time",
-        "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second.",
+        "Resident set of each rank and, on GPUs, memory in use per device and rank, sampled ten times a second; of a "
+        "watched loop once a second.",
         _why_no_memory(seen),
         panels=panels,
         reading=f"Drawn is the median launch of each of the {MOST_LAUNCHES} fastest cases that were sampled. Peaks of "
@@ -99,7 +100,8 @@ def devices_section(seen: SessionData) -> Section | None:
     return Section(
         "time-devices",
         "Power, clocks and temperature",
-        "NVML readings, ten times a second. A triangle marks throttling; hover for the reason.",
+        "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for the "
+        "reason.",
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
         panels=panels,
