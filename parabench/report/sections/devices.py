@@ -100,8 +100,8 @@ def devices_section(seen: SessionData) -> Section | None:
     return Section(
         "time-devices",
         "Power, clocks and temperature",
-        "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for the "
-        "reason.",
+        "NVML readings, ten times a second; of a watched loop once a second. A triangle marks throttling; hover for "
+        "the reason.",
         _why_no_devices(seen, missing),
         (_device_rows(table),) if len(table) else (),
         panels=panels,
