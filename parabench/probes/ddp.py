@@ -24,20 +24,23 @@ from parabench.probes import Probe, ProbedRank, ProbeReport
 from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
 
+# Where a module holds what it is called by, where that is not its class's.
+PLACE = "_compiled_call_impl"
+
 
 class Call:
-    """A module's call, after which `tell` is called.
+    """A module's call, after which `tell` is called. `before` is what had its place; None where the module had none.
 
     A copy of the module, by pickle (`torch.save`) or `copy.deepcopy`, has None in its place, as a module has of its
     own: it is loaded where no parabench is. In what torch.compile makes of a function that calls the module `tell` is
     left out, so that no graph breaks at it.
     """
 
-    def __init__(self, call: Callable[..., Any], tell: Callable[[], object]) -> None:
-        self._call, self._tell = call, tell
+    def __init__(self, before: Callable[..., Any] | None, call: Callable[..., Any], tell: Callable[[], object]) -> None:
+        self.before, self.call, self._tell = before, call, tell
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        result = self._call(*args, **named)
+        result = self.call(*args, **named)
         if not torch.compiler.is_compiling():
             self._tell()
         return result
@@ -56,14 +59,30 @@ def after_forward(module: nn.Module, tell: Callable[[], object]) -> Iterator[Non
     if isinstance(module, torch.jit.ScriptModule):
         yield
         return
-    compiled = module._compiled_call_impl
-    called = Call(compiled or module._call_impl, tell)
-    module._compiled_call_impl = called
+    # Past the module's own __setattr__, which may refuse, or set it on a module that this one wraps.
+    held = vars(module)
+    before = held.get(PLACE)
+    called = held[PLACE] = Call(before, before or module._call_impl, tell)
     try:
         yield
     finally:
-        if module._compiled_call_impl is called:
-            module._compiled_call_impl = compiled
+        _take_out(called, held)
+
+
+def _take_out(called: Call, held: dict[str, Any]) -> None:
+    """Give the place back to what had it before, also amid others, where blocks end in another order than they began.
+    It is left alone where it was taken for good, as by `module.compile()`."""
+    if held.get(PLACE) is called:
+        if called.before is None:
+            del held[PLACE]
+        else:
+            held[PLACE] = called.before
+        return
+    around = held.get(PLACE)
+    while isinstance(around, Call) and around.before is not called:
+        around = around.before
+    if isinstance(around, Call):
+        around.before, around.call = called.before, called.call
 
 
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -85,3 +87,49 @@ def test_one_that_is_compiled_in_place_meanwhile_stays_so() -> None:
         model.compile(backend="eager")
         compiled = model._compiled_call_impl
     assert model._compiled_call_impl is compiled
+
+
+def test_blocks_end_in_any_order() -> None:
+    model, told = nn.Linear(1, 1), list[str]()
+    first, second, third = (after_forward(model, functools.partial(told.append, name)) for name in "abc")
+    for each in (first, second, third):
+        each.__enter__()
+    second.__exit__(None, None, None)
+    model(torch.ones(1, 1))
+    assert told == ["a", "c"]
+    first.__exit__(None, None, None)
+    model(torch.ones(1, 1))
+    assert told == ["a", "c", "c"]
+    third.__exit__(None, None, None)
+    assert "_compiled_call_impl" not in vars(model)
+
+
+class Wrapped(nn.Module):
+    """A model whose attributes are, once it is made, those of the model within, as some wrappers have it; without one
+    they cannot be set any more."""
+
+    def __init__(self, within: nn.Module | None) -> None:
+        super().__init__()
+        self.layer = within or nn.Linear(1, 1)
+        self.__dict__["made_of"] = within
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "made_of" not in self.__dict__:
+            super().__setattr__(name, value)
+        elif self.made_of is None:
+            raise AttributeError(f"{name} is not to be set")
+        else:
+            setattr(self.layer, name, value)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layer(inputs)
+        return found
+
+
+@pytest.mark.parametrize("within", [None, Own()])
+def test_a_model_that_sets_attributes_in_its_own_way_is_told_of(within: nn.Module | None) -> None:
+    model, told = Wrapped(within), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        model(torch.ones(1, 1))
+    model(torch.ones(1, 1))
+    assert told == [1]
