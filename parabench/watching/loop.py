@@ -61,7 +61,8 @@ class Loop:
         self._turns = False
         # Whether the loop was left since a batch was asked for, and amid the step that has begun.
         self._left = self._straddles = False
-        self._asked_s = 0.0
+        # When a later batch of the step was asked for; None where it is there, or nobody said so.
+        self._asked_s: float | None = None
         self.steps = 0
         # How long the step that has begun, and every step before the last that had several batches, waited for batches
         # after its first, in seconds. How many steps had how many batches.
@@ -115,14 +116,15 @@ class Loop:
 
     def has(self, batch: Any) -> None:
         """The batch is there."""
-        if self._next == REQUESTED:  # nobody said that it was asked for
+        if self._next in (REQUESTED, END):  # nobody said that it was asked for
             self.asks()
         if self._next == OVER:
             return
         if self._next == LOADED:
             self._mark()
         else:
-            self._later_s += perf_counter() - self._asked_s
+            self._later_s += 0.0 if self._asked_s is None else perf_counter() - self._asked_s
+            self._asked_s = None
         self._batches += 1
         if self.steps == 0 and self._batches == 1:
             self._first_batch(batch)
@@ -221,7 +223,7 @@ class Loop:
             self._batches_of[self._batches] += 1
             self.steps += 1
         self._next, self._forwards, self._batches, self._straddles = REQUESTED, 0, 0, False
-        self._later_s = 0.0
+        self._later_s, self._asked_s = 0.0, None
 
 
 class Batches(Generic[T]):

@@ -259,11 +259,24 @@ def test_copies_of_the_model_have_no_hooks_of_ours(trained: Trained) -> None:
 
 
 def test_a_batch_that_nobody_asked_for_begins_its_step(trained: Trained) -> None:
-    trained.loop.has(None)
-    trained.computes()
-    trained.optimizer.step()
+    for _ in range(3):
+        trained.loop.has(None)
+        trained.computes()
+        trained.optimizer.step()
     trained.loop.finish()
-    assert trained.loop.steps == 1
+    assert trained.loop.steps == 3
+    assert not trained.loop.later_waits(range(9))
+
+
+def test_a_later_batch_that_nobody_asked_for_was_not_waited_for(trained: Trained) -> None:
+    for at in range(4):
+        trained.loop.has(None)
+        trained.computes()
+        if at % 2:
+            trained.optimizer.step()
+    trained.loop.finish()
+    assert trained.loop.steps == 2
+    assert trained.loop.batches_of_step == 2
     assert not trained.loop.later_waits(range(9))
 
 
