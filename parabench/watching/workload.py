@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
-from parabench.launch.results import MarkLayout, NodeResult
+from parabench.launch.results import MarkLayout, Marks, NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload, handed_over, shares_of
 from parabench.plan.case import Case
@@ -64,13 +64,20 @@ class WatchWorkload(Workload):
         ranks = list(handed_over(nodes, WatchReport))
         steps = max(report.steps for report, _ in ranks)
         record_ranks(launch, ranks, self.schedule.phases(steps))
+        add_later_waits(launch, [report for report, _ in ranks])
+        launch.findings.append(UNCOMPARED)
+        whole = min(report.steps for report, _ in ranks) >= self.schedule.race_steps.stop
+        if whole and launch.status is Status.OK:
+            launch.arms += self._arms(launch, ranks)
+        # Not of a race's caps, all of whose steps are recorded.
         recorded = max(len(report.marked or ()) for report, _ in ranks)
         if recorded < steps:
             launch.findings.append(thinned(steps, recorded))
-        add_later_waits(launch, [report for report, _ in ranks])
-        launch.findings.append(UNCOMPARED)
+
+    def _arms(self, launch: Launch, ranks: Sequence[tuple[WatchReport, Marks]]) -> Iterator[Launch]:
+        """Of a race a launch of each cap; its steps are the first rows of marks."""
         race = self.schedule.race
-        if race is None or steps < self.schedule.race_steps.stop or launch.status is not Status.OK:
+        if race is None:
             return
         shared = {"cases": [case.id for case in self.raced], "protocol": asdict(race)}
         for place, arm in shares_of(launch, self.raced, range(len(self.raced))):
@@ -79,7 +86,7 @@ class WatchWorkload(Workload):
             arm.device_samples, arm.host_samples = [], []
             for report, marks in ranks:
                 arm.samples += samples(marks[rows], WatchReport(rank=report.rank), phases)
-            launch.arms.append(arm)
+            yield arm
 
 
 def add_later_waits(launch: Launch, reports: Sequence[WatchReport]) -> None:
