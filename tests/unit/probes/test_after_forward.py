@@ -69,6 +69,25 @@ def test_a_copy_of_the_model_is_a_model_of_its_own() -> None:
     assert not told
 
 
+class Whole(Own):
+    """A model that hands over all that it has, as DDP does: nn.Module leaves out what it is called by."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def test_so_is_one_of_a_model_that_hands_over_what_it_is_called_by() -> None:
+    model, told = Whole(), list[int]()
+    with after_forward(model, lambda: told.append(1)):
+        pickled = pickle.dumps(model)
+        for other in (copy.deepcopy(model), pickle.loads(pickled)):
+            other.layer.weight.data.fill_(2.0)
+            other.layer.bias.data.zero_()
+            assert other(torch.ones(1, 1)).item() == 2.0
+    assert b"parabench" not in pickled.replace(Whole.__module__.encode(), b"")
+    assert not told
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_model_can_be_traced_and_exported() -> None:
     model, told, one = Own(), list[int](), torch.ones(1, 1)
