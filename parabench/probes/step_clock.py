@@ -13,6 +13,7 @@ An event is read against another one near it, because of the grid that `accelera
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -66,12 +67,18 @@ class StepClock:
         self.make_room(steps)
 
     def make_room(self, steps: int) -> None:
-        """Make room for so many steps in all, the first ones included; for less than there is, nothing is done."""
+        """Make room for so many steps in all, the first ones included; for less than there is, nothing is done. Where
+        there is no room for them (OSError), all is as it was."""
         more = steps * self.width - self._room
         if more <= 0:
             return
-        with self._path.open("ab") as file:
-            file.write(np.full(more, np.nan).tobytes())
+        try:
+            with self._path.open("ab") as file:
+                file.write(np.full(more, np.nan).tobytes())
+        except OSError:
+            # What there was room for ends amid a step: of such a file no mark would be read.
+            os.truncate(self._path, self._room * 8)
+            raise
         self._room += more
         self._marks = np.memmap(self._path, dtype=np.float64, mode="r+", shape=(self._room,))
         self._view = self._marks.data.cast("B").cast("d")  # quicker to write into
