@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from parabench.launch.workload import handed_over
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.plan.protocol import Protocol
+from parabench.plan.protocol import MOST_STEPS, Protocol
 from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import REPORT_NAME, FolderInUse, begin_session, store_in
 from parabench.store.record import WATCHED, Finding, Launch, Phase
@@ -217,12 +218,12 @@ def silent(seen: Seen, rank: int) -> NodeResult:
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
-    """How many steps of each kind there were."""
-    phases = schedule.phases(steps)
+    """How many steps of each kind there were; of a loop that took more than a protocol can have, as many as it can."""
+    counts = Counter(schedule.phases(steps))
     return Protocol(
-        warmup=max(2, phases.count(Phase.WARMUP)),
-        steps=max(1, phases.count(Phase.MEASURE)),
-        instrumented=phases.count(Phase.INSTRUMENT),
+        warmup=max(2, counts[Phase.WARMUP]),
+        steps=max(1, min(counts[Phase.MEASURE], MOST_STEPS)),
+        instrumented=min(counts[Phase.INSTRUMENT], MOST_STEPS),
         launches=1,
         rounds=0,
     )
