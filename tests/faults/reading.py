@@ -31,8 +31,9 @@ from parabench.files import shared_memory_folder  # noqa: E402  (it needs the pa
 from tests.faults import files, stores  # noqa: E402
 
 COUNTS = ("traceback", "memory", "time", "exit_code", "output", "warning")
-# What a try may hold, and how long it may compute (of its own time, whatever else the machine does).
-MEMORY_BYTES = 1_000_000_000
+# What a try may hold more than its process held before, and how long it may compute (of its own time, whatever else the
+# machine does).
+MEMORY_BYTES = 700_000_000
 COMPUTING_S = 60.0
 # Tries that a process is given at once.
 BATCH = 25
@@ -84,6 +85,7 @@ def tried(family: str, seed: int, number: int, made: Path) -> list[tuple[str, st
     """What is wrong with one try: (one of COUNTS, in words)."""
     lot, wrong = Random(f"{seed} {family} {number}"), []
     forget_peak()
+    before = peak_bytes()
     with tempfile.TemporaryDirectory(prefix="try-", dir=made) as folder, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -93,8 +95,8 @@ def tried(family: str, seed: int, number: int, made: Path) -> list[tuple[str, st
             wrong.append(("time", traceback.format_exc(limit=-3)))
         except Exception:
             wrong.append(("traceback", traceback.format_exc()))
-    if (held := peak_bytes()) > MEMORY_BYTES:
-        wrong.append(("memory", f"{held / 1e6:.0f} MB"))
+    if (more := peak_bytes() - before) > MEMORY_BYTES:
+        wrong.append(("memory", f"{more / 1e6:.0f} MB"))
     wrong += [("warning", f"{each.category.__name__} {each.filename}:{each.lineno} {each.message}") for each in warned]
     return wrong
 
