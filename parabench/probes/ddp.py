@@ -85,6 +85,14 @@ def _take_out(called: Call, held: dict[str, Any]) -> None:
         around.before, around.call = called.before, called.call
 
 
+def compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called; what tells of its forwards is none of that."""
+    held = vars(module).get(PLACE)
+    while isinstance(held, Call):
+        held = held.before
+    return held is not None
+
+
 def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
     """The DDP module in `module`. Of several, nobody can tell whose bucket a call reduces: then it is None too."""
     replicas = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]

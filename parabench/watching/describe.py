@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from parabench.machine import accelerator
 from parabench.models import IEEE, PRECISIONS, TF32
 from parabench.plan.case import BACKENDS, NAME, Case, slug
-from parabench.probes.ddp import only_ddp
+from parabench.probes.ddp import compiled_in_place, only_ddp
 from parabench.store.record import MIB, Finding
 from parabench.strategies import data_ranks
 
@@ -148,5 +148,5 @@ def describe(
         backend=backend if backend in BACKENDS else "auto",
         threads=torch.get_num_threads(),
         grad_accumulation=batches,
-        compile=any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in module.modules()),
+        compile=any(hasattr(each, "_orig_mod") or compiled_in_place(each) for each in module.modules()),
     )

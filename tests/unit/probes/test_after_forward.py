@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from parabench.probes.ddp import after_forward
+from parabench.probes.ddp import after_forward, compiled_in_place
 
 
 class Own(nn.Module):
@@ -106,6 +106,16 @@ def test_one_that_is_compiled_in_place_meanwhile_stays_so() -> None:
         model.compile(backend="eager")
         compiled = model._compiled_call_impl
     assert model._compiled_call_impl is compiled
+
+
+def test_what_tells_of_a_model_does_not_make_it_a_compiled_one() -> None:
+    model = Own()
+    with after_forward(model, lambda: None), after_forward(model, lambda: None):
+        assert not compiled_in_place(model)
+    model.compile(backend="eager")
+    with after_forward(model, lambda: None):
+        assert compiled_in_place(model)
+    assert compiled_in_place(model)
 
 
 def test_blocks_end_in_any_order() -> None:

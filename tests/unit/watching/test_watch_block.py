@@ -90,6 +90,16 @@ def test_the_training_state_is_counted(tmp_path: Path) -> None:
     assert numbers["optimizer_bytes"] >= 2 * held
 
 
+def test_one_that_is_watched_amid_another_is_not_compiled(tmp_path: Path) -> None:
+    inner = Training(tmp_path / "inner")
+    with watch(inner.model, inner.optimizer, out=tmp_path, log=inner.said.append) as steps:
+        inner.run(30)
+        inner.take(steps([torch.ones(2, 4)] * 4))
+    for out in (tmp_path, tmp_path / "inner"):
+        ((case,),) = rows(out, "SELECT case_json FROM launch")
+        assert not json.loads(case)["compile"]
+
+
 def test_runs_of_one_label_are_launches_of_one_session(tmp_path: Path) -> None:
     for label in ("a", "a", "b"):
         Training(tmp_path, label=label).run(12)
