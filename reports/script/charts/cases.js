@@ -77,8 +77,9 @@ export const barHeight = (rows, head, least = document.documentElement.dataset.p
   return head + Math.max(LEAST_BARS, (12 + 16 * lines) * rows.length);
 };
 
+export const onPhone = () => innerWidth < 600 && !document.documentElement.dataset.print;
 // How much higher a figure is for a legend of so many names: on a phone each has a line of its own.
-export const legendHeight = (names) => (innerWidth < 600 && !document.documentElement.dataset.print ? 19 * (names - 1) : 0);
+export const legendHeight = (names) => (onPhone() ? 19 * (names - 1) : 0);
 
 // A panel for each work of what `draw` makes of its fastest cases that `has` something to show.
 export const barPanels = (key, rows, has, draw) => (

@@ -3,7 +3,7 @@ import { hoverOf } from "../core/cases.js";
 import { cases, data, distinct, groupBy, unpack } from "../core/data.js";
 import { cut, say } from "../core/format.js";
 import { named, state } from "../core/state.js";
-import { lazily, pointsOf } from "./cases.js";
+import { lazily, onPhone, pointsOf } from "./cases.js";
 import { laidOut } from "./layout.js";
 
 const scalingCurves = unpack(data.curves?.curves || { n: 0 });
@@ -58,7 +58,7 @@ const withGaps = (points, sizes) => {
 };
 
 // On a phone a legend of many lines has two columns of small names: one column would be as tall as the figure.
-const narrowLegend = (traces) => (innerWidth < 600 && traces.length > 6 && !document.documentElement.dataset.print
+const narrowLegend = (traces) => (onPhone() && traces.length > 6
   ? { legend: { entrywidth: 0.48, entrywidthmode: "fraction", font: { size: 10 } } } : {});
 
 const scalingFigure = (curves, sizes, unit) => {
