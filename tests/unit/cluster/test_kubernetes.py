@@ -8,12 +8,12 @@ import shlex
 import subprocess
 from copy import deepcopy
 
-import click
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
+from command_line import command_of
 from parabench.cli import main
 from paths import FIXTURES, ROOT
 
@@ -215,7 +215,7 @@ def test_every_volume_is_there_and_shared_memory_is_memory():
 @pytest.mark.parametrize("words", commands(), ids=["Master", "Worker", "Job"])
 def test_run_has_every_option_and_takes_it(words):
     assert words[:2] == ["parabench", "run"]
-    run = main.get_command(click.Context(main, **main.context_settings), "run")
+    run = command_of("run")
     known = {name for parameter in run.params for name in parameter.opts}
     named = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert named

@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import jsonschema
 import pytest
 
 import fake_results as fake
-from command_line import parabench
+from command_line import command_of, parabench
 from fake_launch import FakeLauncher
 from fake_sides import Lab
 from guard import GUARD_S
-from parabench.cli import COMMANDS, main
+from parabench.cli import COMMANDS
 from parabench.cluster.participants import Participants
 from parabench.store.record import Failure, Status
 from paths import DOCS, ROOT
@@ -161,7 +160,7 @@ def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_can_be_quiet(name: str) -> None:
-    command = main.get_command(click.Context(main, **main.context_settings), name)
+    command = command_of(name)
     assert command is not None
     assert [each.opts for each in command.params if each.name == "quiet"] == [["-q", "--quiet"]]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from command_line import parabench
+from command_line import command_of, parabench
 from parabench.cli import COMMANDS, main
 from parabench.commands.output import Exampled
 from paths import DOCS, ROOT
@@ -30,7 +30,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 def understood(arguments: list[str]) -> str:
     """What the parsers of click say against a command; nothing is run."""
-    found = main.get_command(click.Context(main, **main.context_settings), arguments[0])
+    found = command_of(arguments[0])
     if found is None:
         return "no such command"
     try:
@@ -53,7 +53,7 @@ def test_every_command_of_the_documents_is_understood() -> None:
 
 def examples(command: str) -> list[str]:
     """What a help shows, as it is typed; of no command that of parabench itself."""
-    found = main.get_command(click.Context(main, **main.context_settings), command) if command else main
+    found = command_of(command) if command else main
     assert isinstance(found, Exampled), f"parabench {command} needs examples: cls=Command, examples={{...}}"
     return list(found.examples.values())
 

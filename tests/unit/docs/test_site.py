@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+from command_line import command_of
 from docs.site import from_code, links, repository
-from parabench.cli import COMMANDS, main
+from parabench.cli import COMMANDS
 from parabench.plan.suite import AXES
 from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES
@@ -35,7 +36,7 @@ def test_what_markdown_would_take_for_markup_is_text() -> None:
 def test_every_option_of_every_command_is_listed_with_its_help() -> None:
     sections = dict(zip(COMMANDS, re.split(r"^### .*\n", from_code.options(), flags=re.MULTILINE)[1:], strict=True))
     for name, said in sections.items():
-        command = main.get_command(click.Context(main, **main.context_settings), name)
+        command = command_of(name)
         assert command is not None
         for option in (each for each in command.params if isinstance(each, click.Option) and not each.hidden):
             assert f"`{option.opts[0]}" in said or f", {option.opts[0]}" in said, (name, option.opts)

@@ -11,7 +11,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pandas as pd
 import pytest
 from rich.console import Console
@@ -19,6 +18,7 @@ from rich.console import Console
 import fake_results
 import parabench.session.session
 from answers_helpers import check, sweet_spots
+from command_line import command_of
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
 from parabench.analysis.session import select_session
@@ -206,7 +206,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
     minutes = math.ceil(95 * block_seconds(launches, candidates(launches, patient=True).cases) / 60)
     anyway = f"parabench run --resume --until-decided --out {tmp_path / 'out'} --budget {minutes}"
     assert said.splitlines()[-1] == f"go on for up to 100 blocks anyway with: {anyway}"
-    main.get_command(click.Context(main), "run").make_context("run", shlex.split(anyway)[2:], **main.context_settings)
+    command_of("run").make_context("run", shlex.split(anyway)[2:], **main.context_settings)
 
     lines: list[str] = []
     with Store.open_or_create(tmp_path / "out" / "results.db") as store:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 
-import click
 import jsonschema
 import numpy as np
 import pytest
 
 import fake_results as fake
 from answers_helpers import sweet_spots
-from command_line import parabench
+from command_line import command_of, parabench
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.text.ranking import sentence, to_dict
-from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
@@ -307,9 +305,5 @@ def test_every_answer_fits_the_schema(tmp_path):
 
 
 def test_the_command_offers_every_objective():
-    (option,) = [
-        each
-        for each in main.get_command(click.Context(main, **main.context_settings), "best").params
-        if each.name == "objective"
-    ]
+    (option,) = [each for each in command_of("best").params if each.name == "objective"]
     assert list(option.type.names) == list(OBJECTIVES)
