@@ -183,7 +183,8 @@ class Runner(Generic[C, P]):
 
     def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
-        spec = LaunchSpec.of(case, protocol or self.own_protocol, self.deadline_s(case), self.traces)
+        protocol = protocol or self.own_protocol
+        spec = LaunchSpec.of(case, protocol, self.deadline_s(case, protocol), self.traces)
         launch = self.launch(spec)
         launch.block = block
         return launch
@@ -217,13 +218,15 @@ class Runner(Generic[C, P]):
         )
         launch.findings.append(Finding(PIN_REFUSED, said, advice, case.id))
 
-    def deadline_s(self, case: C) -> float:
-        """What was asked for, or ten times the time that is expected of the case."""
+    def deadline_s(self, case: C, protocol: P | None = None) -> float:
+        """Return the requested deadline, ten times what an earlier launch of the case took, or an estimate."""
         if self.plan.protocol.deadline_s is not None:
             return self.plan.protocol.deadline_s
-        expected = self._wall_s.get((case.id, False))
-        return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * (self._expected_s(case) if expected is None else expected))
+        known = self._wall_s.get((case.id, False))
+        if known is not None:
+            return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known)
+        return self._first_deadline_s(case, protocol or self.own_protocol)
 
-    def _expected_s(self, case: C) -> float:
-        """How long a case that was not launched yet must take at most."""
+    def _first_deadline_s(self, case: C, protocol: P) -> float:
+        """Return the deadline of a case that was not launched yet, in seconds."""
         raise NotImplementedError

@@ -29,11 +29,12 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
 from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
+from parabench.session.deadlines import SLOWEST
 from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
-from parabench.session.runner import RUNNERS, SURE_BYTES_PER_S, SURE_FLOPS, TrainingRunner, training_operations
+from parabench.session.runner import RUNNERS, TrainingRunner, training_operations
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store import json_text, shapes
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
@@ -384,8 +385,9 @@ def _as_measured(known: Known, case: Any, block: int, protocol: Any) -> float | 
 
 def _guess_calls(launches: Sequence[ExpectedLaunch], machine: Machine) -> Iterator[str]:
     """What calls must take; last, what comes on top of it."""
-    seconds = sum(protocol.expected_s(case, SURE_BYTES_PER_S) for case, _, protocol in launches)
-    yield f"calls: {format.duration(seconds)} at most, at {SURE_BYTES_PER_S / 1e6:g} MB/s or more"
+    bytes_per_s = SLOWEST[launches[0][0].device].bytes_per_s
+    seconds = sum(protocol.expected_s(case, bytes_per_s) for case, _, protocol in launches)
+    yield f"calls: {format.duration(seconds)} at most, at {bytes_per_s / 1e6:g} MB/s or more"
     yield "data that crosses a link more than once"
 
 
@@ -417,8 +419,8 @@ def _rate(case: Case, machine: Machine) -> tuple[float, str]:
     """Operations a second of one rank, which a core surely reaches and a device never exceeds; and how to say what time
     follows."""
     if case.device == "cpu":
-        sure = f"{SURE_FLOPS / 1e9:g} GFLOP/s"
-        return SURE_FLOPS, f"arithmetic: {{}} at most, at {sure} or more per rank"
+        flops_per_s = SLOWEST[case.device].flops_per_s
+        return flops_per_s, f"arithmetic: {{}} at most, at {flops_per_s / 1e9:g} GFLOP/s or more per rank"
     name = machine.gpus[0].name if machine.gpus else ""
     peak, _ = peak_of(name, case.arithmetic.matmul)
     of = name

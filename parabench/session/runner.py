@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, OWN_STEPS
 from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.base_runner import Runner
+from parabench.session.deadlines import COMPILE_S, MOST_EXPLAINING_S, SLOWEST, first_deadline_s
 from parabench.store.record import (
     EXPLAIN_BLOCK,
     FIRST_BLOCK,
@@ -37,15 +39,6 @@ REFERENCE_TRIES = 2
 
 # The steps of a launch for NCCL's debug log: DDP has its final buckets after the first.
 EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=True)
-
-# What a core surely computes: the guess for the very first launch of a model, before anything is known.
-SURE_FLOPS = 5e9
-
-# What torch.compile takes at most in the first launch of a model, before its code is cached.
-COMPILE_S = 60.0
-
-# What a link surely carries, a second: the guess for the first launch of a collective.
-SURE_BYTES_PER_S = 100e6
 
 
 def peak_metric(device: str) -> str:
@@ -139,15 +132,17 @@ class TrainingRunner(Runner[Case, Protocol]):
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)
         else:
-            # Each is built as in a launch of its own, and takes its steps besides.
-            expected = sum(self._wall_s.get((case.id, False), self._expected_s(case)) for case in cases)
-            step_s = [self.step_times.get(case.id) for case in cases]
-            known = [protocol.steps_of(place) * each for place, each in enumerate(step_s) if each is not None]
-            if len(known) == len(cases):
-                expected += sum(known)
-            else:
-                expected *= protocol.all_steps / plan.protocol.all_steps
-            deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * expected)
+            # Each case is built as in its own launch, and takes its interleaved steps as well.
+            walls = [self._wall_s.get((case.id, False)) for case in cases]
+            step_s = [self.step_times.get(case.id) or 0.0 for case in cases]
+            known = sum(each or 0.0 for each in walls)
+            known += sum(protocol.steps_of(place) * each for place, each in enumerate(step_s))
+            deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known)
+            if new := [case for case, wall_s in zip(cases, walls, strict=True) if wall_s is None]:
+                longer = max(1.0, protocol.all_steps / plan.protocol.all_steps)
+                estimated = longer * sum(self._estimated_s(case, plan.protocol) for case in new)
+                allowance = sum(self._allowance_s(case) for case in new)
+                deadline_s += first_deadline_s(cases[0].device, estimated, allowance)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
 
     def rounds_of(self, cases: tuple[Case, ...], protocol: TurnsProtocol) -> int:
@@ -199,16 +194,22 @@ class TrainingRunner(Runner[Case, Protocol]):
             else:
                 self._failed_references[single.id] = tries + 1
 
-    def _expected_s(self, case: Case) -> float:
-        """What its reference took, or what its arithmetic must take."""
-        protocol = self.plan.protocol
-        more_s = (COMPILE_S if case.compile else 0.0) + protocol.seconds
+    def _first_deadline_s(self, case: Case, protocol: Protocol) -> float:
+        allowance = self._allowance_s(case)
         known = self._wall_s.get((case.reference().id, True))
         if known is not None:
-            return known + more_s
+            return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known + SLOWEST[case.device].start_s + allowance)
+        most_s = MOST_EXPLAINING_S if protocol.explain else math.inf
+        return first_deadline_s(case.device, self._estimated_s(case, protocol), allowance, most_s)
+
+    def _estimated_s(self, case: Case, protocol: Protocol) -> float:
+        """Return how long the arithmetic of a launch takes on the slowest device, in seconds."""
         parameters = entry_of_model(case).parameters or 0
         steps = reference_protocol(protocol).all_steps
-        return training_operations(parameters, case, steps) / SURE_FLOPS + more_s
+        return training_operations(parameters, case, steps) / SLOWEST[case.device].flops_per_s
+
+    def _allowance_s(self, case: Case) -> float:
+        return (COMPILE_S if case.compile else 0.0) + self.plan.protocol.seconds
 
 
 @dataclass(kw_only=True)
@@ -257,13 +258,15 @@ class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
         return self.own_protocol if alone else self.plan.protocol
 
     def turns_spec(self, cases: tuple[CollectiveCase, ...], block: int) -> LaunchSpec:
-        """With ten times what earlier launches took; before the first one of them takes ten times what it must take at
-        most, and the others just that."""
+        """Build the launch. Its deadline is ten times what earlier launches of the cases took. Before the first, one of
+        the cases may take ten times its estimate, and each of the others its estimate."""
         protocol = self.plan.protocol
-        guessed = [self._expected_s(case) for case in cases if case.id not in self._shared_s]
         known = sum(self._shared_s.get(case.id, 0.0) for case in cases)
-        expected = DEADLINE_FACTOR * known + sum(guessed) + (DEADLINE_FACTOR - 1) * max(guessed, default=0.0)
-        deadline_s = max(LEAST_DEADLINE_S, expected)
+        deadline_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known)
+        if new := [case for case in cases if case.id not in self._shared_s]:
+            estimates = [self._estimated_s(case) for case in new]
+            expected = max(estimates) + (sum(estimates) - max(estimates)) / DEADLINE_FACTOR
+            deadline_s += first_deadline_s(cases[0].device, expected, sum(map(self._allowance_s, new)))
         if protocol.deadline_s is not None:
             deadline_s = protocol.deadline_s * len(cases)
         return LaunchSpec(kind=kind_of(protocol), cases=cases, protocol=protocol, deadline_s=deadline_s)
@@ -276,9 +279,17 @@ class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
             self._shared_s[launch.case.id] = launch.wall_s
         super()._finish(launch)
 
-    def _expected_s(self, case: CollectiveCase) -> float:
-        """What its bytes must take when one rank's link carries those of all."""
-        return self.plan.protocol.expected_s(case, SURE_BYTES_PER_S / case.world_size)
+    def _first_deadline_s(self, case: CollectiveCase, protocol: CollectiveProtocol) -> float:
+        return first_deadline_s(case.device, self._estimated_s(case), self._allowance_s(case))
+
+    def _estimated_s(self, case: CollectiveCase) -> float:
+        """Return how long the transfers take, in seconds, if the slowest link of one rank carries the bytes of all."""
+        bytes_per_s = SLOWEST[case.device].bytes_per_s / case.world_size
+        return self.plan.protocol.expected_s(case, bytes_per_s) - self._allowance_s(case)
+
+    def _allowance_s(self, case: CollectiveCase) -> float:
+        """Return how long a launch measures, in seconds, if transfers take no time."""
+        return self.plan.protocol.expected_s(case, math.inf)
 
 
 RUNNERS: dict[str, type[Runner[Any, Any]]] = {

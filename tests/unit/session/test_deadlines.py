@@ -1,0 +1,87 @@
+"""Deadlines of launches that were never measured: on a GPU, a hang is reported within minutes."""
+
+from __future__ import annotations
+
+import pytest
+
+from parabench.errors import UsageError
+from parabench.launch import node
+from parabench.launch.spec import LaunchSpec
+from parabench.launch.workload import workload_of
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.suite import shipped
+from parabench.session.deadlines import first_deadline_s
+from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.runner import EXPLAINING, RUNNERS
+from parabench.store.record import Launch, Status
+
+MOST_S = 900.0
+# Nodes and GPUs per node.
+MACHINES = [(1, 1), (1, 2), (1, 8), (2, 8)]
+
+
+def machine(nodes, gpus):
+    devices = tuple(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9, index) for index in range(gpus))
+    return Machine(cores=64, gpus=devices, gpus_reason=None, nodes=nodes, ranks_per_node=gpus if nodes > 1 else None)
+
+
+def specs_if_all_hang(request, here):
+    """Return the spec of every launch of a session in which each launch hangs."""
+    specs = []
+
+    def hang(spec):
+        specs.append(spec)
+        return Launch(case=spec.cases[0], status=Status.HUNG, started_utc="2026-01-01T00:00:00.000Z", wall_s=1.0)
+
+    try:
+        plan = request.plan(here).plan
+    except UsageError:
+        if len(here.gpus) > 1:
+            raise
+        return []  # the suite needs several GPUs
+    RUNNERS[plan.kind](plan=plan, launch=hang, keep=lambda launch: None).run()
+    assert specs
+    return specs
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), MACHINES)
+@pytest.mark.parametrize("suite", shipped())
+def test_first_deadlines_of_a_suite_are_minutes(suite, nodes, gpus):
+    parts = TrainingRequest.of(suite=suite, argv=[], out=None).parts()
+    specs = [spec for part in parts for spec in specs_if_all_hang(part, machine(nodes, gpus))]
+    assert {spec.device for spec in specs} <= {"cuda"}
+    assert max((spec.deadline_s for spec in specs), default=0.0) <= MOST_S
+    explaining = [spec for spec in specs if spec.protocol == EXPLAINING]
+    assert max((spec.deadline_s for spec in explaining if not spec.case.compile), default=0.0) <= MOST_S / 3
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), MACHINES)
+@pytest.mark.parametrize("rounds", [None, 0])
+def test_first_deadlines_of_collectives_are_minutes(rounds, nodes, gpus):
+    request = CollectivesRequest.of(argv=[], out=None, **({} if rounds is None else {"rounds": rounds}))
+    specs = specs_if_all_hang(request, machine(nodes, gpus))
+    assert max((spec.deadline_s for spec in specs), default=0.0) <= MOST_S
+
+
+def test_first_deadline_is_capped_on_an_accelerator_only():
+    assert first_deadline_s("cpu", expected_s=1e6) == 1e7
+    assert first_deadline_s("cuda", expected_s=1e6) == 660.0
+    assert first_deadline_s("cuda", expected_s=1e6, allowance_s=7.0, most_s=180.0) == 247.0
+    assert first_deadline_s("cuda", expected_s=2.0) == 80.0
+    assert first_deadline_s("cpu", expected_s=0.0) == 60.0
+
+
+def test_group_timeout_follows_the_deadline(monkeypatch):
+    env = {}
+
+    def run_processes(entry, arguments, **options):
+        env["timeout_s"] = arguments[2].timeout_s
+        raise RuntimeError("nothing is launched")
+
+    monkeypatch.setattr(node, "run_processes", run_processes)
+    spec = LaunchSpec.of(Case(), EXPLAINING, deadline_s=240.0)
+    with pytest.raises(RuntimeError, match="nothing is launched"):
+        node.run_on_node(spec, workload_of(spec.kind))
+    assert env == {"timeout_s": 240.0 + node.GROUP_GRACE_S}
