@@ -112,6 +112,10 @@ def check(case: Case) -> None:
         raise UsageError("pin_memory is for copies to a CUDA device; drop it on device cpu")
     if entry.layout is Layout.PIPELINE and case.device == accelerator.TYPE and case.backend == "gloo":
         raise UsageError(f"{case.strategy} sends between ranks, and gloo sends no CUDA tensors; use backend nccl")
+    on_gloo = case.device == accelerator.TYPE and case.backend == "gloo" and case.algorithm == "native"
+    if case.sequence_parallel and on_gloo:
+        # c10d's allgather_into_tensor_coalesced_ reads CUDA pointers on the host there (pytorch/pytorch#132471).
+        raise UsageError("sequence_parallel gathers activations, and gloo gathers no CUDA tensors; use backend nccl")
     check_backend(case)
 
 

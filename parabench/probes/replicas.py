@@ -6,13 +6,15 @@ was left out, of one layer or in one late step, sets them apart at once, however
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from parabench.probes import Probe, ProbeReport
+from parabench.strategies.base import full_tensor
 
 if TYPE_CHECKING:
     from parabench.strategies.base import ParallelModel
@@ -26,26 +28,46 @@ SPREAD = 0x9E3779B97F4A7C15 - 2**64
 
 
 class ReplicasProbe(Probe):
-    """Checksums of a rank's parameters, where all ranks must end with the same."""
+    """Checksums of a rank's parameters, if ranks must end with equal ones."""
 
     def report(self, report: ProbeReport) -> None:
         report.checksums |= checksums(self.rank.parallel, self.rank.info.world_size)
 
 
 def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:
-    """{parameter: checksum}, a collective call; nothing of a strategy other than pure data parallel, which alone
-    promises equal replicas to the last bit."""
+    """Return `fingerprints` of a pure data-parallel model, which alone promises bitwise equal replicas; else nothing.
+
+    All ranks must call this: a strategy's own `full_tensor` communicates.
+    """
     if not parallel.data_ranks == world_size > 1 or parallel.parameters is None:
         return {}
-    return fingerprints(parallel.parameters, parallel.full_tensor)
+    if parallel.full_tensor is full_tensor:
+        return fingerprints(parallel.parameters)
+    return fingerprints({name: parallel.full_tensor(each, each.detach()) for name, each in parallel.parameters.items()})
 
 
-def fingerprints(
-    parameters: Mapping[str, nn.Parameter], whole: Callable[[nn.Parameter, Tensor], Tensor]
-) -> dict[str, int]:
-    """{name: checksum of the whole parameter}; `whole` gathers what is sharded, so all ranks must call this."""
-    sums = [checksum(whole(parameter, parameter.detach())) for parameter in parameters.values()]
-    return dict(zip(parameters, torch.stack(sums).tolist(), strict=True)) if sums else {}
+def fingerprints(parameters: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return {name: checksum} of what this rank holds. The name of a shard says which shard it is, so that ranks with
+    equal names hold replicas; a shard without a replica is left out.
+
+    Nothing is gathered. `DTensor.full_tensor` would call `allgather_into_tensor_coalesced_`, and gloo reads CUDA
+    pointers on the host there (pytorch/pytorch#132471).
+    """
+    sums = {}
+    for name, tensor in parameters.items():
+        if not isinstance(tensor, DTensor):
+            sums[name] = checksum(tensor.detach())
+        elif any(each.is_replicate() and tensor.device_mesh.size(at) > 1 for at, each in enumerate(tensor.placements)):
+            sums[name + _shard(tensor)] = checksum(tensor.detach().to_local())
+    return dict(zip(sums, torch.stack([*sums.values()]).tolist(), strict=True)) if sums else {}
+
+
+def _shard(tensor: DTensor) -> str:
+    """Return which shard this rank holds, such as " (shard 1 of 2)": its coordinates along the sharded dimensions."""
+    coordinates = tensor.device_mesh.get_coordinate() or []
+    sharded = [at for at, each in enumerate(tensor.placements) if not each.is_replicate()]
+    shards = (f" (shard {coordinates[at] + 1} of {tensor.device_mesh.size(at)})" for at in sharded)
+    return "".join(shards)
 
 
 def checksum(tensor: Tensor) -> Tensor:
@@ -65,15 +87,15 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 def replicas_apart(checksums: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """A fact for `verify` of what `fingerprints` gave on each rank: the first parameter in which a rank's replica is
-    not rank 0's, those ranks, and in how many parameters; nothing where all are equal."""
-    first = checksums[0] if checksums else {}
-    apart = {
-        name: ranks
-        for name, own in first.items()
-        if (ranks := [rank for rank, each in enumerate(checksums) if each.get(name, own) != own])
-    }
+    """Compare the `fingerprints` of all ranks, in order. Return the fact that `verify` reads: the first parameter that
+    differs from the lowest rank's replica, the ranks where it differs, and how many parameters differ; or nothing."""
+    first: dict[str, int] = {}
+    apart: dict[str, list[int]] = {}
+    for rank, each in enumerate(checksums):
+        for name, value in each.items():
+            if first.setdefault(name, value) != value:
+                apart.setdefault(name, []).append(rank)
     if not apart:
         return {}
-    name, ranks = next(iter(apart.items()))
-    return {"replicas_apart": {"parameter": name, "ranks": ranks, "parameters": len(apart)}}
+    name = next(name for name in first if name in apart)
+    return {"replicas_apart": {"parameter": name, "ranks": apart[name], "parameters": len(apart)}}

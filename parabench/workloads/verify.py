@@ -146,7 +146,7 @@ def _replicas(launch: Launch) -> str | None:
         return None
     ranks = " and ".join(map(str, apart["ranks"]))
     return (
-        f"after the last step parameter {apart['parameter']} of rank {ranks} is not rank 0's, one of "
+        f"after the last step parameter {apart['parameter']} of rank {ranks} differs from its first replica, one of "
         f"{apart['parameters']} that differ; data-parallel ranks must stay equal"
     )
 

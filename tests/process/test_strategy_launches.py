@@ -68,7 +68,7 @@ def test_replicas_that_part_are_caught_however_little(precision: str) -> None:
     assert SHORT.warmup + SHORT.steps == wrong_helpers.FORGETFUL_STEPS
     assert seen.status is Status.WRONG
     assert seen.failure is not None
-    assert "blocks.0.down.bias of rank 1 is not rank 0's, one of 4 that differ" in seen.failure.message
+    assert "blocks.0.down.bias of rank 1 differs from its first replica, one of 4 that differ" in seen.failure.message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,61 @@
+"""Strategies over gloo on CUDA devices: no CUDA pointer goes to an operation that reads it on the host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gloo_helpers import check_full_tensor, check_operators, check_replicas_of_shards
+from guard import GUARD_S
+from parabench.errors import UsageError
+from parabench.launch.processes import run_processes
+from parabench.plan.case import Case
+from parabench.plan.validate import check, check_fit
+from parabench.strategies import STRATEGIES
+from ranks_helpers import in_group, one_by_one
+from trained_helpers import cpu_case
+
+RANKS = 4
+
+
+def case_of(strategy, **fields):
+    return cpu_case(strategy=strategy, model="gpt-nano", world_size=RANKS, global_batch=RANKS, **fields)
+
+
+def runs_on_gloo_with_cuda(case: Case) -> bool:
+    try:
+        check(replace(case, device="cuda"))
+        check_fit(case)
+    except UsageError:
+        return False
+    entry = STRATEGIES[case.strategy]
+    return not (entry.one_rank_only or entry.one_process or entry.package)
+
+
+def test_operators_of_every_strategy_take_cuda_tensors(tmp_path):
+    cases = [case for name in STRATEGIES if runs_on_gloo_with_cuda(case := case_of(name))]
+    assert {case.strategy for case in cases} == {
+        "ddp", "zero1", "zero2", "fsdp", "hsdp", "tp", "tp_ddp", "tp_fsdp", "parameter_server",
+        "parameter_server_async", "local_only",
+    }  # fmt: skip
+    checks = [
+        (check_operators, (cases, tmp_path)), (check_full_tensor, (cases, tmp_path)), (check_replicas_of_shards, ()),
+    ]  # fmt: skip
+    ended = run_processes(
+        in_group, (one_by_one, cases[0], tmp_path, checks), size=RANKS, deadline_s=GUARD_S, logs=tmp_path / "logs"
+    )
+    assert ended.ok
+    complaints = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    assert complaints == [[]] * RANKS
+
+
+@pytest.mark.parametrize("strategy", ["tp", "tp_ddp"])
+def test_sequence_parallel_is_refused_for_cuda_over_gloo(strategy):
+    case = replace(case_of(strategy, sequence_parallel=True), device="cuda")
+    with pytest.raises(UsageError, match="gloo gathers no CUDA tensors; use backend nccl"):
+        check(case)
+    check(replace(case, backend="nccl"))
+    check(replace(case, algorithm="ring"))
+    check(replace(case, device="cpu"))
