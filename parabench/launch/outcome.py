@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parabench.launch.processes import FATAL
 from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
 from parabench.store.record import Failure, Status
@@ -38,8 +39,9 @@ def diagnose(
             signal = node.outcome.signal
             how = f"by {signal}" if signal else "without a trace"
             hint = " (the kernel's out-of-memory killer does this too)" if signal == "SIGKILL" else ""
-            message = f"ended {how}{hint}{_on(node, nodes)}"
-            return Status.CRASHED, Failure(message, rank, signal, node.tails[rank - node.first_rank])
+            tail = node.tails[rank - node.first_rank]
+            message = f"ended {how}{hint}{_on(node, nodes)}{_reason(tail)}"
+            return Status.CRASHED, Failure(message, rank, signal, tail)
     if left := _vanished(nodes):
         return left
     for node in nodes:
@@ -61,6 +63,13 @@ def diagnose(
         return Status.CRASHED, _left_without_a_word(silent, nodes)
     status = Status.OOM if error.oom else Status.FAILED
     return status, Failure(error.message + _on(node, nodes), rank, None, error.traceback)
+
+
+def _reason(tail: str) -> str:
+    """Return what C++ wrote before the process aborted, as the end of a sentence; nothing if it wrote nothing."""
+    before, fatal, _ = tail.partition(f"{FATAL}Aborted")
+    lines = [line.strip() for line in before.splitlines() if line.strip()]
+    return f": {lines[-1].removeprefix('what():').strip()}" if fatal and lines else ""
 
 
 def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:

@@ -61,6 +61,10 @@ TALKATIVE = (
     "torch.multiprocessing.spawn",
 )
 
+# The line with which faulthandler introduces the stacks of a process that dies, and how many lines before it are kept.
+FATAL = "Fatal Python error: "
+REASON_LINES = 10
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessOutcome:
@@ -278,9 +282,15 @@ def run_processes(
 
 
 def log_tail(logs: Path, rank: int, lines: int = 40) -> str:
-    """The last lines that a rank wrote to stderr: what the interpreter said as it went down."""
+    """Return the last lines that a rank wrote to stderr, and those before the stacks of a fatal error, which may be
+    longer: they have the reason."""
     found = sorted(logs.glob(f"**/{rank}/stderr.log"))
-    return "\n".join(found[-1].read_text(errors="replace").splitlines()[-lines:]) if found else ""
+    written = found[-1].read_text(errors="replace").splitlines() if found else []
+    fatal = next((at for at, line in enumerate(written) if line.startswith(FATAL)), len(written))
+    last = max(0, len(written) - lines)
+    if fatal >= last:
+        return "\n".join(written[last:])
+    return "\n".join([*written[max(0, fatal - REASON_LINES) : fatal + 1], "...", *written[last:]])
 
 
 class _Deadline:
