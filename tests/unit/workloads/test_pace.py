@@ -227,7 +227,7 @@ def walked(protocol, fake, *cases):
 
 def test_the_reference_takes_a_fixed_number_of_steps():
     assert reference_protocol(Protocol(warmup=2, steps=3)) == Protocol(warmup=2, steps=3)
-    fake = FakeLauncher(lambda case: 0.001 if case.world_size > 1 else 0.1)
+    fake = FakeLauncher(lambda case: 0.001 if case.world_size > 1 else 1.0)
     reference, *launches = walked(replace(BY_TIME, launches=2), fake, Case(world_size=2, **HERE))
     assert reference.block == REFERENCE_BLOCK
     assert "counts" not in reference.facts
@@ -236,8 +236,8 @@ def test_the_reference_takes_a_fixed_number_of_steps():
         assert each.status is Status.OK
         assert each.facts["counts"]["measured"] == 2000
         assert each.facts["verified_steps"] == 45
-    # A launch is expected to take its seconds beside what the reference took.
-    assert fake.deadlines[1:] == pytest.approx([10 * (4.6 + 4.0), 60.0])
+    # The first launch has ten times what the reference took, and twice the seconds of its steps.
+    assert fake.deadlines[1:] == pytest.approx([10 * 45.1 + 2 * 4.0, 60.0])
 
 
 @pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
@@ -250,7 +250,7 @@ def test_the_deadline_is_of_the_launch_not_of_a_reference_of_the_same_case():
     case = Case(strategy="single", **HERE)
     fake = FakeLauncher(lambda case: 0.01)
     walked(Protocol(warmup_s=100.0, measure_s=100.0, launches=2), fake, case)
-    assert fake.deadlines[1] == pytest.approx(10 * (0.55 + 200.0))
+    assert fake.deadlines[1] == pytest.approx(10 * 0.55 + 2 * 200.0)
 
 
 def verified(loss_of, taken, reference_steps=45):
