@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.history.series import History, Series, Shift
+from parabench.analysis.history.series import NO_RUPTURES, History, Series, Shift
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 
@@ -30,8 +30,11 @@ def sentence(of: History) -> str:
     steady = len(of.series) - len(unsure) - len(of.changed)
     said += f"{len(of.changed)} of {format.count(len(of.series), 'case')} changed, {steady} did not"
     away = sum(series.away is not None for series in of.series)
-    if unsure:
-        said += f"; too few sessions to tell of {len(unsure)}"
+    missing = sum(series.why_not == NO_RUPTURES for series in unsure)
+    if len(unsure) > missing:
+        said += f"; too few sessions to tell of {len(unsure) - missing}"
+    if missing:
+        said += f"; {missing} unknown: {NO_RUPTURES}"
     if away:
         said += f"; in {away} the newest session alone is away from its level"
     return f"{said}."
