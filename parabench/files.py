@@ -50,7 +50,7 @@ _held: dict[tuple[int, str], tuple[Path, int]] = {}
 def shipped_folder(name: str) -> Path:
     """Return the folder `suites` or `reports` that belongs to this copy of parabench.
 
-    A wheel has it inside the package; in a checkout it is next to the package, whether or not the checkout is installed.
+    A wheel has it inside the package. A checkout, installed or not, has it next to the package.
     """
     package = Path(__file__).parent
     inside = package / name

@@ -226,9 +226,12 @@ def make_plan(
     seed: int,
     listed: bool | None = None,
 ) -> TrainingPlan:
-    """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
-    by `overrides` and this machine lacks; NothingToRun if every case is set aside. `listed`: whether the suite's sizes, which
-    nobody asked for, need not fit the model; None where `overrides` tell that."""
+    """Expand a suite into cases, check them, and set aside those that this machine cannot run.
+
+    Raises UsageError if a case is wrong on any machine, or if the user asked by `overrides` for what this machine
+    lacks; NothingToRun if every case is set aside. `listed`: the sizes come from the suite and need not fit the model;
+    None if `overrides` decide that.
+    """
     check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
