@@ -173,6 +173,13 @@ def test_checkout_runs_its_suites_under_pytest(checkout: Path, tmp_path: Path) -
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow  # it launches ranks
+def test_checkout_tries_the_suite_of_a_new_project(checkout: Path, tmp_path: Path) -> None:
+    done = python(checkout, "-m", "parabench", "init", str(tmp_path / "new"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "new" / "suites" / "training.py").is_file()
+
+
 @pytest.mark.slow  # each process imports torch
 def test_checkout_lists_gpu_checks(checkout: Path) -> None:
     done = python(checkout, "-m", "benchmarks.gpu", "--list")

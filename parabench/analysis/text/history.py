@@ -26,15 +26,14 @@ def sentence(of: History) -> str:
         return f"{said}no launch is recorded."
     unsure = [series for series in of.series if series.why_not is not None]
     if len(unsure) == len(of.series):
-        return f"{said}nothing can be said yet of {format.count(len(unsure), 'case')} ({unsure[0].why_not})."
+        reasons = [series.why_not for series in unsure]
+        why = NO_RUPTURES if NO_RUPTURES in reasons else reasons[0]
+        return f"{said}nothing can be said yet of {format.count(len(unsure), 'case')} ({why})."
     steady = len(of.series) - len(unsure) - len(of.changed)
     said += f"{len(of.changed)} of {format.count(len(of.series), 'case')} changed, {steady} did not"
     away = sum(series.away is not None for series in of.series)
-    missing = sum(series.why_not == NO_RUPTURES for series in unsure)
-    if len(unsure) > missing:
-        said += f"; too few sessions to tell of {len(unsure) - missing}"
-    if missing:
-        said += f"; {missing} unknown: {NO_RUPTURES}"
+    if unsure:
+        said += f"; too few sessions to tell of {len(unsure)}"
     if away:
         said += f"; in {away} the newest session alone is away from its level"
     return f"{said}."
