@@ -89,9 +89,15 @@ def test_wrong_options_are_a_line_at_collection(pytester):
 ONE_GPU = Machine(cores=2, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))
 
 
-def test_suite_that_one_gpu_cannot_run_is_skipped(pytester, monkeypatch):
-    """It needs several GPUs, so that none of its cases is left; what is wrong in a suite stays an error."""
+@pytest.fixture
+def one_gpu(monkeypatch):
     monkeypatch.setattr("parabench.machine.machine.this_machine", lambda: ONE_GPU)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark warns in a worker
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_suite_that_one_gpu_cannot_run_is_skipped(pytester):
+    """It needs several GPUs, so that none of its cases is left; what is wrong in a suite stays an error."""
     suites = [str(ROOT / "suites" / f"{name}.py") for name in ("algorithms", "bucket_size")]
     done = pytester.runpytest_inprocess(*suites, "-rs", "-p", "no:hypothesispytest")
     assert done.ret == 0, done.stdout.str()
@@ -103,8 +109,8 @@ def test_suite_that_one_gpu_cannot_run_is_skipped(pytester, monkeypatch):
     assert "axis 'seq_length' is unknown" in done.stdout.str()
 
 
-def test_every_suite_is_collected_on_one_gpu(pytester, monkeypatch):
-    monkeypatch.setattr("parabench.machine.machine.this_machine", lambda: ONE_GPU)
+@pytest.mark.usefixtures("one_gpu")
+def test_every_suite_is_collected_on_one_gpu(pytester):
     done = pytester.runpytest_inprocess(str(ROOT / "suites"), "--collect-only", "-p", "no:hypothesispytest")
     assert done.ret == 0, done.stdout.str()
     assert done.stdout.str().count("<SuiteFile ") == len(shipped())
