@@ -62,7 +62,7 @@ def required(names: tuple[str, ...]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout with a suite of its own, and `python/`, a virtual environment in which it is not installed."""
+    """Make a checkout with an additional suite, and `python/`: a virtual environment that lacks parabench."""
     folder = tmp_path_factory.mktemp("machine")
     shutil.copytree(ROOT / "suites", folder / "suites")
     (folder / "suites" / "tiny.py").write_text(TINY)
@@ -125,7 +125,7 @@ def test_checkout_answers_without_ruptures(checkout: Path, nightly: Path, tmp_pa
     assert [line for line in output.splitlines() if line.startswith("exit code")] == [
         f"exit code 0: {name}" for name in ("list", "run", "history", "report", "best", "collectives")
     ], output
-    assert "Does a checkout measure?" in output  # its own suite
+    assert "Does a checkout measure?" in output  # the additional suite
     assert f"({NO_RUPTURES})" in output
     assert NO_RUPTURES in page.read_text()
     assert NO_RUPTURES in report.read_text()
