@@ -5,17 +5,25 @@ When the command has ended it is ignored: what is left to do at exit takes a mom
 """
 
 import signal
+import sys
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from parabench import cli
+from parabench.errors import PACKAGES, needs_package, print_error
 
 
 def main() -> None:
-    """Run the command; ends the process with its exit code."""
+    """Run the command and exit with its code; a checkout that is not installed may lack a package."""
     try:
+        from parabench import cli
+
         cli.main()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name not in PACKAGES:
+            raise
+        print_error(f"parabench: this command {needs_package(error.name)}")
+        sys.exit(2)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

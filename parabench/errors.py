@@ -9,6 +9,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+# The packages that parabench depends on: {name in an import: name for pip}.
+PACKAGES = {
+    "click": "click",
+    "jinja2": "jinja2",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "psutil": "psutil",
+    "pynvml": "nvidia-ml-py",
+    "pytest": "pytest",
+    "pytest_benchmark": "pytest-benchmark",
+    "rich": "rich",
+    "ruptures": "ruptures",
+    "scipy": "scipy",
+    "torch": "torch",
+}
+
 # The variable from which torch's C++ reads what it logs, and the level at which it logs nothing that does not end it.
 LOG_LEVEL, SILENT = "TORCH_CPP_LOG_LEVEL", "FATAL"
 
@@ -45,6 +61,11 @@ def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "", 
     known = list(known)
     hint = did_you_mean(str(name), known) or hint
     return UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(known)}{otherwise}")
+
+
+def needs_package(name: str) -> str:
+    """Return the message for a missing package of PACKAGES, with the remedy."""
+    return f"needs {name}, which is not installed: pip install {PACKAGES[name]}"
 
 
 def print_error(line: str) -> None:

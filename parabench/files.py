@@ -47,6 +47,16 @@ SOCKET_NAME_BYTES = 32
 _held: dict[tuple[int, str], tuple[Path, int]] = {}
 
 
+def shipped_folder(name: str) -> Path:
+    """Return the folder `suites` or `reports` that belongs to this copy of parabench.
+
+    A wheel has it inside the package. A checkout, installed or not, has it next to the package.
+    """
+    package = Path(__file__).parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
 def is_special(path: Path) -> bool:
     """Whether it is a device or a pipe: written to as it is, for nothing may take its place."""
     return path.exists() and not path.is_file()

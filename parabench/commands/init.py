@@ -13,6 +13,7 @@ from string import Template
 
 import click
 
+import parabench
 from parabench.commands.options import complete_values
 from parabench.commands.output import Command, note, say
 from parabench.errors import UsageError
@@ -96,12 +97,16 @@ def _filled(template: str, values: dict[str, str]) -> str:
 
 
 def _try(folder: Path, suite: str, trial: Path) -> None:
-    """Run the suite, as short as can be. Raises UsageError where a case cannot be launched or fails."""
+    """Run the suite for a few steps. Raises UsageError if a case cannot be launched or fails."""
     path = trial / "training.py"
     path.write_text(suite, encoding="utf-8")
     command = [sys.executable, "-m", "parabench", "run", str(path), "--out", str(trial / "out"), *TRIAL]
     note(["trying the suite: each case once, a few steps"])
-    ran = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    environment = dict(os.environ)
+    checkout = Path(parabench.__file__).parents[1]
+    if checkout == Path.cwd():  # Python may have found parabench only there
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
+    ran = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
         said = [line for line in ran.stdout.splitlines() if line.startswith("[")]
         say(said)

@@ -75,9 +75,7 @@ def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
     """
     entry = find(EXPORTERS, KIND, name)
     if entry and entry.missing:
-        raise UsageError(
-            f"--{name} needs {entry.missing}, which is not installed; run: pip install 'parabench[export]'"
-        )
+        raise UsageError(f"--{name} needs {entry.missing}, which is not installed: pip install {entry.missing}")
     function = load(EXPORTERS, KIND, name)
     if not callable(function):
         raise UsageError(f"{KIND} {name!r} is {type(function).__name__}; it must be a function of a session")

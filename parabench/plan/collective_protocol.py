@@ -271,7 +271,7 @@ class CollectiveSweep(Checked):
     ] = None
     max_size: Annotated[
         str | None,
-        Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB on CUDA, 64MiB on the CPU]"),
+        Field(option="--max", metavar="SIZE", help="The largest size. [default: 1GiB over NCCL, 64MiB over gloo]"),
     ] = None
     factor: Annotated[int | None, Field(option="--factor", help="Factor between sizes. [default: 4]")] = None
     world_size: Annotated[

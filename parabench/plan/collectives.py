@@ -12,6 +12,7 @@ from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backe
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
+from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE
 from parabench.plan.collective_case import (
     ALIGNMENT_BYTES,
     IN_PLACE_ONLY,
@@ -29,8 +30,9 @@ from parabench.plan.resolve import default_ranks_per_node, resolve_device
 from parabench.plan.validate import check_algorithm, check_backend, check_nodes, exceeds_machine
 from parabench.store.record import MIB
 
-# The largest size unless one is given: NVLink carries its most from 512 MiB on.
-MOST = {"cpu": 64 * MIB, accelerator.TYPE: 1024 * MIB}
+# The largest size by backend, unless the user gives one. NVLink reaches its full rate from 512 MiB on; gloo copies CUDA
+# tensors to host memory, so that the CPU's limit holds for them, too.
+MOST = {"gloo": 64 * MIB, accelerator.BACKEND: 1024 * MIB}
 
 CollectivePlan = Plan[CollectiveCase, CollectiveProtocol]
 
@@ -48,7 +50,7 @@ def plan_collectives(
         check_nodes(case)
         reason = exceeds_machine(case, machine)
         if reason is not None:
-            raise UsageError(reason)
+            raise UsageError(_no_peer(case, machine) or reason)
         if protocol.graph:
             check_captured(case)
         reason = unpinned(case, machine.nccl)
@@ -61,6 +63,22 @@ def plan_collectives(
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
 
 
+def _no_peer(case: CollectiveCase, machine: Machine) -> str | None:
+    """Return what to do instead on a machine with one GPU, on which NCCL has no second rank; None on other machines."""
+    alone = len(machine.gpus) == 1 and machine.cuda_fault is None and machine.ranks_per_node is None
+    if not alone or case.device != accelerator.TYPE or case.nodes > 1:
+        return None
+    known, since = machine.nccl.version, ".".join(map(str, SHARED_GPU_SINCE))
+    if known is None or known >= SHARED_GPU_SINCE:
+        share = f", or set {SHARED_GPU}=1 for ranks that share the GPU (NCCL {since} or later)"
+    else:
+        share = f"; ranks can share a GPU from NCCL {since} on, and here is {machine.nccl}"
+    return (
+        f"NCCL needs one GPU per rank: {case.world_size} ranks, and this machine has 1 GPU; use --backend gloo "
+        f"(through host memory) or --device cpu{share}"
+    )
+
+
 def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machine) -> Iterator[CollectiveCase]:
     device = resolve_device(sweep.device or "auto", sweep.backend or "auto", machine)
     ops = _values(sweep.op, "op") if sweep.op is not None else list(OPS)
@@ -71,7 +89,7 @@ def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machin
         sizes = [max(2, len(machine.gpus))] if device["device"] == accelerator.TYPE else [2]
     common = device | {
         "min_bytes": parse_size(sweep.min_size) if sweep.min_size is not None else None,
-        "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST.get(device["device"]),
+        "max_bytes": parse_size(sweep.max_size) if sweep.max_size is not None else MOST.get(device["backend"]),
         "factor": sweep.factor,
         "dtype": sweep.dtype,
         "threads": sweep.threads,

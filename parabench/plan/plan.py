@@ -192,6 +192,14 @@ def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:
     return [name for name in values if name not in of.__dataclass_fields__]
 
 
+class NothingToRun(UsageError):
+    """Raised if this machine can run none of a suite's cases; `skipped` holds them with their reasons."""
+
+    def __init__(self, message: str, skipped: Sequence[Skipped[Case]]) -> None:
+        super().__init__(message)
+        self.skipped = tuple(skipped)
+
+
 # The suite that asks on one GPU what needs no second one.
 FOR_ONE_GPU = "quick"
 
@@ -218,9 +226,12 @@ def make_plan(
     seed: int,
     listed: bool | None = None,
 ) -> TrainingPlan:
-    """Expand, check and sort out. Raises UsageError for what is wrong on any machine, for what the user asked for
-    by `overrides` and this machine lacks, and when nothing is left to run. `listed`: whether the suite's sizes, which
-    nobody asked for, need not fit the model; None where `overrides` tell that."""
+    """Expand a suite into cases, check them, and set aside those that this machine cannot run.
+
+    Raises UsageError if a case is wrong on any machine, or if the user asked by `overrides` for what this machine
+    lacks; NothingToRun if every case is set aside. `listed`: the sizes come from the suite and need not fit the model;
+    None if `overrides` decide that.
+    """
     check_axes(suite, overrides)
     cases: list[Case] = []
     skipped: list[Skipped[Case]] = []
@@ -237,9 +248,11 @@ def make_plan(
             cases.append(case)
         else:
             skipped.append(Skipped(case, reason))
+    if not found:
+        raise UsageError(f"suite {suite.name}: nothing to run; an axis without values makes no cases; give it some")
     if not cases:
-        why = skipped[0].reason if skipped else "no cases"
-        raise UsageError(f"suite {suite.name}: nothing to run; {why}{_instead(suite, found, machine)}")
+        why = f"{skipped[0].reason}{_instead(suite, found, machine)}"
+        raise NothingToRun(f"suite {suite.name}: nothing to run; {why}", skipped)
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
 
 

@@ -6,11 +6,11 @@ import os
 import runpy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, TypeVar
 
 from parabench.errors import UsageError, near, unknown
+from parabench.files import shipped_folder
 from parabench.plan.case import Case
 from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
 from parabench.plan.protocol import ComputeProtocol, Protocol
@@ -135,9 +135,8 @@ def with_global_batch(values: Mapping[str, Any], world_size: int) -> dict[str, A
 
 
 def shipped() -> dict[str, Path]:
-    """The suites that parabench ships: {name: file}."""
-    with as_file(files("parabench.suites")) as folder:
-        return {path.stem: path for path in sorted(folder.glob("*.py")) if path.stem != "__init__"}
+    """Return the suites that parabench ships: {name: file}."""
+    return {path.stem: path for path in sorted(shipped_folder("suites").glob("*.py")) if path.stem != "__init__"}
 
 
 def load_suite(name: str) -> Suite:

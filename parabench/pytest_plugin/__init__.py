@@ -145,8 +145,12 @@ class SuiteFile(pytest.File):
     _judged: Judged | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
-        """An item for each case, those that this machine cannot run included: they are skipped with the reason."""
+        """Yield an item for each case; cases that this machine cannot run, perhaps all of them, are skipped.
+
+        Raises CollectError for a suite that is wrong on every machine, and for values of options that are.
+        """
         from parabench.machine.machine import this_machine
+        from parabench.plan.plan import NothingToRun
         from parabench.plan.suite import load_suite
         from parabench.pytest_plugin.suite_run import plan_suite
 
@@ -158,12 +162,15 @@ class SuiteFile(pytest.File):
         try:
             self.suite = load_suite(str(self.path))
             self.planned = plan_suite(self.request(), self.suite, this_machine())
+            cases, skipped = self.planned.plan.cases, self.planned.plan.skipped
+        except NothingToRun as nothing:
+            cases, skipped = (), nothing.skipped
         except UsageError as error:
             raise self.CollectError(f"parabench: {_line(error)}") from error
-        for case in self.planned.plan.cases:
+        for case in cases:
             yield CaseItem.of(self, case, None)
-        for skipped in self.planned.plan.skipped:
-            yield CaseItem.of(self, skipped.case, skipped.reason)
+        for each in skipped:
+            yield CaseItem.of(self, each.case, each.reason)
 
     def request(self) -> TrainingRequest:
         """The options as a run's request."""

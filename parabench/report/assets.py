@@ -6,8 +6,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import jinja2
 
 from parabench.analysis.text import format, ranking
 from parabench.errors import UsageError
+from parabench.files import shipped_folder
 from parabench.report.bundle import bundle
 from parabench.report.spec import FORMATS
 
@@ -41,7 +40,7 @@ class Look:
                 return own.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{own} cannot be read: {error}; make it a file of UTF-8 text") from error
-        return resources.files("parabench.reports").joinpath(*name.split("/")).read_text(encoding="utf-8")
+        return (shipped_folder("reports") / name).read_text(encoding="utf-8")
 
     def style(self) -> str:
         """The page's style sheets, one after the other."""
@@ -123,13 +122,13 @@ FILTERS: dict[str, Callable[..., Any]] = {
 @cache
 def names() -> tuple[str, ...]:
     """Templates, scripts and style sheets, as paths below `reports/`."""
-    root = resources.files("parabench.reports")
+    root = shipped_folder("reports")
     return (*_files(root, ".html"), *_files(root, ".js", "script"), *_files(root, ".css", "style"))
 
 
-def _files(folder: Traversable, ending: str, below: str = "") -> Iterator[str]:
+def _files(folder: Path, ending: str, below: str = "") -> Iterator[str]:
     """The files of `folder` with that ending, also in folders of `below`, by name."""
-    for each in sorted((folder / below).iterdir(), key=lambda each: each.name):
+    for each in sorted((folder / below).iterdir()):
         path = f"{below}/{each.name}".lstrip("/")
         if below and each.is_dir():
             yield from _files(folder, ending, path)
@@ -160,13 +159,13 @@ def copy_to(folder: Path) -> None:
     there = [name for name in names() if (folder / name).exists()]
     if there:
         raise UsageError(f"{folder / there[0]} exists and is not written over; give another folder to --copy-templates")
-    root = resources.files("parabench.reports")
+    root = shipped_folder("reports")
     try:
         for name in names():
             place = folder / name
             place.parent.mkdir(parents=True, exist_ok=True)
             with place.open("x", encoding="utf-8") as file:
-                file.write(root.joinpath(*name.split("/")).read_text(encoding="utf-8"))
+                file.write((root / name).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"{error.filename or folder} cannot be written: {error.strerror or error}; "

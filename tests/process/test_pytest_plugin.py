@@ -8,7 +8,11 @@ import sys
 import pytest
 
 from parabench.analysis.session import session_data
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.suite import shipped
 from parabench.store.results import load
+from paths import ROOT
 
 SUITE = '''"""Does a suite run under pytest?"""
 from parabench import Protocol, sweep
@@ -80,6 +84,36 @@ def test_wrong_options_are_a_line_at_collection(pytester):
     assert done.ret == 2
     said = "parabench: steps is 3 and measure_s is 1; give steps (--steps) or seconds (--measure-seconds), not both"
     assert said in done.stdout.str()
+
+
+ONE_GPU = Machine(cores=2, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    monkeypatch.setattr("parabench.machine.machine.this_machine", lambda: ONE_GPU)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # pytest-benchmark warns in a worker
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_suite_that_one_gpu_cannot_run_is_skipped(pytester):
+    """It needs several GPUs, so that none of its cases is left; what is wrong in a suite stays an error."""
+    suites = [str(ROOT / "suites" / f"{name}.py") for name in ("algorithms", "bucket_size")]
+    done = pytester.runpytest_inprocess(*suites, "-rs", "-p", "no:hypothesispytest")
+    assert done.ret == 0, done.stdout.str()
+    assert {"skipped"} == done.parseoutcomes().keys()
+    assert "world_size 2 is larger than the 1 device(s) here" in done.stdout.str()
+    wrong = pytester.makepyfile(wrong=SUITE.replace("seq_len=8", "seq_length=8"))
+    done = pytester.runpytest_inprocess(str(wrong), "-p", "no:hypothesispytest")
+    assert done.ret == 2
+    assert "axis 'seq_length' is unknown" in done.stdout.str()
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_every_suite_is_collected_on_one_gpu(pytester):
+    done = pytester.runpytest_inprocess(str(ROOT / "suites"), "--collect-only", "-p", "no:hypothesispytest")
+    assert done.ret == 0, done.stdout.str()
+    assert done.stdout.str().count("<SuiteFile ") == len(shipped())
 
 
 TURNS = '''"""Do cases take turns under pytest?"""

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 from parabench.analysis.environment.diff import changes
-from parabench.analysis.history.series import History, Series, SessionPoint, Shift
+from parabench.analysis.history.series import NO_RUPTURES, History, Series, SessionPoint, Shift
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
@@ -187,10 +188,12 @@ def _around_step_time(launches: pd.DataFrame) -> Numbers:
 
 
 def _levels(logs: list[Numbers]) -> tuple[tuple[Level, ...], Noise | None, str | None]:
-    """(levels, noise, nothing); or, of too few sessions, why there are none."""
+    """Return (levels, noise, None), or the reason why no change point can be found."""
     if len(logs) < FEWEST_SESSIONS:
         there = format.count(len(logs), "session")
         return (), None, f"{there} with a number so far, and a change point needs {FEWEST_SESSIONS}"
+    if find_spec("ruptures") is None:
+        return (), None, NO_RUPTURES
     levels, noise = levels_of(logs)
     return levels, noise, None
 

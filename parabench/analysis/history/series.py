@@ -7,7 +7,11 @@ from functools import cached_property
 
 from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.session import SessionData
+from parabench.errors import needs_package
 from parabench.plan.case import Case
+
+# Series.why_not if the package that finds change points is missing.
+NO_RUPTURES = f"finding a change point {needs_package('ruptures')}"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class Shift:
 @dataclass(frozen=True)
 class Series:
     """One case of one suite over sessions. `session_sd` and `launch_sd` are its noise, as fractions: what sessions
-    differ beyond their launches, and what launches differ within a session. `why_not` says why no change point can be
-    found yet."""
+    differ beyond their launches, and what launches differ within a session. `why_not` is the reason if no change point
+    can be found."""
 
     suite: str
     case: Case
@@ -89,11 +93,11 @@ class Series:
 
     @property
     def state(self) -> str:
-        """What became of it, in a word or two."""
+        """Return the state of the case in a word or two."""
         if self.newest is None:
             return "no number"
         if self.why_not is not None:
-            return "too few"
+            return "unknown" if self.why_not == NO_RUPTURES else "too few"
         if not self.shifts:
             return "unchanged"
         return "slower" if self.shifts[-1].change > 0 else "faster"

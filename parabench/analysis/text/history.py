@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.history.series import History, Series, Shift
+from parabench.analysis.history.series import NO_RUPTURES, History, Series, Shift
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 
@@ -26,7 +26,9 @@ def sentence(of: History) -> str:
         return f"{said}no launch is recorded."
     unsure = [series for series in of.series if series.why_not is not None]
     if len(unsure) == len(of.series):
-        return f"{said}nothing can be said yet of {format.count(len(unsure), 'case')} ({unsure[0].why_not})."
+        reasons = [series.why_not for series in unsure]
+        why = NO_RUPTURES if NO_RUPTURES in reasons else reasons[0]
+        return f"{said}nothing can be said yet of {format.count(len(unsure), 'case')} ({why})."
     steady = len(of.series) - len(unsure) - len(of.changed)
     said += f"{len(of.changed)} of {format.count(len(of.series), 'case')} changed, {steady} did not"
     away = sum(series.away is not None for series in of.series)

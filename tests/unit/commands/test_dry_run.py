@@ -22,6 +22,7 @@ from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine, this_machine
+from parabench.machine.versions import Nccl
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
@@ -294,6 +295,46 @@ def test_collectives_of_many_ranks_begin_at_a_size_that_they_can_split(tmp_path)
     assert told["links"].startswith("measured first, between 10,000 ranks in ")
     whole = planned("collectives", *many, "--op", "all_gather", "--max", 200000)
     assert facts(whole)["buffers"] == "200000 B to 200000 B"
+
+
+ONE_GPU = Machine(cores=8, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))
+INSTEAD = (
+    "parabench: NCCL needs one GPU per rank: 2 ranks, and this machine has 1 GPU; use --backend gloo (through host "
+    "memory) or --device cpu"
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "share"),
+    [
+        ((2, 28, 9), "; ranks can share a GPU from NCCL 2.30 on, and here is NCCL 2.28.9\n"),
+        ((2, 30, 4), ", or set NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share the GPU (NCCL 2.30 or later)\n"),
+        (None, ", or set NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share the GPU (NCCL 2.30 or later)\n"),
+    ],
+)
+def test_collectives_on_one_gpu_name_what_can_run(version, share, monkeypatch):
+    here = replace(ONE_GPU, nccl=Nccl(version))
+    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: here)
+    done = parabench("collectives", "--dry-run")
+    assert (done.exit_code, done.stderr) == (2, INSTEAD + share)
+    assert parabench("collectives", "--dry-run", "--world-size", 4).stderr == (INSTEAD + share).replace(
+        "2 ranks", "4 ranks"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "nccl", "most"),
+    [
+        (("--backend", "gloo"), Nccl(), "64 MiB"),
+        (("--device", "cpu"), Nccl(), "64 MiB"),
+        ((), Nccl((2, 30, 4), shares_gpu=True), "1 GiB"),
+    ],
+)
+def test_collectives_on_one_gpu_run_what_they_name(option, nccl, most, monkeypatch):
+    monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: replace(ONE_GPU, nccl=nccl))
+    told = planned("collectives", *option)
+    assert facts(told)["buffers"] == f"64 KiB to {most}"
+    assert "2 ranks on 1 node" in told
 
 
 def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):

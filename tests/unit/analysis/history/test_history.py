@@ -17,8 +17,8 @@ import fake_results as fake
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
 from command_line import parabench
 from page_helpers import figures as figures_of
-from parabench.analysis.history.history import history, numbers_of, visits_of
-from parabench.analysis.history.series import History
+from parabench.analysis.history.history import history, numbers_of, of_visits, visits_of
+from parabench.analysis.history.series import NO_RUPTURES, History
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.stats.level_cost import LevelCost
@@ -78,6 +78,18 @@ def stepped(tmp_path_factory):
 
 
 # ---- change points
+
+
+def test_history_is_unknown_without_ruptures(stepped, monkeypatch):
+    """The numbers are there; only where they changed is not known."""
+    short = visits_of([stepped])[:3]
+    monkeypatch.setattr("parabench.analysis.history.history.find_spec", lambda name: None)
+    seen = history([stepped])
+    assert {(series.state, series.why_not) for series in seen.series} == {("unknown", NO_RUPTURES)}
+    assert all(series.newest is not None and series.shifts == () for series in seen.series)
+    assert history_text.sentence(seen).endswith(f"nothing can be said yet of 2 cases ({NO_RUPTURES}).")
+    jsonschema.validate(json.loads(json.dumps(history_text.to_dict(seen))), SCHEMA)
+    assert {series.state for series in of_visits(short).series} == {"too few"}
 
 
 def test_a_known_step_and_an_outlier_are_told_apart():
