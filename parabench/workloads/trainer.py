@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
-from parabench.models.base import Model, apply_options, attention_of, build_model, set_arithmetic, sizes
+from parabench.models.base import Model, apply_options, attention_of, build_model, move_model, set_arithmetic, sizes
 from parabench.plan.case import Case
 from parabench.probes import Probe
 from parabench.registry import load
@@ -108,11 +108,15 @@ class Material:
 
 
 def prepare(case: Case, rank_info: RankInfo) -> Material:
-    """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
+    """Build the case's model from its seed, which all ranks share, and start the workers that load its data.
+
+    The model is built on the CPU and then moved: the values of CUDA's generator depend on the number of multiprocessors
+    (pytorch#196613), and FSDP2 does not broadcast parameters, so ranks on unlike GPUs would start from unlike models.
+    """
     torch.manual_seed(case.seed)
-    with rank_info.device:
-        model = build_model(case)
+    model = build_model(case)
     set_arithmetic(model, case)
+    move_model(model, rank_info.device)
     return Material(model, Loading(case, model))
 
 

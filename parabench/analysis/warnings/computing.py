@@ -18,7 +18,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stored import case_of
 from parabench.analysis.text import format
 from parabench.machine import accelerator
-from parabench.models import PRECISIONS, TF32
+from parabench.models import PRECISIONS
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Finding
@@ -132,7 +132,7 @@ def _other(precision: str, told: dict[str, Any] | None) -> str | None:
     """How the arithmetic that a rank told of at its end differs from that of `precision`."""
     if told is None:
         return None
-    wants = PRECISIONS[precision].matmul == TF32
+    wants = PRECISIONS[precision].allows_tf32
     if told["overrides"]:
         return f"{' and '.join(f'{name}={value}' for name, value in told['overrides'].items())} was set"
     if (told["matmul"] != "highest") is not wants:

@@ -16,6 +16,7 @@ from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
+from parabench.plan.cohorts import cohorts
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
@@ -159,6 +160,12 @@ def test_quick_on_one_gpu_needs_no_second_one():
     nodes = replace(with_gpus(1), nodes=2, ranks_per_node=1)
     assert {case.strategy for case in planned(nodes).cases} >= {"ddp", "fsdp"}
     assert planned(with_gpus(1), axes=("device=cpu",)) == planned(with_gpus(0), axes=("device=cpu",))
+
+
+def test_quick_on_one_gpu_never_mixes_settings_of_tf32():
+    cases = planned(with_gpus(1), axes=("precision=ieee,tf32,bf16-mixed",)).cases
+    together = [{case.precision for case in part} for part in cohorts(cases)]
+    assert sorted(map(sorted, together)) == [["bf16-mixed", "ieee"], ["tf32"]]
 
 
 def test_steps_that_a_suite_means_are_kept_on_cuda():
