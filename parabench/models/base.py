@@ -4,6 +4,7 @@ checkpointing and torch.compile, block by block."""
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -180,16 +181,47 @@ def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
 
 
 def apply_options(model: Model, case: Case) -> None:
-    """Change the model's blocks, or the whole module where it has none, in place: names and parameters stay."""
+    """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
     blocks = model.blocks or [model.module]
     if case.compile:
         share_compile_threads()
-    for block in blocks:
-        # In this order: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
-        if case.compile:
-            block.forward = torch.compile(block.forward)
-        if case.activation_checkpointing:
+        compile_blocks(blocks)
+    if case.activation_checkpointing:
+        # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
+        for block in blocks:
             block.forward = checkpointed(block.forward)
+
+
+def compile_blocks(blocks: Sequence[nn.Module]) -> None:
+    """Compile the forward of each block for static shapes, as in a process that trains no other model.
+
+    torch caches graphs by code object, up to `torch._dynamo.config.recompile_limit`, and guards neither on DDP's
+    buckets, at which it splits graphs, nor on the case. So the blocks get copies of their forward's code, one of each:
+    cases of one process share neither graphs nor the limit, and blocks of one case share both.
+    """
+    copies: dict[Callable[..., Any], Callable[..., Any]] = {}
+    for block in blocks:
+        forward = block.forward
+        if isinstance(forward, types.MethodType) and isinstance(forward.__func__, types.FunctionType):
+            function = forward.__func__
+            if function not in copies:
+                copies[function] = copied(function)
+            forward = types.MethodType(copies[function], block)
+        block.forward = torch.compile(forward, dynamic=False)
+
+
+def copied(function: types.FunctionType) -> types.FunctionType:
+    """Return an equal function with its own code object."""
+    copy = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__.update(function.__dict__)
+    return copy
 
 
 def share_compile_threads() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from parabench.errors import UsageError
 from parabench.models.base import Model, apply_options, attention_of, build_model, move_model, set_arithmetic, sizes
 from parabench.plan.case import Case
 from parabench.probes import Probe
+from parabench.probes.compiled import CompileCounts
 from parabench.registry import load
 from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
@@ -59,7 +61,7 @@ class Training:
     """What a loop needs; `losses` and `grad_norm` are its results.
 
     A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None. `probes`
-    look at the first step.
+    look at the first step. `compiled` is None without torch.compile.
     """
 
     module: nn.Module
@@ -68,11 +70,18 @@ class Training:
     batches: Iterator[tuple[Tensor, Tensor]]
     gradient_norm: Callable[[], float | None]
     probes: Sequence[Probe] = ()
+    compiled: CompileCounts | None = None
     losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
 
 
 def train(training: Training, clock: StepMarker, steps: range) -> None:
+    """Take the training steps `steps`, and count what torch.compile does in them."""
+    with training.compiled or nullcontext():
+        take_steps(training, clock, steps)
+
+
+def take_steps(training: Training, clock: StepMarker, steps: range) -> None:
     """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
     for step in steps:
@@ -162,6 +171,7 @@ def build(
             # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
             columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
         ),
+        compiled=CompileCounts() if case.compile else None,
         gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
     )
     return training, parallel, known

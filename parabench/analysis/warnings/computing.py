@@ -1,4 +1,4 @@
-"""Doubts about what devices computed: in another arithmetic than their case's, or kept waiting by the host.
+"""Doubts about what devices computed: in another arithmetic than their case's, not compiled, or waiting for the host.
 
 The host enqueues kernels and does not wait for them. A device that is the slower of the two falls behind until the
 launch queue is full (some 1,000 kernels, half a step of most models or more), and the host then enqueues at the
@@ -125,6 +125,27 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
             f"{format.percent(max(case['mfu'] for case in above))} of the devices' peak FLOP/s, which is impossible.",
             advice="Check whether matrix products ran in a narrower arithmetic than the case's precision; if not, the "
             "FLOP count is wrong.",
+        )
+
+
+def not_compiled(seen: SessionData) -> Iterator[Finding]:
+    """Find the cases with torch.compile that ran in eager mode, as a whole or in part."""
+    eager: dict[str, str] = {}
+    for launch_id, label in zip(seen.valid["launch_id"], seen.valid["label"], strict=True):
+        ranks = seen.facts[launch_id].get("compiled") or []
+        given_up = max((rank["eager_frames"] for rank in ranks), default=0)
+        if ranks and not any(rank["graphs"] for rank in ranks):
+            eager[label] = "torch.compile made no graph"
+        elif given_up:
+            frames = "1 frame" if given_up == 1 else f"{given_up} frames"
+            eager.setdefault(label, f"torch.compile gave up {frames} of Python code")
+    if eager:
+        yield Finding(
+            code="not_compiled",
+            message=f"{format.listed(list(eager), most=3)}: {next(iter(eager.values()))}, so these times are those of "
+            "eager mode, as a whole or in part.",
+            advice="Unset TORCH_COMPILE_DISABLE if it is set. Else let TORCH_LOGS=recompiles,graph_breaks name the "
+            "cause; a block whose code depends on a changing number is compiled again for each value.",
         )
 
 
