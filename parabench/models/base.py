@@ -4,7 +4,6 @@ checkpointing and torch.compile, block by block."""
 from __future__ import annotations
 
 import os
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from parabench.errors import UsageError
 from parabench.models import MODELS
+from parabench.models.compiled import compile_blocks
 from parabench.plan.case import Case
 from parabench.registry import call_factory, find, load, load_factory, users_code
 
@@ -25,9 +25,6 @@ MakeBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 # Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-
-# Inductor's own limit for a process.
-MOST_COMPILE_THREADS = 32
 
 # Enough that no batch repeats within the steps that are verified, little enough to be made at once.
 SYNTHETIC_BATCHES = 8
@@ -184,57 +181,11 @@ def apply_options(model: Model, case: Case) -> None:
     """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
     blocks = model.blocks or [model.module]
     if case.compile:
-        share_compile_threads()
         compile_blocks(blocks)
     if case.activation_checkpointing:
         # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
         for block in blocks:
             block.forward = checkpointed(block.forward)
-
-
-def compile_blocks(blocks: Sequence[nn.Module]) -> None:
-    """Compile the forward of each block for static shapes, as in a process that trains no other model.
-
-    torch caches graphs by code object, up to `torch._dynamo.config.recompile_limit`, and guards neither on DDP's
-    buckets, at which it splits graphs, nor on the case. So the blocks get copies of their forward's code, one of each:
-    cases of one process share neither graphs nor the limit, and blocks of one case share both.
-    """
-    copies: dict[Callable[..., Any], Callable[..., Any]] = {}
-    for block in blocks:
-        forward = block.forward
-        if isinstance(forward, types.MethodType) and isinstance(forward.__func__, types.FunctionType):
-            function = forward.__func__
-            if function not in copies:
-                copies[function] = copied(function)
-            forward = types.MethodType(copies[function], block)
-        block.forward = torch.compile(forward, dynamic=False)
-
-
-def copied(function: types.FunctionType) -> types.FunctionType:
-    """Return an equal function with its own code object."""
-    copy = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    copy.__dict__.update(function.__dict__)
-    return copy
-
-
-def share_compile_threads() -> None:
-    """Let the ranks of a node start as many compile workers together as it has cores, unless the user said how many.
-
-    Inductor starts up to 32 for each rank (torch/_inductor/config.py, decide_compile_threads).
-    """
-    if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
-        return
-    from torch._inductor import config
-
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    config.compile_threads = max(1, min(MOST_COMPILE_THREADS, len(os.sched_getaffinity(0)) // ranks))
 
 
 def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.models.base import Model, apply_options, attention_of, build_model, move_model, set_arithmetic, sizes
+from parabench.models.compiled import CompileCounts
 from parabench.plan.case import Case
 from parabench.probes import Probe
-from parabench.probes.compiled import CompileCounts
 from parabench.registry import load
 from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 import fake_results as fake
 from answers_helpers import check
-from parabench.models.base import compile_blocks
+from parabench.models.compiled import CompileCounts, compile_blocks
 from parabench.plan.case import Case
-from parabench.probes.compiled import CompileCounts
 from parabench.strategies.base import RankInfo
 from parabench.workloads.arms import Unmarked
 from parabench.workloads.trainer import build, train
@@ -34,7 +33,7 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Size]]:
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    monkeypatch.setattr("parabench.models.base.share_compile_threads", lambda: None)
+    monkeypatch.setattr("parabench.models.compiled.share_compile_threads", lambda: None)
     return seen
 
 
