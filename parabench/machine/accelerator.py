@@ -64,8 +64,8 @@ def synchronize(device: torch.device) -> None:
 def current_on(device: torch.device) -> AbstractContextManager[None]:
     """Make an accelerator `device` the current one while a `with` block runs.
 
-    Waiting for an event, or asking whether it is over, can create a context on whatever device is current: some 500 MB
-    that a script which never calls `set_device` would hold on device 0.
+    Waiting for an event can create a context on the current device, and so can a query. If a script never calls
+    `set_device`, that is device 0 on every rank, where each context takes some 500 MB.
     """
     on: AbstractContextManager[None] = api().device(device) if device.type == TYPE else nullcontext()
     return on

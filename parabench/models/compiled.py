@@ -34,7 +34,7 @@ def compile_blocks(blocks: Sequence[nn.Module]) -> None:
 
 
 def copied(function: types.FunctionType) -> types.FunctionType:
-    """Return an equal function with its own code object."""
+    """Return an equal function with a separate code object."""
     copy = types.FunctionType(
         function.__code__.replace(),
         function.__globals__,
@@ -48,9 +48,9 @@ def copied(function: types.FunctionType) -> types.FunctionType:
 
 
 def share_compile_threads() -> None:
-    """Let the ranks of a node start as many compile workers together as it has cores, unless the user said how many.
+    """Limit the compile workers of all ranks of a node to its number of cores, unless the user has set a number.
 
-    Inductor starts up to 32 for each rank (torch/_inductor/config.py, decide_compile_threads).
+    By default, Inductor starts up to 32 for each rank (torch/_inductor/config.py, decide_compile_threads).
     """
     if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
         return
@@ -63,9 +63,9 @@ def share_compile_threads() -> None:
 class CompileCounts:
     """Count what torch.compile does while a `with` block of this object runs, over all such blocks.
 
-    torch counts for the whole process (`torch._dynamo.utils.counters`), so the steps of each case run in its own block.
-    A frame that torch.compile gives up, because it exceeds `recompile_limit` or cannot be traced, is counted once and
-    runs in eager mode from then on.
+    torch counts for the whole process (`torch._dynamo.utils.counters`), so the steps of each case run in blocks of its
+    counts. torch.compile gives up a frame that exceeds `recompile_limit` or cannot be traced. Such a frame is counted
+    once, and runs in eager mode from then on.
     """
 
     def __init__(self) -> None:

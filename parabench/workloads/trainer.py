@@ -119,8 +119,8 @@ class Material:
 def prepare(case: Case, rank_info: RankInfo) -> Material:
     """Build the case's model from its seed, which all ranks share, and start the workers that load its data.
 
-    The model is built on the CPU and then moved: the values of CUDA's generator depend on the number of multiprocessors
-    (pytorch#196613), and FSDP2 does not broadcast parameters, so ranks on unlike GPUs would start from unlike models.
+    The model is built on the CPU and then moved. The values of CUDA's generator depend on the number of multiprocessors
+    (pytorch#196613), and FSDP2 does not broadcast parameters. Ranks on unlike GPUs would start from unlike models.
     """
     torch.manual_seed(case.seed)
     model = build_model(case)

@@ -142,8 +142,8 @@ def not_compiled(seen: SessionData) -> Iterator[Finding]:
     if eager:
         yield Finding(
             code="not_compiled",
-            message=f"{format.listed(list(eager), most=3)}: {next(iter(eager.values()))}, so these times are those of "
-            "eager mode, as a whole or in part.",
+            message=f"{format.listed(list(eager), most=3)}: {next(iter(eager.values()))}, so these times include "
+            "eager mode.",
             advice="Unset TORCH_COMPILE_DISABLE if it is set. Else let TORCH_LOGS=recompiles,graph_breaks name the "
             "cause; a block whose code depends on a changing number is compiled again for each value.",
         )

@@ -61,7 +61,7 @@ def counted(blocks: list[Residual], *, steps: int = 4) -> dict[str, int]:
     return counts.facts()
 
 
-# torch hides this warning of its own by `warnings.showwarning`, which a filter that raises goes past.
+# torch hides this warning in `warnings.showwarning`, which filters that raise do not call.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_compiled_cases_of_one_process_have_static_graphs(shapes: list[list[torch.Size]]) -> None:
     trainings = [
