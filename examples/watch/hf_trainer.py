@@ -14,6 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 
 from parabench import watch
 
+# With GPUs start one process for each: --nproc-per-node gpu.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, LENGTH = 128, 32
 
 
@@ -68,10 +70,10 @@ def main() -> None:
         output_dir="checkpoints",
         per_device_train_batch_size=4,
         num_train_epochs=1,
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
         save_strategy="no",
         report_to="none",
-        ddp_backend="gloo",
+        ddp_backend="nccl" if DEVICE == "cuda" else "gloo",
     )
     watching = Watch(global_batch=4 * arguments.world_size, seq_len=LENGTH)
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Random(), callbacks=[watching])

@@ -79,7 +79,7 @@ def main() -> None:
     data = TensorDataset(torch.randn(samples, 64), torch.randint(0, 10, (samples,)))
     trainer = lightning.Trainer(
         max_epochs=1,
-        accelerator="cpu",
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
         devices=int(os.environ.get("DEVICES", "1")),
         logger=False,
         enable_checkpointing=False,

@@ -17,6 +17,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from parabench import watch
 
+# With GPUs start one process for each: --nproc-per-node gpu.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, LENGTH, WIDTH, LAYERS = 128, 64, 64, 2
 ACCUMULATE = 2
 
@@ -33,8 +35,8 @@ class GPT(nn.Module):
 
     def forward(self, words: Tensor, following: Tensor) -> Tensor:
         length = words.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
-        seen = self.words(words) + self.places(torch.arange(length))
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=words.device)
+        seen = self.words(words) + self.places(torch.arange(length, device=words.device))
         scores = self.head(self.blocks(seen, mask=mask, is_causal=True))
         return nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten())
 
@@ -45,13 +47,14 @@ def train() -> None:
     text = torch.randint(0, WORDS, (int(os.environ.get("SAMPLES", "640")), LENGTH + 1))
     data = TensorDataset(text[:, :-1], text[:, 1:])
     loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data), drop_last=True)
-    model = DistributedDataParallel(GPT())
+    model = DistributedDataParallel(GPT().to(DEVICE))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with watch(model, optimizer) as steps:
         for at, (words, following) in enumerate(steps(loader)):
             last = (at + 1) % ACCUMULATE == 0
             model.require_backward_grad_sync = last
-            (model(words, following) / ACCUMULATE).backward()
+            loss = model(words.to(DEVICE), following.to(DEVICE))
+            (loss / ACCUMULATE).backward()
             if last:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
@@ -60,7 +63,9 @@ def train() -> None:
 
 def main() -> None:
     """Join the group, train, leave it: what uses a group must be gone before the group goes."""
-    dist.init_process_group("gloo")
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
     train()
     gc.collect()
     dist.destroy_process_group()

@@ -17,6 +17,8 @@ from torch.distributed.fsdp import fully_shard
 
 from parabench import watch
 
+# With GPUs start one process for each: --nproc-per-node gpu.
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS, LENGTH, WIDTH, LAYERS = 128, 64, 64, 3
 
 
@@ -57,9 +59,9 @@ def batches() -> Iterator[dict[str, Tensor]]:
 
 def train() -> None:
     """Train, watched."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
     torch.manual_seed(0)
-    model = Model()
+    model = Model().to(DEVICE)
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -68,8 +70,8 @@ def train() -> None:
     last = int(os.environ.get("STEPS", "80"))
     with watch(model, optimizer) as steps:
         for step, batch in enumerate(steps(batches()), start=1):
-            scores = model(batch["input"])
-            nn.functional.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten()).backward()
+            words, labels = batch["input"].to(DEVICE), batch["labels"].to(DEVICE)
+            nn.functional.cross_entropy(model(words).flatten(0, 1), labels.flatten()).backward()
             optimizer.step()
             optimizer.zero_grad()
             if step == last:
@@ -78,7 +80,9 @@ def train() -> None:
 
 def main() -> None:
     """Join the group, train, leave it: what uses a group must be gone before the group goes."""
-    dist.init_process_group("gloo")
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
     train()
     gc.collect()
     dist.destroy_process_group()

@@ -130,6 +130,11 @@ class Precision:
     autocast: str | None = None
     scaled: bool = False
 
+    @property
+    def allows_tf32(self) -> bool:
+        """Return whether float32 products may use TF32, which torch can only set for the whole process."""
+        return self.matmul == TF32
+
 
 # The names of mixed and pure arithmetic are PyTorch Lightning's, those of float32's two are torch's `fp32_precision`.
 PRECISIONS = {

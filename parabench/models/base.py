@@ -15,7 +15,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.checkpoint import checkpoint
 
 from parabench.errors import UsageError
-from parabench.models import MODELS, TF32
+from parabench.models import MODELS
+from parabench.models.compiled import compile_blocks
 from parabench.plan.case import Case
 from parabench.registry import call_factory, find, load, load_factory, users_code
 
@@ -24,9 +25,6 @@ MakeBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 
 # Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-
-# Inductor's own limit for a process.
-MOST_COMPILE_THREADS = 32
 
 # Enough that no batch repeats within the steps that are verified, little enough to be made at once.
 SYNTHETIC_BATCHES = 8
@@ -68,7 +66,7 @@ class Model:
 
 
 def build_model(case: Case) -> Model:
-    """The case's model, from torch's current seed and on its current device. Raises UsageError when it is none."""
+    """Build the case's model from torch's current seed. Raises UsageError if its factory does not return a Model."""
     entry = find(MODELS, "model", case.model)
     if entry is not None:
         made: Model = load(MODELS, "model", case.model)(entry, case)
@@ -78,9 +76,15 @@ def build_model(case: Case) -> Model:
         raise UsageError(f"model {case.model!r} gives {type(model).__name__}; return a parabench.Model from it")
     if not isinstance(model.module, nn.Module):
         raise UsageError(f"model {case.model!r}: module is {what_is(model.module)}; it must be an nn.Module")
-    # What a user's factory made elsewhere, from a file perhaps, belongs on this rank's device too.
-    model.module.to(torch.get_default_device())
     return model
+
+
+def move_model(model: Model, device: torch.device) -> None:
+    """Move the model's modules to `device`, in place."""
+    # The parameters of a stem and a head are the module's, but their buffers can be separate, as a loss's weights are.
+    for part in (model.module, model.stem, model.head, model.loss):
+        if isinstance(part, nn.Module):
+            part.to(device)
 
 
 def what_is(value: Any) -> str:
@@ -140,14 +144,15 @@ def make_samples(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
 
 
 def set_arithmetic(model: Model, case: Case) -> None:
-    """Give the model the case's dtype, and let float32 products use TF32 or not: by default torch lets cuDNN's
-    convolutions use it, and matrix products not.
+    """Convert the model to the case's dtype, and set whether float32 products of this process may use TF32.
 
-    These two setters keep torch's older and newer settings of TF32 in agreement; torch.compile reads the older.
+    By default, torch allows TF32 in cuDNN's convolutions but not in matrix products. Both settings hold for the whole
+    process, so cases that need different ones never share a launch (`plan.cohorts`). These two setters keep torch's
+    older and newer settings of TF32 in agreement; torch.compile reads the older one.
     """
     wanted = case.arithmetic
-    torch.set_float32_matmul_precision("high" if wanted.matmul == TF32 else "highest")
-    torch.backends.cudnn.allow_tf32 = wanted.matmul == TF32
+    torch.set_float32_matmul_precision("high" if wanted.allows_tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = wanted.allows_tf32
     parameters = getattr(torch, wanted.parameters)
     if parameters is not torch.float32:
         model.module.to(parameters)
@@ -173,29 +178,14 @@ def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
 
 
 def apply_options(model: Model, case: Case) -> None:
-    """Change the model's blocks, or the whole module where it has none, in place: names and parameters stay."""
+    """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
     blocks = model.blocks or [model.module]
     if case.compile:
-        share_compile_threads()
-    for block in blocks:
-        # In this order: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
-        if case.compile:
-            block.forward = torch.compile(block.forward)
-        if case.activation_checkpointing:
+        compile_blocks(blocks)
+    if case.activation_checkpointing:
+        # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
+        for block in blocks:
             block.forward = checkpointed(block.forward)
-
-
-def share_compile_threads() -> None:
-    """Let the ranks of a node start as many compile workers together as it has cores, unless the user said how many.
-
-    Inductor starts up to 32 for each rank (torch/_inductor/config.py, decide_compile_threads).
-    """
-    if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ:
-        return
-    from torch._inductor import config
-
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    config.compile_threads = max(1, min(MOST_COMPILE_THREADS, len(os.sched_getaffinity(0)) // ranks))
 
 
 def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:

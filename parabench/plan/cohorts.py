@@ -51,7 +51,8 @@ def cohorts(
     """`cases` by those that share a launch, in their order; what can share with none is by itself.
 
     A launch has as many ranks as its largest case, and the first of them take the turns of a smaller one. On several
-    nodes each of these has its part of every case.
+    nodes each of these has its part of every case. Settings of the whole process, such as the number of threads and the
+    use of TF32, must be equal.
 
     Those whose training states would not fit into their `room` are split evenly among several launches: into SHARE of
     it, or where launches of their own have shown what all of them `held`, by the case's id, into what of SEEN_SHARE the
@@ -62,7 +63,8 @@ def cohorts(
     found: dict[object, list[C]] = {}
     for case in cases:
         ranks = case.world_size if case.nodes > 1 else None
-        alike = (ranks, case.nodes, case.device, case.backend, case.threads)
+        tf32 = isinstance(case, Case) and case.arithmetic.allows_tf32
+        alike = (ranks, case.nodes, case.device, case.backend, case.threads, tf32)
         found.setdefault(case if why_alone(case) else alike, []).append(case)
     parts: list[tuple[C, ...]] = []
     for each in found.values():

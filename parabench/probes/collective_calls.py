@@ -24,7 +24,7 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from parabench.machine import accelerator
-from parabench.machine.accelerator import Moment, record_event
+from parabench.machine.accelerator import Moment
 from parabench.probes.step_clock import Moments
 from parabench.store.record import MESSAGES
 
@@ -61,8 +61,8 @@ class Call:
     measured_s: float | None = None
 
     def now(self) -> Moment:
-        """A moment of what carries the call: of the current stream, or of the host."""
-        return record_event() if self.on_stream else perf_counter()
+        """Take a moment of what carries the call: of the training's device, on its current stream, or of the host."""
+        return self.recorder.moments.now() if self.on_stream else perf_counter()
 
     def timed(self, job: Callable[[], None]) -> Callable[[], None]:
         """`job`, which notes when it begins and ends."""
@@ -110,7 +110,7 @@ class Recorder:
         self._native = native
         self._device = device
         self._thread = threading.get_ident()
-        self.stream = accelerator.api().current_stream(device) if device.type == accelerator.TYPE else None
+        self.stream = accelerator.current_stream(device) if device.type == accelerator.TYPE else None
         self.together: list[Call] | None = None
         self._works: list[WatchedWork] = []
         self._ranks: dict[str, tuple[int, ...]] = {}
@@ -118,7 +118,7 @@ class Recorder:
     def computes_here(self) -> bool:
         """Whether what blocks the caller blocks training: its thread, or on CUDA its stream."""
         if self.stream is not None:
-            return bool(accelerator.api().current_stream(self._device) == self.stream)
+            return bool(accelerator.current_stream(self._device) == self.stream)
         return threading.get_ident() == self._thread
 
     def called(
@@ -170,8 +170,9 @@ class Recorder:
         return self._kept(WatchedWork(work, calls, futured=False)) if work is not None and calls else work
 
     def let_go(self) -> None:
-        """Drop what nobody needs any more: a backend's work holds the tensors that it finished."""
-        self._works = [work for work in self._works if not work.let_go()]
+        """Drop works that are over and were waited for: a backend's work holds the tensors that it finished."""
+        with accelerator.current_on(self._device):
+            self._works = [work for work in self._works if not work.let_go()]
 
     def settle(self) -> None:
         """Wait a moment for ends that are still to be noted, and let go."""
@@ -216,7 +217,7 @@ class WatchedWork(Work):
         on_stream = self._call.on_stream and self._end is None
         if on_stream and self._call.awaited is None:
             for call in self._calls:
-                call.awaited = record_event()
+                call.awaited = call.now()
         with self._call.waiting():
             over = bool(self._inner.wait(timeout) if timeout else self._inner.wait())
         # Whoever comes late to a collective finds its end noted by its future, or does the rest of it here; gloo has no

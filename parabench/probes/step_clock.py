@@ -3,10 +3,10 @@
 Marks live in memory that outlives the rank, so that what a rank measured before it was killed is kept, and a hang shows
 which rank stopped first.
 
-On the CPU a moment is a reading of the host's monotonic clock. Work for a CUDA device runs behind the host, so there a
-moment is an event on the current stream, and becomes a reading of the same clock afterwards. Events that the device
-recorded while it stood still are known on both clocks: one when measuring begins, one when it ends, and what lies
-between is placed linearly, because the two clocks drift apart by tens of microseconds a second.
+On the CPU a moment is a reading of the host's monotonic clock. A CUDA device runs behind the host, so there a moment is
+an event on the device's current stream, and is converted to a reading of the same clock afterwards. Two events that the
+idle device recorded are known on both clocks: one when measuring starts, one when it ends. Moments between them are
+placed linearly, because the two clocks drift apart by tens of microseconds a second.
 
 An event is read against another one near it, because of the grid that `accelerator.elapsed_s` has.
 """
@@ -55,6 +55,7 @@ class StepClock:
         path.write_bytes(b"")
         self._at = 0
         self._cuda = device.type == accelerator.TYPE
+        self._device = device
         self.moments = Moments(device)
         self._events: list[accelerator.Event] = []
         # When the host had enqueued each mark; NaN where there is none.
@@ -117,7 +118,7 @@ class StepClock:
             self._view[at] = perf_counter()
 
     def _record(self, at: int) -> None:
-        self._events[at % (2 * self._block)].record()
+        self._events[at % (2 * self._block)].record(accelerator.current_stream(self._device))
         self._enqueued[at] = perf_counter()
 
     def finish(self) -> None:
@@ -136,7 +137,7 @@ class StepClock:
         """
         if not self._cuda:
             return
-        with self._reading:
+        with self._reading, accelerator.current_on(self._device):
             for at in range(self._read, self._at if upto is None else upto):
                 if not np.isnan(self._enqueued[at]):
                     slot = at % (2 * self._block)
@@ -155,7 +156,8 @@ class StepClock:
         this waits only where steps are that short, and then for steps that are long enqueued."""
         upto = self._at - self._block
         slot = (upto - 1) % (2 * self._block)
-        self._events[slot].synchronize()
+        with accelerator.current_on(self._device):
+            self._events[slot].synchronize()
         self.read(upto=upto)
         # The next mark is read against it, and so are other moments of these steps.
         self.moments.know(self._last, self._last_s)
@@ -252,7 +254,7 @@ class Moments:
         self._known_s: list[float] = []
         if device.type == accelerator.TYPE:
             accelerator.synchronize(device)
-            self._first = anchor()
+            self._first = anchor(device)
             self.begin_s = self._first.host_s
             self.know(self._first.event, 0.0)
 
@@ -267,8 +269,9 @@ class Moments:
         if self._first is not None:
             # Asleep: where several ranks share a device or cores, one that spins takes time from those that compute.
             asleep = accelerator.api().Event(blocking=True)
-            asleep.record()
-            asleep.synchronize()
+            asleep.record(accelerator.current_stream(self._device))
+            with accelerator.current_on(self._device):
+                asleep.synchronize()
             accelerator.synchronize(self._device)
 
     def know(self, event: accelerator.Event, device_s: float) -> None:
@@ -284,7 +287,7 @@ class Moments:
         if self._first is None:
             return
         self.synchronize()
-        last = anchor()
+        last = anchor(self._device)
         device_s = self._known_s[-1] + elapsed_s(self._known[-1], last.event)
         ahead_s = device_s - (last.host_s - self._first.host_s)
         error_s = self._first.error_s + last.error_s
@@ -318,19 +321,21 @@ class Moments:
         return self.on_host(self._known_s[near] + elapsed_s(self._known[near], moment))
 
 
-def anchor() -> Anchor:
-    """An event that the device, which stands still, records between two readings of the host's clock: the narrowest of
+def anchor(device: torch.device) -> Anchor:
+    """Let `device`, which is idle, record an event between two readings of the host's clock: the narrowest of
     ANCHOR_TRIES pairs."""
+    stream = accelerator.current_stream(device)
 
     def pair() -> Anchor:
         moment = accelerator.api().Event(enable_timing=True)
         before = perf_counter()
-        moment.record()
+        moment.record(stream)
         moment.synchronize()
         error_s = (perf_counter() - before) / 2
         return Anchor(moment, before + error_s, error_s)
 
-    return min((pair() for _ in range(ANCHOR_TRIES)), key=lambda each: each.error_s)
+    with accelerator.current_on(device):
+        return min((pair() for _ in range(ANCHOR_TRIES)), key=lambda each: each.error_s)
 
 
 def step_of(second: float, begins: Sequence[float]) -> int | None:

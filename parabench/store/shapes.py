@@ -135,6 +135,7 @@ FACTS: Shape = {
         ("bytes", "tensor_parallel_bytes", "parameters", "embedding_parameters", "layers", "heads", "head_dim"), NUMBER
     ),
     "flops": {"counted": NUMBER, "reason": TEXT},
+    "compiled": [{"rank!!": COUNT, "graphs!!": COUNT, "eager_frames!!": COUNT}],
     "arithmetic": {"overrides!!": {"*": ANYTHING}, "matmul!": TEXT, "cudnn_tf32!": FLAG},
     "unit_bytes": [NUMBER],
     "bucket_bytes": [NUMBER],

@@ -81,7 +81,7 @@ def _means(case: Case) -> list[str]:
     """What is done to each block, before the model is made parallel."""
     lines = []
     if case.compile:
-        lines.append("    block.forward = torch.compile(block.forward)")
+        lines.append("    block.forward = torch.compile(block.forward, dynamic=False)")
     if case.activation_checkpointing:
         lines.append("    block.forward = partial(checkpoint, block.forward, use_reentrant=False)")
     return [f"for block in blocks:  # {BLOCKS}", *lines] if lines else []

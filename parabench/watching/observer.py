@@ -113,10 +113,12 @@ class Observer:
                 self._loop.finish()
                 self._instruments_off(self.steps)
 
-    def read(self, error: RankError | None = None) -> tuple[WatchReport, Marks]:
-        """What this rank saw, and the moments of the steps to record, a row a step; of a rank that failed only these,
-        as far as its device came."""
-        report = self._report() if error is None else self._failed(error)
+    def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[WatchReport, Marks]:
+        """Return the report of this rank, and the moments of the steps to record, one row per step.
+
+        If the rank failed, there are only moments, as far as its device came. Trouble with reading is logged.
+        """
+        report = self._report(log) if error is None else self._failed(error)
         recorded = self.schedule.recorded(self.steps, self.group.size)
         report.steps, report.marked = self.steps, recorded.tolist()
         chosen = set(report.marked)
@@ -130,19 +132,23 @@ class Observer:
             self._clock.read()
         return WatchReport(rank=self.group.rank, error=error)
 
-    def _report(self) -> WatchReport:
-        self._clock.finish()
+    def _report(self, log: Callable[[str], None]) -> WatchReport:
         report = WatchReport(rank=self.group.rank)
-        for each in self._instruments:
-            each.report(report)
+        try:
+            self._clock.finish()
+            for each in self._instruments:
+                each.report(report)
+            report.readings += self._clock.lags()
+            report.numbers |= self._clock.moments.numbers()
+        except RuntimeError as why:  # the device's, which must not lose what was measured before
+            reason = str(why).partition("\n")[0]
+            log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
         report.numbers |= {
             "parameter_bytes": held_bytes(self.module.parameters()),
             **({"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}),
             "optimizer_bytes": state_bytes(self.optimizer),
             **self._keep_peaks(),
-            **self._clock.moments.numbers(),
         }
-        report.readings += self._clock.lags()
         return report
 
     def case(self) -> Case:

@@ -190,14 +190,18 @@ def _used(device: torch.device) -> list[Used]:
 
 
 def _told(
-    observer: Observer, sampler: Sampler, clock: dict[str, float] | None, error: BaseException | None
+    observer: Observer,
+    sampler: Sampler,
+    clock: dict[str, float] | None,
+    error: BaseException | None,
+    log: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What this rank hands over: {"result": a NodeResult of one rank, "about": what it says of its host, "stopped":
-    whether it was asked to end}."""
+    """Return what this rank hands over: {"result": a NodeResult of one rank, "about": facts of its host, "stopped":
+    True if it was asked to end}."""
     group = observer.group
     stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
     failed = error if not stopped else None
-    report, marks = observer.read(error_of(failed) if failed is not None else None)
+    report, marks = observer.read(error_of(failed) if failed is not None else None, log)
     report.clock = clock
     result = NodeResult(
         node=group.node,
@@ -230,7 +234,7 @@ def _hand_in(
     told: dict[str, Any] = {}
     try:
         try:
-            told = _told(observer, *read, error)
+            told = _told(observer, *read, error, log)
         finally:
             if group.rank:
                 group.publish("seen", told)  # also that it is nothing: nobody is to wait for it

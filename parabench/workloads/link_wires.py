@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parabench.machine import accelerator
-from parabench.machine.accelerator import elapsed_s, record_event
+from parabench.machine.accelerator import current_stream, elapsed_s, record_event
 from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
 
 # The smallest message, and what tells a partner how many bytes come next.
@@ -200,11 +200,11 @@ class NcclWire(Wire):
         _hold()
         works = self._trip(partner, first=first)
         works[-1].wait()  # the stream waits, the host goes on
-        begin = record_event()
+        begin = self._now()
         for _ in range(TRIPS):
             works += self._trip(partner, first=first)
         works[-1].wait()
-        end = record_event()
+        end = self._now()
         self._finish(works)
         return elapsed_s(begin, end) / TRIPS
 
@@ -220,12 +220,15 @@ class NcclWire(Wire):
         _hold()
         ready = self._start(dist.irecv, self._word, partner)
         ready.wait()
-        begin = record_event()
+        begin = self._now()
         works = [ready, self._start(dist.isend, payload, partner), self._start(dist.irecv, self._word, partner)]
         works[-1].wait()
-        end = record_event()
+        end = self._now()
         self._finish(works)
         return elapsed_s(begin, end)
+
+    def _now(self) -> accelerator.Event:
+        return record_event(current_stream(self._device))
 
     def _say(self, partner: int, number: int) -> None:
         self._word.fill_(number)

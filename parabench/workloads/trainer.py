@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
-from parabench.models.base import Model, apply_options, attention_of, build_model, set_arithmetic, sizes
+from parabench.models.base import Model, apply_options, attention_of, build_model, move_model, set_arithmetic, sizes
+from parabench.models.compiled import CompileCounts
 from parabench.plan.case import Case
 from parabench.probes import Probe
 from parabench.registry import load
@@ -59,7 +61,7 @@ class Training:
     """What a loop needs; `losses` and `grad_norm` are its results.
 
     A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None. `probes`
-    look at the first step.
+    look at the first step. `compiled` is None without torch.compile.
     """
 
     module: nn.Module
@@ -68,11 +70,18 @@ class Training:
     batches: Iterator[tuple[Tensor, Tensor]]
     gradient_norm: Callable[[], float | None]
     probes: Sequence[Probe] = ()
+    compiled: CompileCounts | None = None
     losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
 
 
 def train(training: Training, clock: StepMarker, steps: range) -> None:
+    """Take the training steps `steps`, and count what torch.compile does in them."""
+    with training.compiled or nullcontext():
+        take_steps(training, clock, steps)
+
+
+def take_steps(training: Training, clock: StepMarker, steps: range) -> None:
     """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
     compute, optimizer = training.compute, training.optimizer
     for step in steps:
@@ -108,11 +117,15 @@ class Material:
 
 
 def prepare(case: Case, rank_info: RankInfo) -> Material:
-    """The case's model, and its data with workers that run already. The same seed on every rank: one same model."""
+    """Build the case's model from its seed, which all ranks share, and start the workers that load its data.
+
+    The model is built on the CPU and then moved. The values of CUDA's generator depend on the number of multiprocessors
+    (pytorch#196613), and FSDP2 does not broadcast parameters. Ranks on unlike GPUs would start from unlike models.
+    """
     torch.manual_seed(case.seed)
-    with rank_info.device:
-        model = build_model(case)
+    model = build_model(case)
     set_arithmetic(model, case)
+    move_model(model, rank_info.device)
     return Material(model, Loading(case, model))
 
 
@@ -158,6 +171,7 @@ def build(
             # Only tensor parallel over all ranks takes them so; every rank then sees the whole batch.
             columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
         ),
+        compiled=CompileCounts() if case.compile else None,
         gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
     )
     return training, parallel, known

@@ -212,6 +212,7 @@ def report_of(
         grad_norm=training.grad_norm,
         facts={**known, **facts, **arithmetic, **loaded_nccl(case)},
         numbers=dict(numbers),
+        rank_facts={} if training.compiled is None else {"compiled": training.compiled.facts()},
     )
 
 

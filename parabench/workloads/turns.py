@@ -32,7 +32,7 @@ from parabench.store.record import Launch, Phase, Status
 from parabench.strategies.base import RankInfo
 from parabench.workloads.arms import Arm, builders, built, told_of
 from parabench.workloads.trainer import Material, prepare
-from parabench.workloads.training import TrainingReport, samples
+from parabench.workloads.training import TrainingReport, rank_facts, samples
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +108,7 @@ class TurnsWorkload(Workload):
             arm.facts |= {
                 **(told[0].facts if told else {}),
                 **replicas_apart([each.checksums for each in told]),
+                **rank_facts(told),
                 "turns": {**shared, "place": place, **pair_facts(spec, all_turns, place, first)},
                 "counts": asdict(counts),
             }

@@ -41,6 +41,7 @@ CODES: dict[str, str] = {
     "no_shared_memory": "`doctor`: /dev/shm cannot be written",
     "nodes_differ": "the nodes of a session are not alike",
     "noisy": "launches of one case differ by more than those of an undisturbed machine",
+    "not_compiled": "torch.compile left a case to eager mode, as a whole or in part",
     "one_core": "`doctor`: the machine has one core",
     "one_machine": "two machines were compared by one session each",
     "other_arithmetic": "ranks multiplied float32 in another arithmetic than the case's precision says",

@@ -1,4 +1,4 @@
-"""Doubts about what devices computed: in another arithmetic than their case's, or kept waiting by the host.
+"""Doubts about what devices computed: in another arithmetic than their case's, not compiled, or waiting for the host.
 
 The host enqueues kernels and does not wait for them. A device that is the slower of the two falls behind until the
 launch queue is full (some 1,000 kernels, half a step of most models or more), and the host then enqueues at the
@@ -18,7 +18,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stored import case_of
 from parabench.analysis.text import format
 from parabench.machine import accelerator
-from parabench.models import PRECISIONS, TF32
+from parabench.models import PRECISIONS
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Finding
@@ -128,11 +128,32 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
         )
 
 
+def not_compiled(seen: SessionData) -> Iterator[Finding]:
+    """Find the cases with torch.compile that ran in eager mode, as a whole or in part."""
+    eager: dict[str, str] = {}
+    for launch_id, label in zip(seen.valid["launch_id"], seen.valid["label"], strict=True):
+        ranks = seen.facts[launch_id].get("compiled") or []
+        given_up = max((rank["eager_frames"] for rank in ranks), default=0)
+        if ranks and not any(rank["graphs"] for rank in ranks):
+            eager[label] = "torch.compile made no graph"
+        elif given_up:
+            frames = "1 frame" if given_up == 1 else f"{given_up} frames"
+            eager.setdefault(label, f"torch.compile gave up {frames} of Python code")
+    if eager:
+        yield Finding(
+            code="not_compiled",
+            message=f"{format.listed(list(eager), most=3)}: {next(iter(eager.values()))}, so these times include "
+            "eager mode.",
+            advice="Unset TORCH_COMPILE_DISABLE if it is set. Else let TORCH_LOGS=recompiles,graph_breaks name the "
+            "cause; a block whose code depends on a changing number is compiled again for each value.",
+        )
+
+
 def _other(precision: str, told: dict[str, Any] | None) -> str | None:
     """How the arithmetic that a rank told of at its end differs from that of `precision`."""
     if told is None:
         return None
-    wants = PRECISIONS[precision].matmul == TF32
+    wants = PRECISIONS[precision].allows_tf32
     if told["overrides"]:
         return f"{' and '.join(f'{name}={value}' for name, value in told['overrides'].items())} was set"
     if (told["matmul"] != "highest") is not wants:

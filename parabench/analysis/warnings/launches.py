@@ -15,7 +15,7 @@ from parabench.analysis.text import format
 from parabench.analysis.text import turns as text
 from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings import nodes as node_checks
-from parabench.analysis.warnings.computing import arithmetic, data_bound, launch_bound
+from parabench.analysis.warnings.computing import arithmetic, data_bound, launch_bound, not_compiled
 from parabench.analysis.warnings.nodes import LOCAL_FORWARD
 from parabench.machine import accelerator
 from parabench.store.record import Finding, Status
@@ -37,6 +37,7 @@ CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     stragglers.findings,
     health.findings,
     launch_bound,
+    not_compiled,
     data_bound,
     ddp_log.findings,
     links.findings,

@@ -45,6 +45,13 @@ def test_cases_share_a_launch_where_one_group_of_processes_can_hold_them():
     assert not any(map(why_alone, [*together, *threads]))
 
 
+@pytest.mark.parametrize("order", [("tf32", "ieee"), ("ieee", "tf32")])
+def test_cohorts_separate_tf32_from_ieee(order):
+    """torch can allow TF32 only for a whole process, so one process cannot run both."""
+    cases = [case(device="cuda", backend="nccl", precision=name) for name in order]
+    assert cohorts(cases) == [(cases[0],), (cases[1],)]
+
+
 def test_on_several_nodes_cases_share_a_launch_where_they_need_the_same_ranks():
     two, four = (case(world_size=ranks, nodes=2) for ranks in (2, 4))
     assert cohorts([two, four, replace(two, algorithm="ring")]) == [(two, replace(two, algorithm="ring")), (four,)]

@@ -16,6 +16,7 @@ from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
+from parabench.plan.cohorts import cohorts
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
@@ -172,6 +173,12 @@ def test_quick_on_one_gpu_plans_few_launches():
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20
     assert made.protocol.budget_s == 180
     assert {case.global_batch for case in made.cases} == {8}
+
+
+def test_quick_on_one_gpu_never_mixes_settings_of_tf32():
+    cases = planned(with_gpus(1), axes=("precision=ieee,tf32,bf16-mixed",)).cases
+    together = [{case.precision for case in part} for part in cohorts(cases)]
+    assert sorted(map(sorted, together)) == [["bf16-mixed", "ieee"], ["tf32"]]
 
 
 def test_steps_that_a_suite_means_are_kept_on_cuda():

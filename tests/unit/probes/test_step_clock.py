@@ -12,7 +12,7 @@ import torch
 
 from fake_cuda import Behind
 from parabench.launch import hang
-from parabench.machine.accelerator import record_event
+from parabench.machine.accelerator import clock_of
 from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks
 
 CUDA = torch.device("cuda", 0)
@@ -103,7 +103,7 @@ def test_moments_between_steps_are_read_against_the_step_they_lie_in(tmp_path: P
     moments = []
     for _ in range(8):
         step(clock, behind, host_s=0.001, device_s=0.0101)
-        moments.append((record_event(), behind.device_s))
+        moments.append((clock_of(CUDA)(), behind.device_s))
     clock.finish()
     for moment, at_s in moments:
         # Since the first event, the grid would be 250 us; anchors are right within 5.
@@ -118,7 +118,7 @@ def test_moments_of_many_steps_are_read_against_a_block_near_them(tmp_path: Path
     for at in range(steps):
         step(clock, behind, host_s=0.1, device_s=1.0)
         if at >= steps - 1000:
-            moments.append((record_event(), behind.device_s))
+            moments.append((clock_of(CUDA)(), behind.device_s))
     clock.finish()
     errors = [abs(clock.moments.seconds(moment) - at_s) for moment, at_s in moments]
     # Two blocks are 256 s, with a grid of 15 us; the launch is 2,560 s, with one of 244 us.

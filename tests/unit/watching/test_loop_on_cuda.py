@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 
@@ -14,13 +15,15 @@ from fake_cuda import Behind
 from parabench.probes.step_clock import BLOCK, StepClock, read_marks
 from parabench.watching.loop import FORWARD, WIDTH, Loop
 
-CUDA = torch.device("cuda", 0)
 QUICK = 5e-6
 
 
-@pytest.fixture
-def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
-    return Behind(monkeypatch, latency_s=repeat(2 * QUICK))
+@pytest.fixture(params=[0, 1], ids=["current device", "another device"])
+def behind(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Behind]:
+    """The model's device, which is the current one or not; no other gets a context."""
+    device = Behind(monkeypatch, index=request.param, latency_s=repeat(2 * QUICK))
+    yield device
+    assert device.contexts == {request.param}
 
 
 def take(loop: Loop, device: Behind, steps: int, *, forwards: int = 1) -> None:
@@ -44,7 +47,7 @@ def take(loop: Loop, device: Behind, steps: int, *, forwards: int = 1) -> None:
 
 
 def test_moments_are_the_device_s_and_nobody_waits_for_them(tmp_path: Path, behind: Behind) -> None:
-    clock = StepClock(tmp_path / "marks", 300, CUDA, WIDTH)
+    clock = StepClock(tmp_path / "marks", 300, behind.device, WIDTH)
     loop = Loop(clock, begin_step=lambda step: clock)
     begun = behind.host_s
     take(loop, behind, 3)
@@ -58,7 +61,7 @@ def test_moments_are_the_device_s_and_nobody_waits_for_them(tmp_path: Path, behi
 
 
 def test_accumulation_is_seen_on_a_device_too(tmp_path: Path, behind: Behind) -> None:
-    clock = StepClock(tmp_path / "marks", 8, CUDA, WIDTH)
+    clock = StepClock(tmp_path / "marks", 8, behind.device, WIDTH)
     loop = Loop(clock, begin_step=lambda step: clock)
     take(loop, behind, 3, forwards=2)
     loop.finish()
@@ -71,7 +74,7 @@ def test_accumulation_is_seen_on_a_device_too(tmp_path: Path, behind: Behind) ->
 def test_a_long_loop_uses_its_events_again(tmp_path: Path, behind: Behind) -> None:
     steps = 4 * BLOCK + 7
     # One more is asked for, and is none.
-    clock = StepClock(tmp_path / "marks", steps + 1, CUDA, WIDTH)
+    clock = StepClock(tmp_path / "marks", steps + 1, behind.device, WIDTH)
     loop = Loop(clock, begin_step=lambda step: clock)
     take(loop, behind, steps)
     loop.finish()

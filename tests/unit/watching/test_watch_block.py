@@ -199,6 +199,19 @@ def test_what_goes_wrong_with_the_record_is_said_and_no_more(tmp_path: Path, mon
     assert training.said == ["watch: what rank 0 saw is not recorded: KeyError: 'no such thing'"]
 
 
+def test_watch_keeps_measured_steps_when_its_clock_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(clock: StepClock) -> None:
+        raise RuntimeError("CUDA error: invalid handle\nmore lines of advice")
+
+    monkeypatch.setattr(StepClock, "finish", fail)
+    training = Training(tmp_path)
+    training.run(12)
+    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(12,)]
+    assert [line for line in training.said if "clock" in line] == [
+        "watch: rank 0 could not read its device's clock, so some times are missing: CUDA error: invalid handle"
+    ]
+
+
 def test_without_room_for_marks_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_room = StepClock.make_room
 

@@ -66,6 +66,7 @@ class Machine:
             self.rank.host = self.rank.enqueue()
 
         monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
         monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
         monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: self.rank.enqueue(cycles / MOST_CYCLES_PER_S))
         monkeypatch.setattr(dist, "P2POp", Op)
