@@ -8,8 +8,9 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import click
 import torch
@@ -53,9 +54,7 @@ def main(only: str, budget: float | None, file: Path | None, listing: bool, rehe
         refuse(f"no check is named {unknown[0]!r}; --list shows the names")
     chosen = [known[name] for name in names]
     if child is not None:
-        results, parent, kind, name, memory_bytes = json.loads(child)
-        device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
-        work(chosen, Target(device, name, memory_bytes), results, parent)
+        work(chosen, child)
         return
     if listing:
         for check in chosen:
@@ -63,19 +62,16 @@ def main(only: str, budget: float | None, file: Path | None, listing: bool, rehe
         return
     if file is not None and not file.parent.is_dir():
         refuse(f"--json {str(file)!r}: there is no folder {str(file.parent)!r}; create it first")
-    target = REHEARSAL
+    target = REHEARSAL if rehearse else find_gpu()
+    if isinstance(target, str):
+        refuse(f"{target}; these checks need an NVIDIA GPU, or --rehearse for those that run on the CPU")
     if rehearse:
         chosen = [check for check in chosen if check.rehearsed]
-    else:
-        found = find_gpu()
-        if isinstance(found, str):
-            refuse(f"{found}; these checks need an NVIDIA GPU, or --rehearse for those that run on the CPU")
-        target = found
     outcomes = run_all(chosen, target, Budget(budget, began_s), file)
     sys.exit(any(outcome.verdict is Verdict.FAILED for outcome, _ in outcomes.values()))
 
 
-def refuse(message: str) -> Any:
+def refuse(message: str) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     sys.exit(2)
 
@@ -93,7 +89,7 @@ def find_gpu() -> Target | str:
         last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
         return f"torch {version} finds no CUDA device: {last}"
     name, memory_bytes = json.loads(ended.stdout.splitlines()[-1])
-    return Target(torch.device("cuda", 0), name, memory_bytes)
+    return Target("cuda", name, memory_bytes)
 
 
 def run_all(checks: list[Check], target: Target, budget: Budget, file: Path | None) -> Outcomes:
@@ -106,9 +102,8 @@ def run_all(checks: list[Check], target: Target, budget: Budget, file: Path | No
         write(file, checks, outcomes, target)
         line = f"[{number}/{len(checks)}] {check.name}: {outcome.verdict} after {seconds:.0f} s: {outcome.text}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for name, (_, seconds) in outcomes.items():
-        if seconds is None:
-            outcomes[name] = Outcome.not_run(budget.reason), None
+    late = {name: (Outcome.not_run(budget.reason), None) for name, (_, seconds) in outcomes.items() if seconds is None}
+    outcomes |= late
     write(file, checks, outcomes, target)
     console.print(table(checks, outcomes))
     counts = {verdict: sum(outcome.verdict is verdict for outcome, _ in outcomes.values()) for verdict in Verdict}
@@ -133,19 +128,6 @@ def write(file: Path | None, checks: list[Check], outcomes: Outcomes, target: Ta
     """Write the outcomes so far: a reader finds a whole file at any time."""
     if file is None:
         return
-    rows = []
-    for check in checks:
-        outcome, seconds = outcomes[check.name]
-        rows.append(
-            {
-                "check": check.name,
-                "expected": check.expected,
-                "observed": outcome.text,
-                "verdict": outcome.verdict,
-                "seconds": seconds and round(seconds, 1),
-                "numbers": outcome.numbers,
-            }
-        )
     report = {
         "device": target.name,
         "memory_bytes": target.memory_bytes,
@@ -153,7 +135,11 @@ def write(file: Path | None, checks: list[Check], outcomes: Outcomes, target: Ta
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "checks": rows,
+        "checks": [
+            {"check": check.name, "expected": check.expected, "seconds": seconds, **asdict(outcome)}
+            for check in checks
+            for outcome, seconds in [outcomes[check.name]]
+        ],
     }
     hand_over_file(file, json.dumps(report, indent=2) + "\n")
 

@@ -34,7 +34,7 @@ MEMORY = (
     ("V100-SXM2", 900 * GB_S, "V100 datasheet"),
     ("V100-PCIE", 900 * GB_S, "V100 datasheet"),
     ("RTX 6000 Ada", 960 * GB_S, "RTX 6000 Ada datasheet"),
-    ("RTX 4090", 1008 * GB_S, "GeForce RTX 4090 specifications"),
+    ("GeForce RTX 4090", 1008 * GB_S, "GeForce RTX 4090 specifications"),
 )
 
 # Bus bandwidths, in bytes per second, that no working backend falls below, and that no machine exceeds. Ranks that

@@ -1,13 +1,14 @@
-"""A check and its outcome."""
+"""A check and its outcome. Free of torch, which takes seconds to import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Verdict(StrEnum):
@@ -37,19 +38,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The device that checks run on, with its name and memory as torch reports them."""
+    """The first device of a type, `cuda` or `cpu`, with its name and memory as torch reports them."""
 
-    device: torch.device
+    type: str
     name: str
     memory_bytes: int | None = None
 
     @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu") if self.is_cpu else torch.device(self.type, 0)
+
+    @property
     def is_cpu(self) -> bool:
         """Whether this is a rehearsal, in which no speed is judged."""
-        return self.device.type == "cpu"
+        return self.type == "cpu"
 
 
-REHEARSAL = Target(torch.device("cpu"), "cpu")
+REHEARSAL = Target("cpu", "cpu")
+
+
+Run = Callable[[Target], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,12 @@ class Check:
     name: str
     expected: str
     limit_s: float
-    run: Callable[[Target], Outcome]
+    run: Run
     rehearsed: bool = True
     holds_gpu: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def check(name: str, expected: str, limit_s: float, **options: Any) -> Callable[[Run], Check]:
+    """Make a function a check; `options` are further fields of `Check`."""
+    return lambda run: Check(name, expected, limit_s, run, **options)

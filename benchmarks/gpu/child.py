@@ -24,6 +24,8 @@ from types import TracebackType
 from benchmarks.gpu.check import Check, Outcome, Target, Verdict
 from parabench.signals import die_with_parent
 
+# The program that runs the checks in a child process.
+MODULE = "benchmarks.gpu"
 # How many lines of a failed process' output are shown.
 LAST_LINES = 3
 # How long a process may take to end after its last check.
@@ -72,11 +74,17 @@ def run_checks(checks: Sequence[Check], target: Target, budget: Budget) -> Itera
                     yield check, outcome, seconds
 
 
-def work(checks: Sequence[Check], target: Target, results: int, parent: int) -> None:
-    """Run the checks in this process; write each outcome to the descriptor `results` as one line of JSON."""
+def work(checks: Sequence[Check], told: str) -> None:
+    """Run the checks in this process, as `Child` told it; write each outcome to its pipe as one line of JSON.
+
+    With it goes the size of the output so far, at which the output of the next check begins.
+    """
+    results, parent, *target = json.loads(told)
     die_with_parent(parent)
     for check in checks:
-        os.write(results, json.dumps(asdict(check.run(target))).encode() + b"\n")
+        outcome = asdict(check.run(Target(*target)))
+        sys.stdout.flush()
+        os.write(results, json.dumps([outcome, os.fstat(1).st_size]).encode() + b"\n")
 
 
 class Child:
@@ -84,15 +92,17 @@ class Child:
 
     def __init__(self, checks: Sequence[Check], target: Target) -> None:
         self.failed = self.timed_out = False
-        self._left = len(checks)
+        self._left, self._begin = len(checks), 0
         self._folder = tempfile.TemporaryDirectory(prefix="parabench-gpu-")
         self._output = Path(self._folder.name, "output")
         self._results, write = os.pipe()
         self._pending = b""
-        command = [sys.executable, "-m", "benchmarks.gpu", "--only", ",".join(check.name for check in checks)]
-        command += ["--child", json.dumps([write, os.getpid(), target.device.type, target.name, target.memory_bytes])]
+        command = [sys.executable, "-m", MODULE, "--only", ",".join(check.name for check in checks)]
+        command += ["--child", json.dumps([write, os.getpid(), target.type, target.name, target.memory_bytes])]
         # torch.compile must not find what an earlier run compiled.
         own = {"TORCHINDUCTOR_CACHE_DIR": str(Path(self._folder.name, "inductor")), **checks[0].environment}
+        if target.is_cpu:
+            own["OMP_NUM_THREADS"] = "1"
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
@@ -119,17 +129,16 @@ class Child:
 
     def outcome(self, limit_s: float) -> Outcome:
         """Wait for the next outcome. After a crash or a timeout `failed` is set, and no further outcome comes."""
-        begin = self._output.stat().st_size
         line = self._line(limit_s)
         if line:
             self._left -= 1
-            found = json.loads(line)
+            found, self._begin = json.loads(line)
             return Outcome(found["text"], Verdict(found["verdict"]), found["numbers"])
         self.failed, self.timed_out = True, line is None
         if not self.timed_out:
             self._wait()
         reason = f"not over after {limit_s:g} s" if line is None else f"its process ended with {self._process.poll()}"
-        return Outcome.judged(f"{reason}; {last_words(self._output, begin)}", False)
+        return Outcome.judged(f"{reason}; {last_words(self._output, self._begin)}", False)
 
     def _line(self, limit_s: float) -> bytes | None:
         """The next line of the pipe; empty if the process has ended, None if the time is over."""

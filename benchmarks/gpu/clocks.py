@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from parabench.machine import accelerator
 from parabench.machine.accelerator import clock_of, elapsed_s
 from parabench.probes.step_clock import MARKS, StepClock
@@ -45,6 +45,7 @@ def spinner(device: torch.device) -> Callable[[float], None]:
     return lambda seconds: torch.cuda._sleep(int(seconds * hertz))
 
 
+@check("step-clock", "steps of 1, 10 and 100 ms within 0.1% of CUDA's events, and 20 us", 60, holds_gpu=True)
 def step_clock(target: Target) -> Outcome:
     """Compare steps that hold one spinning kernel each with CUDA's own events around the kernel."""
     spin, now, errors = spinner(target.device), clock_of(target.device), {}
@@ -67,6 +68,7 @@ def step_clock(target: Target) -> Outcome:
     return Outcome.judged(text, passed or target.is_cpu, errors={str(key): value for key, value in errors.items()})
 
 
+@check("host-clock", f"within 0.2 ms of the host's clock, over {PAUSES} s", 60, holds_gpu=True)
 def host_clock(target: Target) -> Outcome:
     """Check that marks of an idle device are on the host's clock, after a pause and some seconds later."""
     pauses, pause_s = (3, 0.01) if target.is_cpu else (PAUSES, 1.0)

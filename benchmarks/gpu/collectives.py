@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from benchmarks.gpu.arithmetic import bus_bandwidth, is_plausible_bus
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Check, Outcome, Run, Target, check
 from benchmarks.gpu.launches import DEADLINE_S, all_verified, case, few
 from parabench.collectives.stream_queue import StreamQueue
 from parabench.launch.launcher import launch
@@ -37,6 +39,13 @@ QUICK = CollectiveProtocol(warmup=2, iterations=5)
 SHARING = {SHARED_GPU: "1", "NCCL_MAX_CTAS": "4"}
 
 
+@check(
+    "stream-queue",
+    "run and wait return before the job is over; order kept; failures raise",
+    60,
+    rehearsed=False,
+    holds_gpu=True,
+)
 def stream_queue(target: Target) -> Outcome:
     """Run a job of kernels next to the caller's stream: its order, its waits, its cost per call, and its errors."""
     torch.cuda.set_device(target.device)
@@ -83,43 +92,44 @@ def _fail() -> None:
     raise ValueError("no such kernel")
 
 
-def why_one_rank() -> str | None:
-    """The reason why this NCCL runs only one rank on a GPU; None if it runs several."""
-    version = torch.cuda.nccl.version()
-    if version >= SHARED_GPU_SINCE:
-        return None
-    return (
-        f"NCCL {'.'.join(map(str, version))} runs one rank on a GPU; 2.30 runs several: load a newer libnccl.so.2 "
-        "with LD_PRELOAD"
-    )
+def shared(name: str, expected: str) -> Callable[[Run], Check]:
+    """A check of two ranks that share a GPU over NCCL. Before NCCL 2.30 it is not run."""
+
+    def made(run: Run) -> Check:
+        def run_if_possible(target: Target) -> Outcome:
+            version = torch.cuda.nccl.version()
+            if version >= SHARED_GPU_SINCE:
+                return run(target)
+            return Outcome.not_run(
+                f"NCCL {'.'.join(map(str, version))} runs one rank on a GPU; 2.30 runs several: load a newer "
+                "libnccl.so.2 with LD_PRELOAD"
+            )
+
+        return Check(name, f"2 ranks share the GPU: {expected}", 300, run_if_possible, False, False, SHARING)
+
+    return made
 
 
+@shared("nccl-strategies", "every strategy verified")
 def nccl_strategies(target: Target) -> Outcome:
-    if reason := why_one_rank():
-        return Outcome.not_run(reason)
     names = ("ddp", "zero1", "fsdp", "zero2", "tp", "pp", "parameter_server")
     return all_verified(target, [case(target, backend="nccl", strategy=name, world_size=2) for name in names])
 
 
+@shared("nccl-algorithms", "custom algorithms verified")
 def nccl_algorithms(target: Target) -> Outcome:
-    if reason := why_one_rank():
-        return Outcome.not_run(reason)
+    names = itertools.product(("ddp", "fsdp", "tp"), ("ring", "tree", "halving_doubling"))
     return all_verified(
-        target,
-        [
-            case(target, backend="nccl", strategy=strategy, algorithm=algorithm, world_size=2)
-            for strategy in ("ddp", "fsdp", "tp")
-            for algorithm in ("ring", "tree", "halving_doubling")
-        ],
+        target, [case(target, backend="nccl", strategy=name, algorithm=own, world_size=2) for name, own in names]
     )
 
 
+@shared("nccl-collectives", "every operation right, alone and together; plausible bus bandwidth")
 def nccl_collectives(target: Target) -> Outcome:
-    if reason := why_one_rank():
-        return Outcome.not_run(reason)
     return _collectives(target, "nccl")
 
 
+@check("gloo-collectives", "every operation right, alone and together; plausible bus bandwidth", 200)
 def gloo_collectives(target: Target) -> Outcome:
     return _collectives(target, "gloo")
 
@@ -133,7 +143,7 @@ def _collectives(target: Target, backend: str) -> Outcome:
             redop=redop,
             world_size=2,
             max_bytes=4 * MIB,
-            device=target.device.type,
+            device=target.type,
             backend=backend,
         )
         for op, algorithm, redop in few(target, OPERATIONS, 2)
@@ -144,11 +154,7 @@ def _collectives(target: Target, backend: str) -> Outcome:
     )
     shared = launch(together)
     everyone = [*seen, *(shared.arms or [shared])]
-    bad = [
-        f"{each.case.label} {each.case.redop}: {each.status}: {each.failure}"
-        for each in everyone
-        if each.status is not Status.OK
-    ]
+    bad = [f"{each.case.label}: {each.status}: {each.failure}" for each in everyone if each.status is not Status.OK]
     if bad or len(shared.arms) != len(cases):
         return Outcome.judged("; ".join(bad)[:1500] or f"{len(shared.arms)} of {len(cases)} arms", False)
     rates = {each.case.label: bus_rates(each) for each in everyone}

@@ -7,14 +7,14 @@ import threading
 import torch
 from torch import nn
 
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import case, launched
 from parabench import Model
 from parabench.store.record import Status
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 
-DEADLINE_S = 20.0
+DEADLINE_S, REHEARSED_S = 20.0, 8.0
 STUCK_RANK = 1
 # Pieces fill a GPU; no CPU has room for one piece of the second size, so that its memory is not touched.
 PIECE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 50}
@@ -34,9 +34,10 @@ def waiting(model: Model, context: StrategyContext) -> ParallelModel:
     return parallel
 
 
+@check("hang", f"hung after {DEADLINE_S:g} s, names rank {STUCK_RANK}; the next launch runs", 120)
 def hang(target: Target) -> Outcome:
     stuck = case(target, strategy="benchmarks.gpu.faults:waiting", world_size=2)
-    seen = launched(stuck, deadline_s=DEADLINE_S)
+    seen = launched(stuck, deadline_s=REHEARSED_S if target.is_cpu else DEADLINE_S)
     after = launched(case(target))
     text = f"{seen.status}: {seen.failure}; the next launch is {after.status}"
     return Outcome.judged(
@@ -67,6 +68,7 @@ def filling() -> Model:
     )
 
 
+@check("out-of-memory", "status oom; the next launch runs", 120)
 def out_of_memory(target: Target) -> Outcome:
     seen = launched(case(target, model="benchmarks.gpu.faults:filling"))
     after = launched(case(target))

@@ -7,11 +7,12 @@ import json
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.gpu.arithmetic import KERNELS, flops_of, kernel_seconds, mfu, spread
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.peaks import peak_of
@@ -49,7 +50,7 @@ ALGORITHMS = ("ring", "tree", "halving_doubling", "two_level")
 
 def case(target: Target, **fields: Any) -> Case:
     """A small case on the target, with data that needs no file."""
-    defaults = {"device": target.device.type, "backend": "gloo", "data": "synthetic", "strategy": "single"}
+    defaults = {"device": target.type, "backend": "gloo", "data": "synthetic", "strategy": "single"}
     return Case(**(defaults | fields))
 
 
@@ -100,6 +101,11 @@ def values(seen: Launch, metric: str = "step_s", phase: Phase = Phase.MEASURE) -
     return [s.value for s in seen.samples if s.metric == metric and s.phase == phase and s.value is not None]
 
 
+@check(
+    "loaded",
+    f"MFU {LEAST_MFU:.0%} to {MOST_MFU:.0%}; launches after the first less than {MOST_SPREAD:.0%} apart",
+    300,
+)
 def loaded(target: Target) -> Outcome:
     """Check the MFU of gpt2, and how much the step time differs between launches. The first one warms the GPU up."""
     each = large(target)
@@ -123,10 +129,15 @@ def loaded(target: Target) -> Outcome:
     )
 
 
+@check(
+    "profiler",
+    f"kernels of a stream take at most {MOST_OF_PROFILED:.0%} of the profiled step and at least "
+    f"{LEAST_OF_MEASURED:.0%} of a measured step",
+    150,
+)
 def profiled(target: Target) -> Outcome:
     """Compare the kernel times of torch.profiler's trace with the step clock's times."""
-    steps = {"warmup": 2, "steps": 3} if target.is_cpu else {"warmup": 10, "steps": 20}
-    protocol = Protocol(**steps, instrumented=0, profile=True)
+    protocol = replace(REHEARSED if target.is_cpu else BY_TIME, profile=True)
     with tempfile.TemporaryDirectory() as name:
         traces = Path(name, "traces")
         seen = launch(LaunchSpec.of(large(target), protocol, deadline_s=DEADLINE_S, traces=traces))
@@ -150,12 +161,14 @@ def profiled(target: Target) -> Outcome:
     )
 
 
+@check("strategies", "every strategy, gloo on 2 ranks of one GPU: verified", 300)
 def strategies(target: Target) -> Outcome:
     fields = [{"strategy": name, "model": model} for model in ("gpt-nano", "mnist") for name in STRATEGIES]
     fields = [each for each in fields if each != {"strategy": "tp", "model": "mnist"}]
     return all_verified(target, [case(target, world_size=2, **each) for each in few(target, fields, 2)])
 
 
+@check("algorithms", "custom algorithms under ddp, fsdp and tp, gloo on CUDA: verified", 300)
 def algorithms(target: Target) -> Outcome:
     pairs = [(strategy, algorithm) for strategy in ("ddp", "fsdp", "tp") for algorithm in ALGORITHMS]
     cases = [
@@ -171,6 +184,12 @@ def algorithms(target: Target) -> Outcome:
     return all_verified(target, cases)
 
 
+@check(
+    "turns",
+    f"6 cases in one launch, gloo on 2 ranks: verified; two copies less than {MOST_APART:.0%} apart (processes without "
+    "MPS share a GPU by time slices)",
+    200,
+)
 def in_turns(target: Target) -> Outcome:
     """Check cases that share a launch: the losses of each, and that two copies of one case are equally fast."""
     fields: list[dict[str, Any]] = [
@@ -197,11 +216,11 @@ def in_turns(target: Target) -> Outcome:
     )
 
 
+@check("compiled", "the second compiled launch is shorter than the first; steps are not slower", 300)
 def compiled(target: Target) -> Outcome:
     """Check that a second launch finds the first one's compiled code, and that compiled steps are not slower."""
-    fields: dict[str, Any] = {"seq_len": 16, "global_batch": 2}
-    if not target.is_cpu:
-        fields = {"model": "gpt2", "seq_len": 256, "global_batch": 4}
+    on_gpu = {"model": "gpt2", "seq_len": 256, "global_batch": 4}
+    fields: dict[str, Any] = {"model": "toy"} if target.is_cpu else on_gpu
     found = []
     for compile in (False, True, True):
         seen = launched(case(target, compile=compile, **fields), deadline_s=300.0)

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 
 
+@check("doctor", "names the device; no traceback", 120)
 def doctor(target: Target) -> Outcome:
     ended = subprocess.run([sys.executable, "-m", "parabench", "doctor"], capture_output=True, text=True)
     # NVML's name of a slice lacks what torch appends, such as "MIG 1g.10gb".
@@ -26,6 +27,7 @@ def doctor(target: Target) -> Outcome:
     )
 
 
+@check("imports", "measuring does not need ruptures", 120)
 def imports(target: Target) -> Outcome:
     """Import what measures, with ruptures hidden: only reports need it."""
     script = (
@@ -38,6 +40,7 @@ def imports(target: Target) -> Outcome:
     return Outcome.judged(text, ended.returncode == 0)
 
 
+@check("fork-server", "the server has not touched CUDA; its child can use it", 90)
 def fork_server(target: Target) -> Outcome:
     """Check that a child of the fork server, as every rank is, finds CUDA untouched and can use it."""
     context = multiprocessing.get_context("forkserver")

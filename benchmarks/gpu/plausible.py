@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.gpu.arithmetic import memory_bandwidth_of, share_of
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from parabench.machine import accelerator
 from parabench.machine.accelerator import clock_of, elapsed_s
 from parabench.machine.peaks import peak_of
@@ -17,10 +17,14 @@ COPY_BYTES, SIZE = 1 << 30, 8192
 CALLS = 20
 # Shares of the data sheet's rate. Memory with ECC in it, or a power limit, costs much; some clocks boost beyond it.
 COPY_SHARE, PRODUCT_SHARE = (0.5, 1.05), (0.3, 1.2)
+EXPECTED = "a copy at {:.0%} to {:.0%}, a bf16 product at {:.0%} to {:.0%} of the data sheet".format(
+    *COPY_SHARE, *PRODUCT_SHARE
+)
 # If the device is in no table: what no CUDA device of these years falls below or exceeds, in B/s and FLOP/s.
 COPY_SANE, PRODUCT_SANE = (2e10, 3e13), (1e11, 2e16)
 
 
+@check("plausible", EXPECTED, 60, holds_gpu=True)
 def plausible(target: Target) -> Outcome:
     """Time copies within the device's memory, and products of bfloat16 matrices."""
     small = target.is_cpu or (target.memory_bytes or 0) < 8 * COPY_BYTES

@@ -12,7 +12,7 @@ import pynvml
 import torch
 
 from benchmarks.gpu.arithmetic import growth, joules_over_power, moved
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import BY_TIME, REHEARSED, case, failure, launched
 from parabench.machine.nvml import READINGS, processes, refused
 from parabench.store.record import Status
@@ -58,6 +58,7 @@ def available(handle: Any) -> tuple[dict[str, Callable[[Any], Any]], dict[str, s
     return asks, missing
 
 
+@check("nvml-readings", f"all take less than {MOST_TICK_S * 1e3:.0f} ms together", 60, rehearsed=False, holds_gpu=True)
 def readings(target: Target) -> Outcome:
     """Time each reading."""
     handle = handle_of(target.device)
@@ -78,6 +79,9 @@ def _cost(ask: Callable[[Any], object], handle: Any) -> float:
     return time.perf_counter() - begin
 
 
+@check(
+    "pcie-counters", "counted bytes 0.9 to 1.5 times the copied ones, wraps undone", 60, rehearsed=False, holds_gpu=True
+)
 def pcie_counters(target: Target) -> Outcome:
     """Compare the growth of the PCIe counter with the bytes that were copied to the device."""
     handle, field = handle_of(target.device), pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
@@ -114,6 +118,13 @@ def _field(handle: Any, name: int) -> tuple[int, int]:
     return kind, int(value.value.uiVal if kind == UNSIGNED_INT else value.value.ullVal)
 
 
+@check(
+    "energy",
+    f"joules {LEAST_RATIO} to {MOST_RATIO} of power times time; {FEWEST_CHANGES} changes in {LOADED_S:g} s",
+    60,
+    rehearsed=False,
+    holds_gpu=True,
+)
 def energy(target: Target) -> Outcome:
     """Compare the energy counter with mean power times time, under load; count how often the counter changes."""
     handle = handle_of(target.device)
@@ -158,6 +169,7 @@ def _multiply(device: torch.device, over: Event) -> None:
         torch.cuda.synchronize(device)
 
 
+@check("sampling", f"less than {MOST_CPU:.0%} of a core; less than {MOST_MISSED:.0%} of the readings missed", 120)
 def sampling(target: Target) -> Outcome:
     """Check what the sampler in the driver costs during a launch, and that it came to its readings."""
     seen = launched(case(target), REHEARSED if target.is_cpu else BY_TIME)

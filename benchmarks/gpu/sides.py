@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import MOST_APART
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.analysis.compare.gate import Comparison, compare
@@ -31,13 +31,14 @@ CASES = sweep(
 '''
 
 
+@check("ab", f"two equal variants are interleaved, gloo on 2 ranks each: less than {MOST_APART:.0%} apart", 300)
 def equal_sides(target: Target) -> Outcome:
     """Check that the variants' launches were interleaved, that all of them ended well, and that they are as fast."""
     caps, launches, rounds = ((25,), 1, 2) if target.is_cpu else ((1, 25), 2, 20)
     log = io.StringIO()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "equal.py").write_text(SUITE.format(device=target.device.type, caps=caps))
+        (folder / "equal.py").write_text(SUITE.format(device=target.type, caps=caps))
         out = folder / "out"
         run = TrainingRequest.of(
             suite=str(folder / "equal.py"), argv=["parabench", "ab"], out=out, launches=launches, rounds=rounds

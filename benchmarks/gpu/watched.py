@@ -17,7 +17,7 @@ import pynvml
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.check import Outcome, Target
+from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.sensors import handle_of
 from parabench import watch
 from parabench.machine import accelerator
@@ -28,7 +28,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
 STEPS, WARMUP, INSTRUMENTED = 60, 5, 4
-WIDTH, BATCH, LAYERS = 4096, 4096, 4
+WIDTH, BATCH, LAYERS = 4096, 1024, 4
 # `watch` keeps events, not tensors, on the device; instrumented steps may take longer.
 MOST_BYTES, SLOWDOWN = MIB, (0.8, 1.25)
 # Steps against the wall time of the loop, and the parts of a step against the step.
@@ -47,6 +47,7 @@ class Trained:
     peak_bytes: int | None
 
 
+@check("watch", "same losses bit by bit, plausible times, same peak memory, no other CUDA context", 120, holds_gpu=True)
 def watching(target: Target) -> Outcome:
     """Train the same model bare and watched, and compare."""
     messages: list[str] = []
