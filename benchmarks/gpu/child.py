@@ -7,7 +7,6 @@ check has failed: the remaining checks run in a new process.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import select
@@ -50,10 +49,9 @@ class Budget:
 def groups(checks: Sequence[Check]) -> list[list[Check]]:
     """Split the checks into runs that share a process."""
     found: list[list[Check]] = []
-    for before, check in itertools.pairwise([None, *checks]):
-        assert check is not None
-        shares = before is not None and check.holds_gpu >= before.holds_gpu and check.environment == before.environment
-        if shares:
+    for check in checks:
+        before = found[-1][-1] if found else None
+        if before and check.holds_gpu >= before.holds_gpu and check.environment == before.environment:
             found[-1].append(check)
         else:
             found.append([check])

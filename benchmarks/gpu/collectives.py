@@ -105,7 +105,9 @@ def shared(name: str, expected: str) -> Callable[[Run], Check]:
                 "libnccl.so.2 with LD_PRELOAD"
             )
 
-        return Check(name, f"2 ranks share the GPU: {expected}", 300, run_if_possible, False, False, SHARING)
+        return check(name, f"2 ranks share the GPU: {expected}", 300, rehearsed=False, environment=SHARING)(
+            run_if_possible
+        )
 
     return made
 
@@ -152,11 +154,11 @@ def _collectives(target: Target, backend: str) -> Outcome:
     together = LaunchSpec(
         kind="collectives", cases=tuple(cases), protocol=replace(QUICK, rounds=ROUNDS), deadline_s=DEADLINE_S
     )
-    shared = launch(together)
-    everyone = [*seen, *(shared.arms or [shared])]
+    whole = launch(together)
+    everyone = [*seen, *(whole.arms or [whole])]
     bad = [f"{each.case.label}: {each.status}: {each.failure}" for each in everyone if each.status is not Status.OK]
-    if bad or len(shared.arms) != len(cases):
-        return Outcome.judged("; ".join(bad)[:1500] or f"{len(shared.arms)} of {len(cases)} arms", False)
+    if bad or len(whole.arms) != len(cases):
+        return Outcome.judged("; ".join(bad)[:1500] or f"{len(whole.arms)} of {len(cases)} arms", False)
     rates = {each.case.label: bus_rates(each) for each in everyone}
     known = [rate for found in rates.values() for rate in found]
     odd = [label for label, found in rates.items() if not found or not all(is_plausible_bus(x, backend) for x in found)]

@@ -14,7 +14,7 @@ from parabench.store.record import Status
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 
-DEADLINE_S, REHEARSED_S = 20.0, 8.0
+DEADLINE_S, REHEARSED_S = 20.0, 10.0
 STUCK_RANK = 1
 # Pieces fill a GPU; no CPU has room for one piece of the second size, so that its memory is not touched.
 PIECE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 50}

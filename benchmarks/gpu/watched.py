@@ -78,9 +78,9 @@ def watching(target: Target) -> Outcome:
     if more:
         faults.append(f"CUDA contexts on other devices: {sorted(more)}")
     text = (
-        f"{len(steps)} steps, losses equal {seen.losses == plain.losses}, median {statistics.median(steps) * 1e3:.2f}"
+        f"{len(steps)} steps, median {statistics.median(steps) * 1e3:.2f} ms, together {share:.1%} of the loop's time; "
     )
-    text += f" ms; steps are {share:.1%} of the loop's time; the loop takes {ratio - 1:+.1%} watched"
+    text += f"the loop takes {ratio - 1:+.1%} watched"
     if not target.is_cpu:
         if not WALL[0] < share < WALL[1] or not SLOWDOWN[0] < ratio < SLOWDOWN[1]:
             faults.append("implausible times")
