@@ -53,11 +53,6 @@ def memory_bandwidth_of(name: str) -> tuple[float | None, str]:
     return None, f"the memory bandwidth of {name!r} is not in the table"
 
 
-def share_of(rate: float, peak: float | None) -> float | None:
-    """The share of the peak; None if the peak is unknown."""
-    return None if peak is None else rate / peak
-
-
 def flops_of(fact: Mapping[str, Any] | None) -> float | None:
     """The floating-point operations of a step, from a launch's fact `flops`; None if they were not counted."""
     counted = (fact or {}).get("counted")
@@ -67,7 +62,7 @@ def flops_of(fact: Mapping[str, Any] | None) -> float | None:
 def mfu(fact: Mapping[str, Any] | None, step_s: float, peak: float | None) -> float | None:
     """Model FLOP utilization: counted operations per second of a step over the device's peak."""
     flops = flops_of(fact)
-    return None if flops is None else share_of(flops / step_s, peak)
+    return None if flops is None or peak is None else flops / step_s / peak
 
 
 def spread(values: Sequence[float]) -> float:

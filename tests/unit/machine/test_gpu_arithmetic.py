@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.gpu import arithmetic
 from parabench.machine.peaks import peak_of
-from parabench.models import BF16, FP16
+from parabench.models import FP16
 
 
 def test_mfu_is_counted_operations_over_the_peak() -> None:
@@ -44,22 +44,16 @@ def test_spread_discards_the_first_launch() -> None:
         ("NVIDIA GeForce RTX 5090", None),
     ],
 )
-def test_memory_bandwidth_is_that_of_the_whole_device(name: str, rate: float | None) -> None:
+def test_memory_bandwidth_is_known_for_whole_devices(name: str, rate: float | None) -> None:
     found, source = arithmetic.memory_bandwidth_of(name)
     assert found == rate
     assert "datasheet" in source or "specifications" in source or "not in the table" in source
 
 
-def test_memory_bandwidths_are_of_devices_with_a_peak() -> None:
+def test_memory_table_names_devices_with_a_peak() -> None:
     # A name that no device has would never be found.
     for part, _, _ in arithmetic.MEMORY:
         assert peak_of(f"NVIDIA {part.removesuffix('?')}", FP16)[0] is not None, part
-
-
-def test_share_is_unknown_when_the_peak_is() -> None:
-    peak, _ = peak_of("NVIDIA GeForce RTX 5090", BF16)
-    assert arithmetic.share_of(1e12, peak) is None
-    assert arithmetic.share_of(1e12, 4e12) == 0.25
 
 
 def test_kernel_seconds_are_summed_for_each_stream() -> None:
@@ -99,7 +93,7 @@ def test_growth_undoes_one_wrap() -> None:
     ("op", "ranks", "factor"),
     [("all_reduce", 2, 1.0), ("all_reduce", 4, 1.5), ("all_gather", 2, 0.5), ("broadcast", 2, 1)],
 )
-def test_bus_bandwidth_is_that_of_nccl_tests(op: str, ranks: int, factor: float) -> None:
+def test_bus_bandwidth_follows_nccl_tests(op: str, ranks: int, factor: float) -> None:
     assert arithmetic.bus_bandwidth(op, ranks, 4_000_000, 0.001) == pytest.approx(4e9 * factor)
 
 
@@ -112,5 +106,5 @@ def test_bus_bandwidth_is_judged_against_limits(rate: float, backend: str, plaus
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf")])
-def test_bus_bandwidth_that_is_no_number_is_implausible(rate: float) -> None:
+def test_bus_bandwidth_is_implausible_when_not_finite(rate: float) -> None:
     assert not arithmetic.is_plausible_bus(rate, "nccl")

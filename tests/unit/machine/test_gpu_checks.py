@@ -99,7 +99,7 @@ def test_main_marks_checks_after_the_budget_as_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(GPU_HERE, reason="there is a GPU here")
-def test_main_gives_the_reason_when_there_is_no_gpu() -> None:
+def test_main_gives_the_reason_without_a_gpu() -> None:
     ended = CliRunner().invoke(program.main, [])
     assert ended.exit_code == 2
     assert ended.stderr.startswith(f"Error: torch {torch.__version__} ")
