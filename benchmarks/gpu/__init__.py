@@ -1,11 +1,11 @@
-"""Conformance checks of the GPU path: what must hold on a machine with an NVIDIA GPU, in ten minutes or less on one.
+"""Conformance checks of the GPU path on a machine with an NVIDIA GPU.
 
     make gpu
-    python -m benchmarks.gpu [--only NAME,...] [--json FILE] [--list] [--rehearse]
+    python -m benchmarks.gpu [--budget SECONDS] [--only NAME,...] [--json FILE] [--list] [--rehearse]
 
-Each check runs in a process of its own, so that a crash or a hang of one is its verdict and no more. The Python that
-runs it needs torch and what measuring needs, not ruptures. Exit code 0 when all that could run passed, 1 when one
-failed, 2 with the reason where there is no GPU.
+Checks run in child processes, so that a crash or a hang fails one check only. The Python that runs them needs torch and
+what measuring needs, not ruptures. The exit code is 0 if every check that ran passed, 1 if one failed, and 2 with the
+reason if there is no GPU.
 
-`--rehearse` runs on the CPU those checks that have a meaning there: that finds mistakes in the checks, where no GPU is.
+`--rehearse` runs on the CPU every check whose arithmetic can run there. It finds mistakes in the checks without a GPU.
 """

@@ -1,142 +1,147 @@
-"""`python -m benchmarks.gpu`: run the checks, show a table, write JSON."""
+"""`python -m benchmarks.gpu`: run the checks, print a table, write JSON."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import platform
+import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import click
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.gpu import clocks, collectives, faults, machine, memory, sensors, sides, training
-from benchmarks.gpu.check import Check, Seen, Verdict, run_apart, run_here
+from benchmarks.gpu.catalog import CHECKS
+from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Target, Verdict
+from benchmarks.gpu.child import Budget, run_checks, work
+from parabench.files import hand_over_file
 
-# The cheap ones first: what they find explains the failures of the others.
-CHECKS: tuple[Check, ...] = (
-    *machine.CHECKS,
-    *clocks.CHECKS,
-    *sensors.CHECKS,
-    *memory.CHECKS,
-    *training.CHECKS,
-    *sides.CHECKS,
-    *collectives.CHECKS,
-    *faults.CHECKS,
-)
 STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_RUN: "yellow"}
+# In a process that ends: a GPU in exclusive mode admits one process, which the checks need to be.
+FIND_GPU = """
+import json, torch
+torch.cuda.init()
+known = torch.cuda.get_device_properties(0)
+print(json.dumps([known.name, known.total_memory]))
+"""
+FIND_S = 120.0
+
+# The outcome of each check with its seconds; None: it has not run.
+Outcomes = dict[str, tuple[Outcome, float | None]]
 
 
 @click.command()
 @click.option("--only", default="", help="Names of checks, separated by commas. [default: all]")
-@click.option("--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write what was seen here.")
-@click.option("--list", "listing", is_flag=True, help="Name the checks and what each expects, and run none.")
-@click.option("--rehearse", is_flag=True, help="Run on the CPU what has a meaning there: it checks the checks.")
-@click.option("--here", hidden=True)
-@click.option("--device", hidden=True, default="cuda")
-def main(only: str, file: Path | None, listing: bool, rehearse: bool, here: str | None, device: str) -> None:
+@click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after this time.")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the outcomes to this file."
+)
+@click.option("--list", "listing", is_flag=True, help="Print the checks with what each expects, and run none.")
+@click.option("--rehearse", is_flag=True, help="Check the checks: run on the CPU those that can run there.")
+@click.option("--child", hidden=True)
+def main(only: str, budget: float | None, file: Path | None, listing: bool, rehearse: bool, child: str | None) -> None:
     """Conformance checks of the GPU path."""
+    began_s = time.monotonic()
     known = {check.name: check for check in CHECKS}
-    if here is not None:
-        run_here(known[here], torch.device(device, 0) if device == "cuda" else torch.device(device))
+    names = [name for name in only.split(",") if name] or list(known)
+    if unknown := sorted(set(names) - known.keys()):
+        refuse(f"no check is named {unknown[0]!r}; --list shows the names")
+    chosen = [known[name] for name in names]
+    if child is not None:
+        work(chosen, child)
         return
-    wanted = [name for name in only.split(",") if name] or list(known)
-    if unknown := sorted(set(wanted) - known.keys()):
-        refuse(f"no check is named {unknown[0]!r}; --list names them")
-    chosen = [known[name] for name in wanted]
     if listing:
         for check in chosen:
             click.echo(f"{check.name}: {check.expected}")
         return
     if file is not None and not file.parent.is_dir():
-        refuse(f"--json {str(file)!r}: there is no folder {str(file.parent)!r}; make it first")
-    if not rehearse and (why := why_no_gpu()):
-        refuse(f"{why}; these checks need an NVIDIA GPU, or --rehearse for what the CPU can show")
-    on = torch.device("cpu") if rehearse else torch.device("cuda", 0)
+        refuse(f"--json {str(file)!r}: there is no folder {str(file.parent)!r}; create it first")
+    target = REHEARSAL if rehearse else find_gpu()
+    if isinstance(target, str):
+        refuse(f"{target}; these checks need an NVIDIA GPU, or --rehearse for those that run on the CPU")
     if rehearse:
         chosen = [check for check in chosen if check.rehearsed]
-    results = run_all(chosen, on)
-    if file is not None:
-        file.write_text(json.dumps(report(on, results), indent=2) + "\n")
-    sys.exit(any(seen.verdict is Verdict.FAILED for _, seen, _ in results))
+    outcomes = run_all(chosen, target, Budget(budget, began_s), file)
+    sys.exit(any(outcome.verdict is Verdict.FAILED for outcome, _ in outcomes.values()))
 
 
-def refuse(message: str) -> None:
+def refuse(message: str) -> NoReturn:
     click.echo(f"Error: {message}", err=True)
     sys.exit(2)
 
 
-def why_no_gpu() -> str | None:
-    """Why there is no device to check; None where there is one."""
+def find_gpu() -> Target | str:
+    """Return the first CUDA device, or the reason why there is none. This process does not initialize CUDA."""
     version = importlib.metadata.version("torch")
     if torch.version.cuda is None:
         return f"torch {version} is built without CUDA"
     try:
-        torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:
-        return f"torch {version} finds no CUDA device: {str(error).splitlines()[0]}"
-    return None if torch.cuda.device_count() else f"torch {version} finds no CUDA device"
+        ended = subprocess.run([sys.executable, "-c", FIND_GPU], capture_output=True, text=True, timeout=FIND_S)
+    except subprocess.TimeoutExpired:
+        return f"torch {version} does not initialize CUDA within {FIND_S:g} s"
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+        return f"torch {version} finds no CUDA device: {last}"
+    name, memory_bytes = json.loads(ended.stdout.splitlines()[-1])
+    return Target("cuda", name, memory_bytes)
 
 
-def run_all(checks: list[Check], device: torch.device) -> list[tuple[Check, Seen, float]]:
-    """Run the checks one after the other, each said as it ends, and show all as a table."""
+def run_all(checks: list[Check], target: Target, budget: Budget, file: Path | None) -> Outcomes:
+    """Run the checks; after each print a line and write the file. At the end print a table."""
     console = Console()
-    results = []
-    for number, check in enumerate(checks, start=1):
-        begin = time.perf_counter()
-        seen = run_apart(check, device)
-        results.append((check, seen, time.perf_counter() - begin))
-        console.print(f"[{number}/{len(checks)}] {check.name}: {seen.verdict}", highlight=False, markup=False)
-    table = Table("check", "expected", "seen", "verdict", "s", show_lines=True)
-    for check, seen, seconds in results:
-        style = STYLES[seen.verdict]
-        verdict = f"[{style}]{seen.verdict}[/{style}]"
-        table.add_row(check.name, check.expected, plain(seen.text), verdict, f"{seconds:.0f}")
-    console.print(table)
-    console.print(f"{described(device)}: {counted(results)}", highlight=False, markup=False)
-    return results
+    outcomes: Outcomes = {check.name: (Outcome.not_run("not yet"), None) for check in checks}
+    write(file, checks, outcomes, target)
+    for number, (check, outcome, seconds) in enumerate(run_checks(checks, target, budget), start=1):
+        outcomes[check.name] = outcome, seconds
+        write(file, checks, outcomes, target)
+        line = f"[{number}/{len(checks)}] {check.name}: {outcome.verdict} after {seconds:.0f} s: {outcome.text}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    late = {name: (Outcome.not_run(budget.reason), None) for name, (_, seconds) in outcomes.items() if seconds is None}
+    outcomes |= late
+    write(file, checks, outcomes, target)
+    console.print(table(checks, outcomes))
+    counts = {verdict: sum(outcome.verdict is verdict for outcome, _ in outcomes.values()) for verdict in Verdict}
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    device = "CPU rehearsal, which says nothing about a GPU" if target.is_cpu else target.name
+    console.print(f"{device}, torch {importlib.metadata.version('torch')}: {summary}", highlight=False, markup=False)
+    return outcomes
 
 
-def plain(text: str) -> str:
-    """`text` as it is: rich takes square brackets for its markup."""
-    return text.replace("[", r"\[")
+def table(checks: list[Check], outcomes: Outcomes) -> Table:
+    made = Table("check", "expected", "observed", "verdict", "s", show_lines=True)
+    for check in checks:
+        outcome, seconds = outcomes[check.name]
+        style = STYLES[outcome.verdict]
+        text = outcome.text.replace("[", r"\[")  # rich reads square brackets as markup
+        verdict = f"[{style}]{outcome.verdict}[/{style}]"
+        made.add_row(check.name, check.expected, text, verdict, "" if seconds is None else f"{seconds:.0f}")
+    return made
 
 
-def counted(results: list[tuple[Check, Seen, float]]) -> str:
-    numbers = {verdict: sum(seen.verdict is verdict for _, seen, _ in results) for verdict in Verdict}
-    return ", ".join(f"{number} {verdict}" for verdict, number in numbers.items())
-
-
-def described(device: torch.device) -> str:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU rehearsal, no verdict on any GPU"
-    return f"{name}, torch {importlib.metadata.version('torch')}"
-
-
-def report(device: torch.device, results: list[tuple[Check, Seen, float]]) -> dict[str, Any]:
-    """What `--json` writes."""
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+def write(file: Path | None, checks: list[Check], outcomes: Outcomes, target: Target) -> None:
+    """Write the outcomes so far: a reader finds a whole file at any time."""
+    if file is None:
+        return
+    report = {
+        "device": target.name,
+        "memory_bytes": target.memory_bytes,
         "torch": importlib.metadata.version("torch"),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "checks": [
-            {
-                "check": check.name,
-                "expected": check.expected,
-                "seen": seen.text,
-                "verdict": seen.verdict,
-                "seconds": round(seconds, 1),
-                "numbers": seen.numbers,
-            }
-            for check, seen, seconds in results
+            {"check": check.name, "expected": check.expected, "seconds": seconds, **asdict(outcome)}
+            for check in checks
+            for outcome, seconds in [outcomes[check.name]]
         ],
     }
+    hand_over_file(file, json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

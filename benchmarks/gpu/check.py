@@ -1,25 +1,18 @@
-"""What a check is, and how one is run in a process of its own."""
+"""A check and its outcome. Free of torch, which takes seconds to import."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-# A line of a check's process that begins so holds its result; all others are what libraries print.
-MARK = "parabench-check: "
-# What of a failed process is shown.
-LAST_LINES = 3
+if TYPE_CHECKING:
+    import torch
 
 
 class Verdict(StrEnum):
-    """How a check ended. `not run`: this device or library has no such thing; that is no failure."""
+    """How a check ended. `not run` is not a failure: the device or library lacks the feature, or time ran out."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -27,55 +20,66 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a check found, in words, and the numbers behind them."""
+class Outcome:
+    """What a check observed, in words, with the numbers behind the words."""
 
     text: str
     verdict: Verdict
     numbers: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def judged(cls, text: str, passed: bool, **numbers: Any) -> Seen:
+    def judged(cls, text: str, passed: bool, **numbers: Any) -> Outcome:
         return cls(text, Verdict.PASSED if passed else Verdict.FAILED, numbers)
 
     @classmethod
-    def not_run(cls, why: str) -> Seen:
-        return cls(why, Verdict.NOT_RUN)
+    def not_run(cls, reason: str) -> Outcome:
+        return cls(reason, Verdict.NOT_RUN)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The first device of a type, `cuda` or `cpu`, with its name and memory as torch reports them."""
+
+    type: str
+    name: str
+    memory_bytes: int | None = None
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu") if self.is_cpu else torch.device(self.type, 0)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is a rehearsal, in which no speed is judged."""
+        return self.type == "cpu"
+
+
+REHEARSAL = Target("cpu", "cpu")
+
+
+Run = Callable[[Target], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must hold. `run` gets the device; `limit_s` ends its process. `rehearsed`: the CPU has it too."""
+    """One property that must hold.
+
+    `limit_s` ends a check that hangs. A `rehearsed` check also runs on the CPU. A check with `holds_gpu` uses CUDA in
+    its own process; the others only start processes that do, so they need a process without a CUDA context (a GPU in
+    exclusive mode admits one process). `environment` is set for the process of the check.
+    """
 
     name: str
     expected: str
     limit_s: float
-    run: Callable[[torch.device], Seen]
-    rehearsed: bool = False
+    run: Run
+    rehearsed: bool = True
+    holds_gpu: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def run_here(check: Check, device: torch.device) -> None:
-    """Run the check in this process, and print what it found for the process that waits."""
-    print(MARK + json.dumps(asdict(check.run(device))), flush=True)
-
-
-def run_apart(check: Check, device: torch.device) -> Seen:
-    """Run the check in a fresh process; one that fails, is killed or exceeds its limit is a failed check."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--here", check.name, "--device", device.type]
-    try:
-        ended = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=check.limit_s
-        )
-    except subprocess.TimeoutExpired as expired:
-        said = expired.output.decode(errors="replace") if isinstance(expired.output, bytes) else expired.output or ""
-        return Seen.judged(f"not over after {check.limit_s:g} s; {last_words(said)}", False)
-    for line in reversed(ended.stdout.splitlines()):
-        if line.startswith(MARK):
-            told = json.loads(line.removeprefix(MARK))
-            return Seen(told["text"], Verdict(told["verdict"]), told["numbers"])
-    return Seen.judged(f"ended with {ended.returncode}; {last_words(ended.stdout)}", False)
-
-
-def last_words(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return "it said: " + " | ".join(lines[-LAST_LINES:]) if lines else "it said nothing"
+def check(name: str, expected: str, limit_s: float, **options: Any) -> Callable[[Run], Check]:
+    """Make a function a check; `options` are further fields of `Check`."""
+    return lambda run: Check(name, expected, limit_s, run, **options)

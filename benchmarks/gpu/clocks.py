@@ -1,4 +1,4 @@
-"""The step clock against kernels of known length, and the cost of watching."""
+"""The step clock against work of known length."""
 
 from __future__ import annotations
 
@@ -6,86 +6,88 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.check import Check, Seen
+from benchmarks.gpu.check import Outcome, Target, check
+from parabench.machine import accelerator
+from parabench.machine.accelerator import clock_of, elapsed_s
 from parabench.probes.step_clock import MARKS, StepClock
 
 CALIBRATION_CYCLES = 200_000_000
 LENGTHS_S = (0.001, 0.01, 0.1)
 STEPS = 10
-# Of a kernel that is told to spin for so many cycles, at a clock that is steady by then.
-AGREE = 0.001
-LAG_STEPS = 20
+# Against CUDA's own events; a step also holds five marks.
+AGREE, MARKS_S = 0.001, 2e-5
+PAUSES = 10
 
 
-def step_clock(device: torch.device) -> Seen:
-    """Steps that hold one spinning kernel each: what the marks say of them, against CUDA's own events."""
-    hertz = _cycles_per_second(device)
-    errors = {}
+def spinner(device: torch.device) -> Callable[[float], None]:
+    """Return a function that keeps the device busy for so many seconds: on CUDA a kernel that spins."""
+    if device.type == "cpu":
+
+        def spin(seconds: float) -> None:
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                pass
+
+        return spin
+    torch.cuda.set_device(device)
+    now = clock_of(device)
+    for _ in range(2):  # the first loads the module and raises the clocks
+        begin = now()
+        torch.cuda._sleep(CALIBRATION_CYCLES)
+        end = now()
+        torch.cuda.synchronize(device)
+    hertz = CALIBRATION_CYCLES / elapsed_s(begin, end)
+    return lambda seconds: torch.cuda._sleep(int(seconds * hertz))
+
+
+@check("step-clock", "steps of 1, 10 and 100 ms within 0.1% of CUDA's events, and 20 us", 60, holds_gpu=True)
+def step_clock(target: Target) -> Outcome:
+    """Compare steps that hold one spinning kernel each with CUDA's own events around the kernel."""
+    spin, now, errors = spinner(target.device), clock_of(target.device), {}
     with tempfile.TemporaryDirectory() as folder:
-        for length_s in LENGTHS_S:
-            clock = StepClock(Path(folder) / f"marks{length_s}", STEPS, device)
+        for length_s in LENGTHS_S[: 2 if target.is_cpu else None]:
+            clock = StepClock(Path(folder) / f"marks{length_s}", STEPS, target.device)
             pairs = []
             for _ in range(STEPS):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 clock.mark()
-                begin.record()
-                torch.cuda._sleep(int(length_s * hertz))
-                end.record()
+                begin = now()
+                spin(length_s)
+                pairs.append((begin, now()))
                 for _ in range(MARKS - 1):
                     clock.mark()
-                pairs.append((begin, end))
             clock.finish()
-            begins = clock.begins()
-            ours = statistics.median(b - a for a, b in itertools.pairwise(begins))
-            theirs = statistics.median(a.elapsed_time(b) for a, b in pairs) / 1e3
-            errors[length_s] = ours / theirs - 1
-    said = ", ".join(f"{length_s * 1e3:g} ms {error:+.3%}" for length_s, error in errors.items())
-    # A step is longer than its kernel by what five marks take on the device.
-    passed = all(-AGREE < error < AGREE + 2e-5 / length_s for length_s, error in errors.items())
-    return Seen.judged(said, passed, errors={str(key): value for key, value in errors.items()})
+            ours = statistics.median(b - a for a, b in itertools.pairwise(clock.begins()))
+            errors[length_s] = ours / statistics.median(elapsed_s(*pair) for pair in pairs) - 1
+    text = ", ".join(f"{length_s * 1e3:g} ms {error:+.3%}" for length_s, error in errors.items())
+    passed = all(-AGREE < error < AGREE + MARKS_S / length_s for length_s, error in errors.items())
+    return Outcome.judged(text, passed or target.is_cpu, errors={str(key): value for key, value in errors.items()})
 
 
-def _cycles_per_second(device: torch.device) -> float:
-    torch.cuda.set_device(device)
-    for _ in range(2):  # the first loads the module and wakes the clocks
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        torch.cuda._sleep(CALIBRATION_CYCLES)
-        end.record()
-        end.synchronize()
-    return CALIBRATION_CYCLES / (begin.elapsed_time(end) / 1e3)
-
-
-def host_clock(device: torch.device) -> Seen:
-    """Marks on the host's clock: a kernel enqueued behind a pause of the host begins after it, also a minute later."""
+@check("host-clock", f"within 0.2 ms of the host's clock, over {PAUSES} s", 60, holds_gpu=True)
+def host_clock(target: Target) -> Outcome:
+    """Check that marks of an idle device are on the host's clock, after a pause and some seconds later."""
+    pauses, pause_s = (3, 0.01) if target.is_cpu else (PAUSES, 1.0)
     with tempfile.TemporaryDirectory() as folder:
-        clock = StepClock(Path(folder) / "marks", LAG_STEPS, device)
+        clock = StepClock(Path(folder) / "marks", pauses, target.device)
         expected = []
-        for _ in range(LAG_STEPS):
-            torch.cuda.synchronize(device)
-            time.sleep(1.0)
+        for _ in range(pauses):
+            accelerator.synchronize(target.device)
+            time.sleep(pause_s)
             expected.append(time.perf_counter())
             for _ in range(MARKS):
                 clock.mark()
         clock.finish()
         late_s = [seen - true for seen, true in zip(clock.begins(), expected, strict=False)]
         numbers = clock.moments.numbers()
-    said = f"marks of an idle device are {min(late_s) * 1e6:.0f} to {max(late_s) * 1e6:.0f} us after the host's"
     drift = numbers.get("device_clock_drift")
-    return Seen.judged(
-        f"{said}; drift {'unknown' if drift is None else f'{drift * 1e6:+.1f} us/s'} over {LAG_STEPS} s",
-        min(late_s) > -2e-4 and max(late_s) < 2e-3 and statistics.median(late_s) < 2e-4,
+    return Outcome.judged(
+        f"marks of an idle device are {min(late_s) * 1e6:.0f} to {max(late_s) * 1e6:.0f} us after the host's; drift "
+        f"{'unknown' if drift is None else f'{drift * 1e6:+.1f} us/s'} over {pauses * pause_s:g} s",
+        (min(late_s) > -2e-4 and max(late_s) < 2e-3 and statistics.median(late_s) < 2e-4) or target.is_cpu,
         **numbers,
     )
-
-
-CHECKS = (
-    Check(
-        "step-clock", "steps of 1, 10 and 100 ms within 0.1 % of CUDA's events, and 20 us for the marks", 60, step_clock
-    ),
-    Check("host-clock", "within 0.2 ms of the host's clock, over 20 s", 90, host_clock),
-)

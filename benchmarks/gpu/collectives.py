@@ -1,22 +1,24 @@
-"""Own algorithms' streams, and the whole NCCL path with several ranks on one GPU (NCCL 2.30 or newer)."""
+"""The streams of custom algorithms, and single collective operations among ranks that share a GPU."""
 
 from __future__ import annotations
 
-import os
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from benchmarks.gpu.check import Check, Seen
-from benchmarks.gpu.trainings import all_verified, case
+from benchmarks.gpu.arithmetic import bus_bandwidth, is_plausible_bus
+from benchmarks.gpu.check import Check, Outcome, Run, Target, check
+from benchmarks.gpu.launches import DEADLINE_S, all_verified, case, few
 from parabench.collectives.stream_queue import StreamQueue
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.versions import SHARED_GPU, SHARED_GPU_SINCE
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import ROUNDS, CollectiveProtocol
-from parabench.store.record import MIB, Status
+from parabench.store.record import MIB, Launch, Status
 
 SLEEP_S = 0.05
 CYCLES_PER_S = 1_500_000_000
@@ -33,46 +35,53 @@ OPERATIONS = (
     ("broadcast", "native", "none"),
 )
 QUICK = CollectiveProtocol(warmup=2, iterations=5)
+# What lets several ranks of NCCL 2.30 share a GPU.
+SHARING = {SHARED_GPU: "1", "NCCL_MAX_CTAS": "4"}
 
 
-def stream_queue(device: torch.device) -> Seen:
-    """A job of kernels beside the caller's stream: who waits, in which order, what a call costs, what fails."""
-    torch.cuda.set_device(device)
-    torch.cuda._sleep(1000)
-    torch.cuda.synchronize(device)
+@check(
+    "stream-queue",
+    "run and wait return before the job is over; order kept; failures raise",
+    60,
+    rehearsed=False,
+    holds_gpu=True,
+)
+def stream_queue(target: Target) -> Outcome:
+    """Run a job of kernels next to the caller's stream: its order, its waits, its cost per call, and its errors."""
+    torch.cuda.set_device(target.device)
     queue = StreamQueue()
-    values = torch.zeros(1 << 20, device=device)
+    values = torch.zeros(1 << 20, device=target.device)
 
-    def job() -> None:
-        torch.cuda._sleep(int(SLEEP_S * CYCLES_PER_S))
+    def job(cycles: int = int(SLEEP_S * CYCLES_PER_S)) -> None:
+        torch.cuda._sleep(cycles)
         values.add_(1)
 
-    queue.run(lambda: None, [values], "first").wait()
-    torch.cuda.synchronize(device)
+    # CUDA loads a kernel when it is first called, and may wait for the device then.
+    queue.run(lambda: job(1000), [values], "first").wait()
+    values.clone()
+    torch.cuda.synchronize(target.device)
     begin = time.perf_counter()
     work = queue.run(job, [values], "sleep")
     run_s = time.perf_counter() - begin
     begin = time.perf_counter()
     work.wait()
     wait_s = time.perf_counter() - begin
-    behind = values.clone()  # on the caller's stream, so behind the job
-    right = bool((behind == 1).all())
+    behind = values.clone()  # on the caller's stream, so after the job
+    in_order = bool((behind == 2).all())
     begin = time.perf_counter()
     for _ in range(CALLS):
         queue.run(lambda: None, [values], "empty").wait()
-    torch.cuda.synchronize(device)
+    torch.cuda.synchronize(target.device)
     call_s = (time.perf_counter() - begin) / CALLS
-    failed = ""
+    error = ""
     try:
         queue.run(_fail, [values], "failing").wait()
-    except RuntimeError as error:
-        failed = str(error)
-    said = (
-        f"run {run_s * 1e3:.2f} ms, wait {wait_s * 1e3:.2f} ms, then {'the job' if right else 'NOT the job'}'s result"
-    )
-    return Seen.judged(
-        f"{said}; {call_s * 1e6:.0f} us a call; a failing job says {failed!r}",
-        run_s < SLEEP_S / 2 and wait_s < SLEEP_S / 2 and right and "no such kernel" in failed,
+    except RuntimeError as raised:
+        error = str(raised)
+    text = f"run {run_s * 1e3:.2f} ms, wait {wait_s * 1e3:.2f} ms, then {'the' if in_order else 'NOT the'} job's result"
+    return Outcome.judged(
+        f"{text}; {call_s * 1e6:.0f} us per call; a failing job raises {error!r}",
+        run_s < SLEEP_S / 2 and wait_s < SLEEP_S / 2 and in_order and "no such kernel" in error,
         run_s=run_s,
         wait_s=wait_s,
         call_s=call_s,
@@ -83,50 +92,52 @@ def _fail() -> None:
     raise ValueError("no such kernel")
 
 
-def lacking() -> str | None:
-    """Why this library cannot run several ranks on one GPU."""
-    version = torch.cuda.nccl.version()
-    if version < SHARED_GPU_SINCE:
-        return (
-            f"NCCL {'.'.join(map(str, version))} runs one rank a GPU; 2.30 runs several: put a newer libnccl.so.2 "
-            "before torch's with LD_PRELOAD"
+def shared(name: str, expected: str) -> Callable[[Run], Check]:
+    """A check of two ranks that share a GPU over NCCL. Before NCCL 2.30 it is not run."""
+
+    def made(run: Run) -> Check:
+        def run_if_possible(target: Target) -> Outcome:
+            version = torch.cuda.nccl.version()
+            if version >= SHARED_GPU_SINCE:
+                return run(target)
+            return Outcome.not_run(
+                f"NCCL {'.'.join(map(str, version))} runs one rank on a GPU; 2.30 runs several: load a newer "
+                "libnccl.so.2 with LD_PRELOAD"
+            )
+
+        return check(name, f"2 ranks share the GPU: {expected}", 300, rehearsed=False, environment=SHARING)(
+            run_if_possible
         )
-    os.environ |= {SHARED_GPU: "1", "NCCL_MAX_CTAS": "4"}
-    return None
+
+    return made
 
 
-def nccl_trainings(device: torch.device) -> Seen:
-    if why := lacking():
-        return Seen.not_run(why)
+@shared("nccl-strategies", "every strategy verified")
+def nccl_strategies(target: Target) -> Outcome:
     names = ("ddp", "zero1", "fsdp", "zero2", "tp", "pp", "parameter_server")
-    return all_verified([case(device, backend="nccl", strategy=name, world_size=2) for name in names])
+    return all_verified(target, [case(target, backend="nccl", strategy=name, world_size=2) for name in names])
 
 
-def nccl_algorithms(device: torch.device) -> Seen:
-    if why := lacking():
-        return Seen.not_run(why)
+@shared("nccl-algorithms", "custom algorithms verified")
+def nccl_algorithms(target: Target) -> Outcome:
+    names = itertools.product(("ddp", "fsdp", "tp"), ("ring", "tree", "halving_doubling"))
     return all_verified(
-        [
-            case(device, backend="nccl", strategy=strategy, algorithm=algorithm, world_size=2)
-            for strategy in ("ddp", "fsdp", "tp")
-            for algorithm in ("ring", "tree", "halving_doubling")
-        ]
+        target, [case(target, backend="nccl", strategy=name, algorithm=own, world_size=2) for name, own in names]
     )
 
 
-def nccl_collectives(device: torch.device) -> Seen:
-    """Single operations with exact results, average too."""
-    if why := lacking():
-        return Seen.not_run(why)
-    return _collectives(device, "nccl")
+@shared("nccl-collectives", "every operation right, alone and together; plausible bus bandwidth")
+def nccl_collectives(target: Target) -> Outcome:
+    return _collectives(target, "nccl")
 
 
-def gloo_collectives(device: torch.device) -> Seen:
-    return _collectives(device, "gloo")
+@check("gloo-collectives", "every operation right, alone and together; plausible bus bandwidth", 200)
+def gloo_collectives(target: Target) -> Outcome:
+    return _collectives(target, "gloo")
 
 
-def _collectives(device: torch.device, backend: str) -> Seen:
-    """Each operation in a launch of its own, then all of them in turns in one."""
+def _collectives(target: Target, backend: str) -> Outcome:
+    """Launch each operation alone, then all of them in one launch; check every element and the bus bandwidth."""
     cases = [
         CollectiveCase(
             op=op,
@@ -134,36 +145,31 @@ def _collectives(device: torch.device, backend: str) -> Seen:
             redop=redop,
             world_size=2,
             max_bytes=4 * MIB,
-            device=device.type,
+            device=target.type,
             backend=backend,
         )
-        for op, algorithm, redop in OPERATIONS
+        for op, algorithm, redop in few(target, OPERATIONS, 2)
     ]
-    seen = [launch(LaunchSpec.of(each, QUICK, deadline_s=120.0)) for each in cases]
+    seen = [launch(LaunchSpec.of(each, QUICK, deadline_s=DEADLINE_S)) for each in cases]
     together = LaunchSpec(
-        kind="collectives", cases=tuple(cases), protocol=replace(QUICK, rounds=ROUNDS), deadline_s=120.0
+        kind="collectives", cases=tuple(cases), protocol=replace(QUICK, rounds=ROUNDS), deadline_s=DEADLINE_S
     )
-    shared = launch(together)
-    bad = [
-        f"{each.case.label} {each.case.redop}: {each.status}: {each.failure}"
-        for each in (*seen, *(shared.arms or [shared]))
-        if each.status is not Status.OK
-    ]
-    said = "; ".join(bad)[:1500] if bad else f"{len(cases)} operations, by themselves and in turns, every element right"
-    return Seen.judged(said, not bad and len(shared.arms) == len(cases))
+    whole = launch(together)
+    everyone = [*seen, *(whole.arms or [whole])]
+    bad = [f"{each.case.label}: {each.status}: {each.failure}" for each in everyone if each.status is not Status.OK]
+    if bad or len(whole.arms) != len(cases):
+        return Outcome.judged("; ".join(bad)[:1500] or f"{len(whole.arms)} of {len(cases)} arms", False)
+    rates = {each.case.label: bus_rates(each) for each in everyone}
+    known = [rate for found in rates.values() for rate in found]
+    odd = [label for label, found in rates.items() if not found or not all(is_plausible_bus(x, backend) for x in found)]
+    text = f"{len(cases)} operations, alone and together, every element right; bus "
+    text += f"{min(known, default=0) / 1e9:.3g} to {max(known, default=0) / 1e9:.3g} GB/s at the largest size"
+    return Outcome.judged(text + (f", implausible: {', '.join(odd)}" if odd else ""), not odd, bus_bytes_per_s=rates)
 
 
-SHARED = "on one GPU shared by 2 ranks: "
-CHECKS = (
-    Check("stream-queue", "run and wait return before the job is over; order kept; failures raise", 60, stream_queue),
-    Check(
-        "gloo-collectives",
-        "every operation right, alone and in turns, gloo on CUDA",
-        200,
-        gloo_collectives,
-        rehearsed=True,
-    ),
-    Check("nccl-trainings", SHARED + "every strategy verified", 300, nccl_trainings),
-    Check("nccl-algorithms", SHARED + "own algorithms verified", 300, nccl_algorithms),
-    Check("nccl-collectives", SHARED + "every operation right, alone and in turns", 200, nccl_collectives),
-)
+def bus_rates(seen: Launch) -> list[float]:
+    """The bus bandwidth of each measured reading at the largest size, in bytes per second."""
+    case = seen.case
+    assert isinstance(case, CollectiveCase)
+    size = case.sizes[-1]
+    return [bus_bandwidth(case.op, case.world_size, size, each) for each in seen.call_durations(size)]

@@ -1,23 +1,23 @@
-"""What fails on a GPU is a recorded result that says what happened, and the next launch runs."""
+"""A failure on a GPU is recorded with its reason, and the next launch runs."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import torch
+from torch import nn
 
-from benchmarks.gpu.check import Check, Seen
-from benchmarks.gpu.trainings import case, launched
+from benchmarks.gpu.check import Outcome, Target, check
+from benchmarks.gpu.launches import case, launched
 from parabench import Model
 from parabench.store.record import Status
 from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 
-DEADLINE_S = 30.0
-# More than any device has: logits of 50304 classes for each of its tokens.
-TOO_LARGE_BATCH = 1 << 16
+DEADLINE_S, REHEARSED_S = 20.0, 10.0
 STUCK_RANK = 1
+# Pieces fill a GPU; no CPU has room for one piece of the second size, so that its memory is not touched.
+PIECE_BYTES = {"cuda": 1 << 30, "cpu": 1 << 50}
 
 
 def waiting(model: Model, context: StrategyContext) -> ParallelModel:
@@ -31,30 +31,46 @@ def waiting(model: Model, context: StrategyContext) -> ParallelModel:
                 threading.Event().wait()
 
         model.module.register_forward_pre_hook(hook)
-    return replace(parallel)
+    return parallel
 
 
-def hang(device: torch.device) -> Seen:
-    stuck = case(device, strategy="benchmarks.gpu.faults:waiting", world_size=2)
-    seen = launched(stuck, deadline_s=DEADLINE_S)
-    after = launched(case(device))
-    said = f"{seen.status}: {seen.failure}; the next launch is {after.status}"
-    return Seen.judged(
-        said[:1500],
+@check("hang", f"hung after {DEADLINE_S:g} s, names rank {STUCK_RANK}; the next launch runs", 120)
+def hang(target: Target) -> Outcome:
+    stuck = case(target, strategy="benchmarks.gpu.faults:waiting", world_size=2)
+    seen = launched(stuck, deadline_s=REHEARSED_S if target.is_cpu else DEADLINE_S)
+    after = launched(case(target))
+    text = f"{seen.status}: {seen.failure}; the next launch is {after.status}"
+    return Outcome.judged(
+        text[:1500],
         seen.status is Status.HUNG and f"rank {STUCK_RANK}" in str(seen.failure) and after.status is Status.OK,
     )
 
 
-def out_of_memory(device: torch.device) -> Seen:
-    seen = launched(case(device, model="gpt2", seq_len=1024, global_batch=TOO_LARGE_BATCH))
-    after = launched(case(device))
-    said = f"{seen.status}: {str(seen.failure)[:200]}; the next launch is {after.status}"
-    return Seen.judged(said, seen.status is Status.OOM and after.status is Status.OK)
+class Filling(nn.Module):
+    """A layer whose forward allocates memory until there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pieces = []
+        while True:
+            pieces.append(torch.empty(PIECE_BYTES[x.device.type], dtype=torch.uint8, device=x.device))
 
 
-CHECKS = (
-    Check(
-        "hang", f"hung after {DEADLINE_S:g} s, names rank {STUCK_RANK}; the next launch runs", 150, hang, rehearsed=True
-    ),
-    Check("out-of-memory", "status oom; the next launch runs", 200, out_of_memory),
-)
+def filling() -> Model:
+    """A model that runs out of memory in its first step."""
+    return Model(
+        module=Filling(),
+        loss=nn.functional.mse_loss,
+        batch=lambda rows, generator: (torch.randn(rows, 8, generator=generator), torch.zeros(rows, 1)),
+    )
+
+
+@check("out-of-memory", "status oom; the next launch runs", 120)
+def out_of_memory(target: Target) -> Outcome:
+    seen = launched(case(target, model="benchmarks.gpu.faults:filling"))
+    after = launched(case(target))
+    text = f"{seen.status}: {str(seen.failure)[:300]}; the next launch is {after.status}"
+    return Outcome.judged(text, seen.status is Status.OOM and after.status is Status.OK)

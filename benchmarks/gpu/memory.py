@@ -1,45 +1,90 @@
-"""Peak memory holds the training and no instrument."""
+"""Peak memory holds the training run and no instrument."""
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+
 import torch
 
-from benchmarks.gpu.check import Check, Seen
-from benchmarks.gpu.trainings import case, launched
+from benchmarks.gpu.check import Outcome, Target, check
+from benchmarks.gpu.launches import case, failure, launched
 from parabench import Model
 from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.store.record import MIB, Launch
+from parabench.store.record import MIB, Launch, Status
 from parabench.workloads import trainer
 
-SEQUENCE = 256
-PROTOCOL = Protocol(warmup=3, steps=5, instrumented=0)
+BATCH, WARMUP, STEPS = 8, 3, 5
+PROTOCOL = Protocol(warmup=WARMUP, steps=STEPS, instrumented=0)
+# The bare loop keeps its one batch on the device, and other small tensors, so its peak may differ a little.
+MARGIN = 0.02
+# Building and warming up, too.
+LIMIT_S = 90.0
 
 
-def peak_without_norm(device: torch.device) -> Seen:
-    """The peak of measured steps, once as launches measure it and once with the norm of the first step left out."""
-    peaks = []
-    for model in ("gpt2", "benchmarks.gpu.memory:without_norm"):
-        seen = launched(case(device, strategy="single", model=model, seq_len=SEQUENCE), PROTOCOL)
-        if seen.failure is not None:
-            return Seen.judged(f"{model}: {seen.failure}", False)
-        peaks.append(peak(seen))
-    return Seen.judged(
-        f"{peaks[0] / MIB:.1f} MiB with the norm, {peaks[1] / MIB:.1f} MiB without",
-        peaks[0] == peaks[1] > 0,
-        peak_allocated_bytes=peaks,
-    )
+def model_of(device: str) -> tuple[str, int]:
+    """The model that is trained, and its sequence length."""
+    return ("gpt-nano", 16) if device == "cpu" else ("gpt2", 256)
 
 
-def peak(seen: Launch) -> float:
-    return max((s.value or 0.0 for s in seen.samples if s.metric == "peak_allocated_bytes"), default=0.0)
+@check(
+    "peak-memory",
+    f"the same peak with and without the norm of step 0; within {MARGIN:.0%} of a bare loop",
+    200,
+)
+def peaks(target: Target) -> Outcome:
+    """Measure the peak as launches do, with the gradient norm of step 0 left out, and in a bare training loop."""
+    found, (name, length) = [], model_of(target.type)
+    for model in (name, "benchmarks.gpu.memory:without_norm"):
+        seen = launched(case(target, model=model, seq_len=length, global_batch=BATCH), PROTOCOL)
+        if seen.status is not Status.OK:
+            return Outcome.judged(failure(seen), False)
+        found.append(peak(seen, target))
+    # In its own process: this one must not hold a CUDA context.
+    command = [sys.executable, "-m", "benchmarks.gpu.memory", target.type]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    if ended.returncode:
+        return Outcome.judged(f"the bare loop failed: {ended.stderr[-300:]}", False)
+    bare = float(ended.stdout.splitlines()[-1])
+    apart = found[0] / bare - 1
+    text = f"{found[0] / MIB:.1f} MiB with the norm, {found[1] / MIB:.1f} without, {bare / MIB:.1f} in a bare loop"
+    passed = found[0] == found[1] > 0 and abs(apart) < MARGIN
+    return Outcome.judged(f"{text} ({apart:+.2%})", passed or target.is_cpu, peak_bytes=[*found, bare])
 
 
-def without_norm() -> Model:
-    """gpt2, in a process in which no gradient's norm is read."""
-    trainer.norm_of = lambda gradients: 1.0  # type: ignore[assignment]
-    return build_model(Case(model="gpt2", seq_len=SEQUENCE))
+def peak(seen: Launch, target: Target) -> float:
+    """The peak that the launch recorded; on the CPU that of the process, which also holds torch."""
+    metric = "peak_rss_bytes" if target.is_cpu else "peak_allocated_bytes"
+    return max((s.value or 0.0 for s in seen.samples if s.metric == metric), default=0.0)
 
 
-CHECKS = (Check("peak-memory", "the same peak with and without the norm of step 0", 120, peak_without_norm),)
+def without_norm(case: Case) -> Model:
+    """The same model, in a process in which no gradient norm is read."""
+    trainer.norm_of = lambda gradients: 1.0
+    return build_model(replace(case, model=model_of(case.device)[0]))
+
+
+def bare_loop(device: torch.device) -> float:
+    """Train the model by hand; return the peak memory of the steps after the warm-up, in bytes."""
+    name, length = model_of(device.type)
+    with device:
+        model = build_model(Case(model=name, seq_len=length))
+        tokens = torch.randint(model.vocabulary or 0, (BATCH, length + 1))
+    optimizer = torch.optim.AdamW(model.module.parameters(), fused=True)
+    for step in range(WARMUP + STEPS):
+        if step == WARMUP and device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        model.loss(model.module(tokens[:, :-1]), tokens[:, 1:]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+if __name__ == "__main__":
+    print(bare_loop(torch.device(sys.argv[1])))

@@ -1,8 +1,7 @@
-"""NVML: what each reading costs, how its counters behave, and what a sampler in the driver costs a training."""
+"""NVML: the cost of each reading, the behavior of its counters, and the cost of the sampler in the driver."""
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -12,56 +11,65 @@ from typing import Any
 import pynvml
 import torch
 
-from benchmarks.gpu.check import Check, Seen
-from benchmarks.gpu.trainings import case, launched, times
-from parabench.machine.nvml import READINGS, processes, unsupported
-from parabench.plan.protocol import Protocol
+from benchmarks.gpu.arithmetic import growth, joules_over_power, moved
+from benchmarks.gpu.check import Outcome, Target, check
+from benchmarks.gpu.launches import BY_TIME, REHEARSED, case, failure, launched
+from parabench.machine.nvml import READINGS, processes, refused
+from parabench.store.record import Status
 
-READS = 200
+READS = 100
 COPIED_BYTES = 20_000_000_000
 BLOCK_BYTES = 1 << 30
-WATCHED_S = 5.0
 UNSIGNED_INT = 1
-UINT32 = 1 << 32
-# A tick of ten a second must leave the driver most of its time.
-MOST_TICK_S = 0.05
-LONG = Protocol(warmup=50, steps=2000, instrumented=0)
+# The sampler reads all ten times a second, and must leave the driver most of its time.
+MOST_TICK_S, MOST_CPU, MOST_MISSED = 0.05, 0.25, 0.1
+# Power readings may be means of the last second, so a second of load comes first.
+WARM_S, LOADED_S, POLL_S = 1.5, 5.0, 0.005
+FEWEST_CHANGES = 20
+LEAST_RATIO, MOST_RATIO = 0.8, 1.25
 
 
-def _handle(device: torch.device) -> Any:
+def handle_of(device: torch.device) -> Any:
     pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetHandleByPciBusId(_address(device))
-
-
-def _address(device: torch.device) -> str:
     known = torch.cuda.get_device_properties(device)
-    return f"{known.pci_domain_id:08x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
+    address = f"{known.pci_domain_id:08x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
+    return pynvml.nvmlDeviceGetHandleByPciBusId(address)
 
 
-def readings(device: torch.device) -> Seen:
-    """Each reading, many times: medians of what it takes, and which this device does not have."""
-    handle = _handle(device)
-    asks: dict[str, Callable[[Any], object]] = {}
-    missing = []
+def available(handle: Any) -> tuple[dict[str, Callable[[Any], Any]], dict[str, str]]:
+    """The readings that this device has: {metric: function}, and why others are missing: {metric: reason}.
+
+    Raises NVMLError for an error that the sampler would not tolerate either.
+    """
+    asks: dict[str, Callable[[Any], Any]] = {}
+    missing = {}
     for reading in READINGS:
         for ask in reading.asks:
             try:
                 ask(handle)
             except (pynvml.NVMLError, AttributeError) as error:
-                if not unsupported(error):
-                    return Seen.judged(f"{reading.metrics[0]}: {error}", False)
+                if not refused(error):
+                    raise
+                missing[reading.metrics[0]] = str(error)
             else:
                 asks[reading.metrics[0]] = ask
+                missing.pop(reading.metrics[0], None)
                 break
-        else:
-            missing.append(reading.metrics[0])
+    return asks, missing
+
+
+@check("nvml-readings", f"all take less than {MOST_TICK_S * 1e3:.0f} ms together", 60, rehearsed=False, holds_gpu=True)
+def readings(target: Target) -> Outcome:
+    """Time each reading."""
+    handle = handle_of(target.device)
+    asks, missing = available(handle)
     asks["processes"] = processes
     cost_s = {name: statistics.median(_cost(ask, handle) for _ in range(READS)) for name, ask in asks.items()}
     tick_s = sum(cost_s.values())
     slowest = max(cost_s, key=lambda name: cost_s[name])
-    said = f"a tick of all takes {tick_s * 1e3:.1f} ms, of it {slowest} {cost_s[slowest] * 1e3:.1f} ms"
-    return Seen.judged(
-        f"{said}; not known: {', '.join(missing) or 'none'}", tick_s < MOST_TICK_S, cost_s=cost_s, missing=missing
+    text = f"all readings take {tick_s * 1e3:.1f} ms, {slowest} the longest with {cost_s[slowest] * 1e3:.1f} ms"
+    return Outcome.judged(
+        f"{text}; missing: {', '.join(missing) or 'none'}", tick_s < MOST_TICK_S, cost_s=cost_s, missing=missing
     )
 
 
@@ -71,31 +79,33 @@ def _cost(ask: Callable[[Any], object], handle: Any) -> float:
     return time.perf_counter() - begin
 
 
-def pcie_counters(device: torch.device) -> Seen:
-    """What the PCIe counters grow by, wraps undone as the sampler does it, against bytes really copied."""
-    handle = _handle(device)
+@check(
+    "pcie-counters", "counted bytes 0.9 to 1.5 times the copied ones, wraps undone", 60, rehearsed=False, holds_gpu=True
+)
+def pcie_counters(target: Target) -> Outcome:
+    """Compare the growth of the PCIe counter with the bytes that were copied to the device."""
+    handle, field = handle_of(target.device), pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
     source = torch.empty(BLOCK_BYTES, dtype=torch.uint8, pin_memory=True)
-    target = torch.empty(BLOCK_BYTES, dtype=torch.uint8, device=device)
-    target.copy_(source)
-    torch.cuda.synchronize(device)
-    field = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
+    copy = torch.empty(BLOCK_BYTES, dtype=torch.uint8, device=target.device)
+    copy.copy_(source)
+    torch.cuda.synchronize(target.device)
     try:
         kind, last = _field(handle, field)
     except pynvml.NVMLError as error:
-        return Seen.not_run(f"this device has no such counter: {error}")
-    counted, copied, wraps = 0, 0, 0
+        return Outcome.not_run(f"this device has no such counter: {error}")
+    bits = 32 if kind == UNSIGNED_INT else 64
+    counted = copied = wraps = 0
     while copied < COPIED_BYTES:
-        target.copy_(source)
-        torch.cuda.synchronize(device)
+        copy.copy_(source)
+        torch.cuda.synchronize(target.device)
         copied += BLOCK_BYTES
         _, now = _field(handle, field)
         wraps += now < last
-        counted += (now - last) % UINT32 if kind == UNSIGNED_INT else now - last
-        last = now
-    return Seen.judged(
-        f"value type {kind}, {wraps} wraps; counted {counted / 1e9:.1f} GB of {copied / 1e9:.1f} GB copied",
+        counted, last = counted + growth(last, now, bits), now
+    return Outcome.judged(
+        f"{bits} bits, {wraps} wraps; counted {counted / 1e9:.1f} GB of {copied / 1e9:.1f} GB copied",
         0.9 * copied < counted < 1.5 * copied,
-        value_type=kind,
+        bits=bits,
         wraps=wraps,
     )
 
@@ -108,73 +118,70 @@ def _field(handle: Any, name: int) -> tuple[int, int]:
     return kind, int(value.value.uiVal if kind == UNSIGNED_INT else value.value.ullVal)
 
 
-def energy_counter(device: torch.device) -> Seen:
-    """How often the energy counter changes under load: what a window must hold many of."""
-    handle = _handle(device)
-    try:
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except pynvml.NVMLError as error:
-        return Seen.not_run(f"this device has no energy counter: {error}")
+@check(
+    "energy",
+    f"joules {LEAST_RATIO} to {MOST_RATIO} of power times time; {FEWEST_CHANGES} changes in {LOADED_S:g} s",
+    60,
+    rehearsed=False,
+    holds_gpu=True,
+)
+def energy(target: Target) -> Outcome:
+    """Compare the energy counter with mean power times time, under load; count how often the counter changes."""
+    handle = handle_of(target.device)
+    asks, missing = available(handle)
+    if absent := [name for name in ("energy_j", "power_w") if name not in asks]:
+        return Outcome.not_run(f"this device does not report {absent[0]}: {missing[absent[0]]}")
     over = Event()
-    load = Thread(target=_multiply, args=(device, over))
+    load = Thread(target=_multiply, args=(target.device, over))
     load.start()
-    begin = time.perf_counter()
-    changes, last = [], pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    first = last
-    while (now_s := time.perf_counter()) < begin + WATCHED_S:
-        millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        if millijoules != last:
-            changes.append(now_s)
-            last = millijoules
-    over.set()
-    load.join()
-    watts = (last - first) / 1e3 / WATCHED_S
-    gaps = [b - a for a, b in itertools.pairwise(changes)]
-    if not gaps:
-        return Seen.judged(f"{len(changes)} changes in {WATCHED_S:g} s", False)
-    return Seen.judged(
-        f"it changes every {statistics.median(gaps) * 1e3:.0f} ms (at most {max(gaps) * 1e3:.0f}); {watts:.0f} W",
-        len(changes) >= 20 and 50 < watts < 2000,
-        median_gap_s=statistics.median(gaps),
+    try:
+        time.sleep(WARM_S)
+        series: dict[str, list[tuple[float, float]]] = {"energy_j": [], "power_w": []}
+        until = time.perf_counter() + LOADED_S
+        while time.perf_counter() < until:
+            for name, found in series.items():
+                (value,) = asks[name](handle)
+                found.append((time.perf_counter(), value))
+            time.sleep(POLL_S)  # the load needs the interpreter, too
+    finally:
+        over.set()
+        load.join()
+    ratio, changes = joules_over_power(series["energy_j"], series["power_w"]), len(moved(series["energy_j"]))
+    watts = statistics.mean(value for _, value in series["power_w"])
+    if ratio is None:
+        return Outcome.judged(f"the counter changed {changes} times in {LOADED_S:g} s; {watts:.0f} W", False)
+    return Outcome.judged(
+        f"joules are {ratio:.2f} of power times time; {changes} changes in {LOADED_S:g} s; mean power {watts:.0f} W",
+        LEAST_RATIO < ratio < MOST_RATIO and changes >= FEWEST_CHANGES,
+        ratio=ratio,
+        changes=changes,
         watts=watts,
     )
 
 
 def _multiply(device: torch.device, over: Event) -> None:
-    a = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    """Keep the device busy. Products are queued in batches, so that the interpreter is free most of the time."""
+    a = torch.randn(8192, 8192, device=device).to(torch.bfloat16)
+    product = torch.empty_like(a)
     while not over.is_set():
-        a @ a
+        for _ in range(20):
+            torch.mm(a, a, out=product)
         torch.cuda.synchronize(device)
 
 
-def sampling(device: torch.device) -> Seen:
-    """The same training with NVML read ten times a second in the driver, and with no NVML to be found."""
-    medians: dict[bool, list[float]] = {True: [], False: []}
-    init = pynvml.nvmlInit
-    each = case(device, model="gpt-nano", global_batch=8)
-    for _ in range(2):
-        for watched in (True, False):
-            pynvml.nvmlInit = init if watched else _no_nvml
-            try:
-                seen = launched(each, LONG)
-            finally:
-                pynvml.nvmlInit = init
-            if seen.failure is not None:
-                return Seen.judged(str(seen.failure), False)
-            if bool(seen.device_samples) is not watched:
-                return Seen.judged(f"{len(seen.device_samples)} device samples where watched is {watched}", False)
-            medians[watched].append(statistics.median(times(seen)))
-    ratio = min(medians[True]) / min(medians[False])
-    return Seen.judged(f"steps take {ratio - 1:+.2%} with the sampler", ratio < 1.005, medians_s=str(medians))
-
-
-def _no_nvml() -> None:
-    raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-
-CHECKS = (
-    Check("nvml-readings", f"a tick of all readings below {MOST_TICK_S * 1e3:.0f} ms", 60, readings),
-    Check("pcie-counters", "counted bytes 0.9 to 1.5 times those copied, wraps undone", 60, pcie_counters),
-    Check("energy-counter", "20 changes or more in 5 s of load; 50 to 2000 W", 60, energy_counter),
-    Check("sampling", "steps at most 0.5 % longer with the sampler", 200, sampling),
-)
+@check("sampling", f"less than {MOST_CPU:.0%} of a core; less than {MOST_MISSED:.0%} of the readings missed", 120)
+def sampling(target: Target) -> Outcome:
+    """Check what the sampler in the driver costs during a launch, and that it came to its readings."""
+    seen = launched(case(target), REHEARSED if target.is_cpu else BY_TIME)
+    if seen.status is not Status.OK:
+        return Outcome.judged(failure(seen), False)
+    sampler = seen.facts["sampler"]
+    ticks, missed = sampler["ticks"], sampler["missed"]
+    share = sampler["cpu_s"] / (max(1, ticks) * sampler["period_s"])
+    rows = len(seen.host_samples if target.is_cpu else seen.device_samples)
+    passed = share < MOST_CPU and missed <= MOST_MISSED * ticks and rows > 0
+    return Outcome.judged(
+        f"{ticks} ticks, {missed} missed, {rows} rows; the sampler uses {share:.1%} of a core",
+        passed or (target.is_cpu and rows > 0),
+        **sampler,
+    )

@@ -5,79 +5,101 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pynvml
 import pytest
 import torch
 from click.testing import CliRunner
 
+import failing_checks
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import check as apart
-from benchmarks.gpu.check import Check, Seen, Verdict, run_apart
-from paths import ROOT
+from benchmarks.gpu import child, sensors
+from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Target, Verdict
+from benchmarks.gpu.child import Budget, groups, run_checks
+from parabench.machine.nvml import Reading
+from paths import FIXTURES, ROOT
 
-CPU = torch.device("cpu")
 GPU_HERE = torch.cuda.is_available()
 
 
-def checked(name: str, limit_s: float = 60.0) -> Check:
-    return Check(name, "nothing", limit_s, lambda device: Seen.judged("fine", True))
-
-
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A stand-in for the process of a check: what Python runs in it, in place of the program."""
-    script = [""]
-    run = subprocess.run
-    monkeypatch.setattr(apart.subprocess, "run", lambda args, **kept: run([sys.executable, "-c", script[0]], **kept))
-    return script
+def _failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes run the fixture's checks."""
+    monkeypatch.setattr(child, "MODULE", "failing_checks")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{FIXTURES}")
 
 
-@pytest.mark.parametrize(
-    ("script", "text"),
-    [
-        ("import os; os.abort()", "ended with -6; it said nothing"),
-        ("print('a'); raise SystemExit('no such device')", "ended with 1; it said: a | no such device"),
-    ],
-)
-def test_a_check_that_breaks_has_failed_and_its_last_words_are_kept(script: str, text: str, command: list[str]) -> None:
-    command[0] = script
-    assert run_apart(checked("any"), CPU) == Seen(text, Verdict.FAILED)
+@pytest.mark.usefixtures("_failing")
+def test_run_checks_goes_on_after_a_crash_and_a_hang() -> None:
+    ended = list(run_checks(failing_checks.CHECKS, REHEARSAL, Budget(None, time.monotonic())))
+    assert [check.name for check, _, _ in ended] == ["first", "second", "hanging", "crashing", "last"]
+    first, second, hanging, crashing, last = (outcome for _, outcome, _ in ended)
+    assert first == second == Outcome(first.text, Verdict.PASSED, {"n": 5})
+    assert first.text.endswith("on cpu")
+    assert hanging == Outcome("not over after 3 s; last output: waiting", Verdict.FAILED)
+    assert crashing == Outcome("its process ended with -6; last output: no such device", Verdict.FAILED)
+    assert last.verdict is Verdict.PASSED
+    assert last.text != first.text
 
 
-def test_a_check_that_does_not_end_is_ended(command: list[str]) -> None:
-    command[0] = "print('began', flush=True); import threading; threading.Event().wait()"
-    seen = run_apart(checked("any", limit_s=3.0), CPU)
-    assert (seen.verdict, seen.text) == (Verdict.FAILED, "not over after 3 s; it said: began")
+@pytest.mark.usefixtures("_failing")
+def test_run_checks_stops_a_check_when_the_budget_ends() -> None:
+    hanging, last = failing_checks.CHECKS[2], failing_checks.CHECKS[4]
+    ((check, outcome, _),) = run_checks([hanging, last], REHEARSAL, Budget(1.0, time.monotonic()))
+    assert check is hanging
+    assert outcome == Outcome.not_run("stopped after 1 s: budget of 1 s used up")
 
 
-def test_what_libraries_print_around_a_result_is_passed_over(command: list[str]) -> None:
-    told = json.dumps({"text": "5 of 5", "verdict": "passed", "numbers": {"n": 5}})
-    command[0] = f"print('warning'); print('parabench-check: ' + {told!r}); print('bye')"
-    assert run_apart(checked("any"), CPU) == Seen("5 of 5", Verdict.PASSED, {"n": 5})
+def test_groups_hold_the_gpu_last_and_one_environment() -> None:
+    def named(name: str, **options: bool | dict[str, str]) -> Check:
+        return Check(name, "", 1.0, lambda _: Outcome.not_run(""), **options)  # type: ignore[arg-type]
+
+    checks = [named("a"), named("b", holds_gpu=True), named("c"), named("d"), named("e", environment={"X": "1"})]
+    assert [[check.name for check in group] for group in groups(checks)] == [["a", "b"], ["c", "d"], ["e"]]
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "code"),
-    [("passed passed", 0), ("passed not_run", 0), ("failed passed", 1)],
-)
-def test_exit_code_table_and_json(verdicts: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [Seen(f"seen [{v}]", Verdict[v.upper()], {"v": v}) for v in verdicts.split()]
-    names = [f"check{i}" for i in range(len(seen))]
-    monkeypatch.setattr(program, "CHECKS", tuple(Check(n, "much", 1.0, lambda _: None, True) for n in names))
-    monkeypatch.setattr(program, "run_apart", lambda check, device: seen[names.index(check.name)])
-    ended = CliRunner().invoke(program.main, ["--rehearse", "--json", str(tmp_path / "r.json")])
+@pytest.mark.parametrize(("verdicts", "code"), [("passed passed", 0), ("passed not_run", 0), ("failed passed", 1)])
+def test_main_reports_each_check_when_it_ends(
+    verdicts: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = [Outcome(f"observed [{v}]", Verdict[v.upper()], {"v": v}) for v in verdicts.split()]
+    checks = tuple(Check(f"check{i}", "much", 1.0, lambda _: outcomes[0]) for i in range(len(outcomes)))
+    file, written = tmp_path / "r.json", []
+
+    def run(*_: object) -> Iterator[tuple[Check, Outcome, float]]:
+        for check, outcome in zip(checks, outcomes, strict=True):
+            written.append(json.loads(file.read_text()))
+            yield check, outcome, 1.25
+
+    monkeypatch.setattr(program, "CHECKS", checks)
+    monkeypatch.setattr(program, "run_checks", run)
+    ended = CliRunner().invoke(program.main, ["--rehearse", "--json", str(file)])
     assert ended.exit_code == code, ended.output
-    assert all(each.text in ended.output for each in seen)
-    written = json.loads((tmp_path / "r.json").read_text())
-    assert written["device"] == "cpu"
-    assert [(c["check"], c["verdict"], c["numbers"]) for c in written["checks"]] == [
-        (name, each.verdict, each.numbers) for name, each in zip(names, seen, strict=True)
-    ]
+    written.append(json.loads(file.read_text()))
+    for number, report in enumerate(written):
+        found = [(each["check"], each["verdict"], each["seconds"], each["numbers"]) for each in report["checks"]]
+        assert found == [
+            (check.name, outcome.verdict, 1.25, outcome.numbers) if at < number else (check.name, "not run", None, {})
+            for at, (check, outcome) in enumerate(zip(checks, outcomes, strict=True))
+        ]
+    for number, (check, outcome) in enumerate(zip(checks, outcomes, strict=True), 1):
+        line = f"[{number}/2] {check.name}: {outcome.verdict} after 1 s: {outcome.text}"
+        assert line in ended.output
+
+
+def test_main_marks_checks_after_the_budget_as_not_run(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(program.main, ["--rehearse", "--budget", "1e-9", "--json", str(tmp_path / "r.json")])
+    assert ended.exit_code == 0, ended.output
+    rows = json.loads((tmp_path / "r.json").read_text())["checks"]
+    assert {(row["verdict"], row["text"]) for row in rows} == {("not run", "budget of 1e-09 s used up")}
+    assert f"0 passed, 0 failed, {len(rows)} not run" in " ".join(ended.output.split())
 
 
 @pytest.mark.skipif(GPU_HERE, reason="there is a GPU here")
-def test_without_a_gpu_the_reason_is_said() -> None:
+def test_main_gives_the_reason_without_a_gpu() -> None:
     ended = CliRunner().invoke(program.main, [])
     assert ended.exit_code == 2
     assert ended.stderr.startswith(f"Error: torch {torch.__version__} ")
@@ -85,28 +107,46 @@ def test_without_a_gpu_the_reason_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("print('noise'); print('[\"A GPU\", 80]')", Target("cuda", "A GPU", 80)),
+        ("raise RuntimeError('No NVIDIA driver')", "finds no CUDA device: RuntimeError: No NVIDIA driver"),
+    ],
+)
+def test_find_gpu_asks_in_a_child(script: str, found: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "12.9")
+    monkeypatch.setattr(program, "FIND_GPU", script)
+    answer = program.find_gpu()
+    assert answer == found or str(answer) == f"torch {torch.__version__} {found}"
+
+
+@pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--only", "clock"], "Error: no check is named 'clock'; --list names them\n"),
+        (["--only", "clock"], "Error: no check is named 'clock'; --list shows the names\n"),
         (
             ["--rehearse", "--json", "/no/such/r.json"],
-            "Error: --json '/no/such/r.json': there is no folder '/no/such'; make it first\n",
+            "Error: --json '/no/such/r.json': there is no folder '/no/such'; create it first\n",
         ),
     ],
 )
-def test_wrong_words_are_refused_before_anything_runs(given: list[str], message: str) -> None:
+def test_main_refuses_wrong_options_before_any_check(given: list[str], message: str) -> None:
     ended = CliRunner().invoke(program.main, given)
     assert (ended.exit_code, ended.stderr) == (2, message)
 
 
-def test_names_are_unique_and_all_checks_are_listed() -> None:
+def test_list_names_every_check_once() -> None:
     names = [check.name for check in program.CHECKS]
-    assert len(names) == len(set(names)) > 15
+    assert len(names) == len(set(names)) > 25
     listed = CliRunner().invoke(program.main, ["--list"]).output
     assert [line.partition(":")[0] for line in listed.splitlines()] == names
 
 
-def test_the_program_does_not_need_ruptures() -> None:
+def test_checks_that_hold_the_gpu_follow_one_another() -> None:
+    assert len(groups(program.CHECKS)) == 3
+
+
+def test_program_does_not_need_ruptures() -> None:
     script = (
         "import sys; sys.modules.update(ruptures=None); "
         "import benchmarks.gpu.__main__ as program; print(len(program.CHECKS))"
@@ -116,8 +156,23 @@ def test_the_program_does_not_need_ruptures() -> None:
     assert int(ended.stdout) == len(program.CHECKS)
 
 
-@pytest.mark.parametrize("name", ["imports", "fork-server", pytest.param("gloo-collectives", marks=pytest.mark.slow)])
-def test_checks_that_the_cpu_can_show_pass_on_it(name: str) -> None:
-    check = next(check for check in program.CHECKS if check.name == name)
-    seen = check.run(CPU)
-    assert seen.verdict is Verdict.PASSED, seen.text
+def test_available_skips_what_the_sampler_tolerates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: object) -> tuple[float, ...]:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+
+    def answer(handle: object) -> tuple[float, ...]:
+        return (1.0,)
+
+    monkeypatch.setattr(sensors, "READINGS", (Reading(("a",), (refuse,)), Reading(("b",), (refuse, answer))))
+    asks, missing = sensors.available(None)
+    assert asks == {"b": answer}
+    assert set(missing) == {"a"}
+
+
+def test_available_raises_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(handle: object) -> tuple[float, ...]:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(sensors, "READINGS", (Reading(("a",), (lose,)),))
+    with pytest.raises(pynvml.NVMLError):
+        sensors.available(None)

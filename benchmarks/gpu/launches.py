@@ -1,0 +1,236 @@
+"""Whole launches: one that loads the GPU, and every strategy and custom algorithm with gloo on CUDA."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.gpu.arithmetic import KERNELS, flops_of, kernel_seconds, mfu, spread
+from benchmarks.gpu.check import Outcome, Target, check
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.machine.peaks import peak_of
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.plan.turns import TurnsProtocol
+from parabench.store.record import Launch, Phase, Status
+from parabench.workloads.verify import Reference, reference_of, verify
+
+T = TypeVar("T")
+
+DEADLINE_S = 90.0
+SHORT = Protocol(warmup=2, steps=8, instrumented=2)
+# On the CPU a launch shows only that the check itself works.
+REHEARSED = Protocol(warmup=2, steps=3, instrumented=0)
+BY_TIME = Protocol(warmup_s=2.0, measure_s=3.0, instrumented=0)
+
+# gpt2 on so many samples of 1,024 tokens, as many as fit: with fewer, a fast GPU waits for its host.
+BATCHES, SEQUENCE = (32, 16, 8, 4, 2), 1024
+STATE_BYTES, SAMPLE_BYTES, MOST_FILLED = 2.5e9, 1.6e9, 0.8
+# For 124M parameters, neither compiled nor with a fused loss.
+LEAST_MFU, MOST_MFU = 0.15, 0.7
+LAUNCHES, MOST_SPREAD = 3, 0.02
+
+# A stream's kernels cannot take longer than the step. The profiler slows the host down, so the step without the
+# profiler says how busy the device is.
+MOST_OF_PROFILED, LEAST_OF_MEASURED = 1.02, 0.6
+
+# Two processes without MPS get the GPU in time slices of milliseconds, which are as long as these steps.
+MOST_APART = 0.1
+
+STRATEGIES = ("ddp", "zero2", "tp", "fsdp", "zero1", "parameter_server", "local_only")
+ALGORITHMS = ("ring", "tree", "halving_doubling", "two_level")
+
+
+def case(target: Target, **fields: Any) -> Case:
+    """A small case on the target, with data that needs no file."""
+    defaults = {"device": target.type, "backend": "gloo", "data": "synthetic", "strategy": "single"}
+    return Case(**(defaults | fields))
+
+
+def large(target: Target) -> Case:
+    """A case that keeps the GPU busy: gpt2 in bfloat16; a small model on the CPU."""
+    if target.is_cpu:
+        return case(target, seq_len=16)
+    room = (target.memory_bytes or 0) * MOST_FILLED
+    batch = next((each for each in BATCHES if STATE_BYTES + SAMPLE_BYTES * each < room), BATCHES[-1])
+    return case(target, model="gpt2", precision="bf16-mixed", seq_len=SEQUENCE, global_batch=batch)
+
+
+def few(target: Target, items: Sequence[T], count: int = 1) -> Sequence[T]:
+    """The first of the items on the CPU, where each takes time and the test suite covers the rest; else all."""
+    return items[:count] if target.is_cpu else items
+
+
+def launched(each: Case, protocol: Protocol = SHORT, deadline_s: float = DEADLINE_S) -> Launch:
+    return launch(LaunchSpec.of(each, protocol, deadline_s=deadline_s))
+
+
+def failure(seen: Launch) -> str:
+    return f"{seen.case.model} {seen.case.label}: {seen.status}: {seen.failure}"
+
+
+def all_verified(target: Target, cases: Sequence[Case]) -> Outcome:
+    """Launch each case and its single-device reference, and compare their losses."""
+    protocol = REHEARSED if target.is_cpu else SHORT
+    references: dict[str, Reference | None] = {}
+    bad = []
+    for each in cases:
+        alone = each.reference()
+        if alone.id not in references:
+            seen = launched(alone, protocol)
+            references[alone.id] = reference_of(seen) if seen.status is Status.OK else None
+            if seen.status is not Status.OK:
+                bad.append(failure(seen))
+        seen = launched(each, protocol)
+        verify(seen, references[alone.id])
+        if seen.status is not Status.OK:
+            bad.append(failure(seen))
+    text = f"{len(cases)} cases ok" if not bad else f"{len(bad)} of {len(cases)} not ok: " + "; ".join(bad)
+    return Outcome.judged(text[:1500], not bad, failures=bad)
+
+
+def values(seen: Launch, metric: str = "step_s", phase: Phase = Phase.MEASURE) -> list[float]:
+    """A metric of the steps of one phase, of all ranks."""
+    return [s.value for s in seen.samples if s.metric == metric and s.phase == phase and s.value is not None]
+
+
+@check(
+    "loaded",
+    f"MFU {LEAST_MFU:.0%} to {MOST_MFU:.0%}; launches after the first less than {MOST_SPREAD:.0%} apart",
+    300,
+)
+def loaded(target: Target) -> Outcome:
+    """Check the MFU of gpt2, and how much the step time differs between launches. The first one warms the GPU up."""
+    each = large(target)
+    medians, fact = [], None
+    for _ in range(LAUNCHES):
+        seen = launched(each, REHEARSED if target.is_cpu else BY_TIME)
+        if seen.status is not Status.OK:
+            return Outcome.judged(failure(seen), False)
+        medians.append(statistics.median(values(seen)))
+        fact = seen.facts.get("flops")
+    flops, apart, best_s = flops_of(fact), spread(medians), min(medians)
+    if flops is None:
+        return Outcome.judged(f"the operations of a step were not counted: {fact}", False)
+    peak, source = peak_of(target.name, each.arithmetic.matmul)
+    share = mfu(fact, best_s, peak)
+    text = f"batch {each.global_batch}, {best_s * 1e3:.2f} ms per step, {flops / best_s / 1e12:.3g} TFLOP/s, MFU "
+    text += f"unknown ({source})" if share is None else f"{share:.1%}"
+    passed = apart < MOST_SPREAD and (share is None or LEAST_MFU < share < MOST_MFU)
+    return Outcome.judged(
+        f"{text}; launches {apart:.2%} apart", passed or target.is_cpu, medians_s=medians, mfu=share, source=source
+    )
+
+
+@check(
+    "profiler",
+    f"kernels of a stream take at most {MOST_OF_PROFILED:.0%} of the profiled step and at least "
+    f"{LEAST_OF_MEASURED:.0%} of a measured step",
+    150,
+)
+def profiled(target: Target) -> Outcome:
+    """Compare the kernel times of torch.profiler's trace with the step clock's times."""
+    protocol = replace(REHEARSED if target.is_cpu else BY_TIME, profile=True)
+    with tempfile.TemporaryDirectory() as name:
+        traces = Path(name, "traces")
+        seen = launch(LaunchSpec.of(large(target), protocol, deadline_s=DEADLINE_S, traces=traces))
+        if seen.status is not Status.OK:
+            return Outcome.judged(failure(seen), False)
+        trace = json.loads(gzip.decompress((traces / seen.facts["profile"][0]["file"]).read_bytes()))
+    # The CPU has no kernels. One thread's operators are nested, so their sum is longer than the step.
+    streams = kernel_seconds(trace, ("cpu_op",) if target.is_cpu else KERNELS)
+    busiest_s = max(streams.values(), default=0.0)
+    (profiled_s,) = values(seen, phase=Phase.PROFILE)
+    measured_s = statistics.median(values(seen))
+    of_profiled, of_measured = busiest_s / profiled_s, busiest_s / measured_s
+    passed = of_profiled <= MOST_OF_PROFILED and of_measured >= LEAST_OF_MEASURED
+    return Outcome.judged(
+        f"kernels of the busiest of {len(streams)} streams: {busiest_s * 1e3:.2f} ms, {of_profiled:.1%} of the "
+        f"profiled step, {of_measured:.1%} of a measured step",
+        busiest_s > 0 if target.is_cpu else passed,
+        streams_s=streams,
+        profiled_s=profiled_s,
+        measured_s=measured_s,
+    )
+
+
+@check("strategies", "every strategy, gloo on 2 ranks of one GPU: verified", 300)
+def strategies(target: Target) -> Outcome:
+    fields = [{"strategy": name, "model": model} for model in ("gpt-nano", "mnist") for name in STRATEGIES]
+    fields = [each for each in fields if each != {"strategy": "tp", "model": "mnist"}]
+    return all_verified(target, [case(target, world_size=2, **each) for each in few(target, fields, 2)])
+
+
+@check("algorithms", "custom algorithms under ddp, fsdp and tp, gloo on CUDA: verified", 300)
+def algorithms(target: Target) -> Outcome:
+    pairs = [(strategy, algorithm) for strategy in ("ddp", "fsdp", "tp") for algorithm in ALGORITHMS]
+    cases = [
+        case(
+            target,
+            strategy=strategy,
+            algorithm=algorithm,
+            world_size=2,
+            ranks_per_node=1 if algorithm == "two_level" else None,
+        )
+        for strategy, algorithm in few(target, pairs)
+    ]
+    return all_verified(target, cases)
+
+
+@check(
+    "turns",
+    f"6 cases in one launch, gloo on 2 ranks: verified; two copies less than {MOST_APART:.0%} apart (processes without "
+    "MPS share a GPU by time slices)",
+    200,
+)
+def in_turns(target: Target) -> Outcome:
+    """Check cases that share a launch: the losses of each, and that two copies of one case are equally fast."""
+    fields: list[dict[str, Any]] = [
+        {"strategy": "single", "world_size": 1}, {"strategy": "ddp"}, {"strategy": "ddp", "bucket_mib": 1},
+        {"strategy": "ddp", "algorithm": "ring"}, {"strategy": "fsdp"}, {"strategy": "zero1"},
+    ]  # fmt: skip
+    cases = [case(target, **{"world_size": 2} | each) for each in fields]
+    protocol = TurnsProtocol(rounds=2 if target.is_cpu else 20, timed=1 if target.is_cpu else 10, warmup=5)
+    spec = LaunchSpec(kind="turns", cases=(*cases, cases[1]), protocol=protocol, deadline_s=2 * DEADLINE_S)
+    seen = launch(spec)
+    reference = reference_of(launched(cases[0].reference()))
+    for arm in seen.arms:
+        verify(arm, reference)
+    bad = [failure(arm) for arm in seen.arms if arm.status is not Status.OK]
+    if bad or len(seen.arms) < len(spec.cases):
+        return Outcome.judged(f"{seen.status}: {seen.failure}; {'; '.join(bad)}", False)
+    medians = [statistics.median(values(arm)) for arm in seen.arms]
+    apart = abs(medians[1] / medians[-1] - 1)
+    text = ", ".join(f"{each.label} {value * 1e3:.2f}" for each, value in zip(cases, medians, strict=False))
+    return Outcome.judged(
+        f"ms per step: {text}; two copies {apart:.2%} apart, {seen.wall_s:.0f} s",
+        apart < MOST_APART or target.is_cpu,
+        medians_s=medians,
+    )
+
+
+@check("compiled", "the second compiled launch is shorter than the first; steps are not slower", 300)
+def compiled(target: Target) -> Outcome:
+    """Check that a second launch finds the first one's compiled code, and that compiled steps are not slower."""
+    on_gpu = {"model": "gpt2", "seq_len": 256, "global_batch": 4}
+    fields: dict[str, Any] = {"model": "toy"} if target.is_cpu else on_gpu
+    found = []
+    for compile in (False, True, True):
+        seen = launched(case(target, compile=compile, **fields), deadline_s=300.0)
+        if seen.status is not Status.OK:
+            return Outcome.judged(f"compile={compile}: {failure(seen)}", False)
+        found.append((seen.wall_s, statistics.median(values(seen))))
+    (_, plain_s), (first_s, _), (second_s, fast_s) = found
+    text = f"launches of {first_s:.1f} and {second_s:.1f} s; steps {fast_s * 1e3:.2f} ms"
+    return Outcome.judged(
+        f"{text}, uncompiled {plain_s * 1e3:.2f} ms",
+        (second_s < first_s and fast_s < plain_s * 1.05) or target.is_cpu,
+        launches=found,
+    )
