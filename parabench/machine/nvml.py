@@ -79,8 +79,10 @@ def _utilization(handle: Any) -> Numbers:
 
 
 def _pcie(handle: Any) -> Counts:
-    """Counters: nvmlDeviceGetPcieThroughput would stand still for 20 ms, in which it measures, for each direction.
-    Many devices hold them in 32 bits: those of PCIe 5 may go round in 68 ms."""
+    """Read the byte counters of the PCIe link. Many devices have 32-bit counters.
+
+    nvmlDeviceGetPcieThroughput is not used: it blocks for 20 ms in each direction.
+    """
     names = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
     values = _values(handle, *names)
     try:
