@@ -16,6 +16,7 @@ CODES: dict[str, str] = {
     "carry_over": "a case's turn in a shared launch depends on the case before it, or on how long the turn is",
     "clocks_moved": "a device's clock moved by more than its usual range during the timed steps of one launch",
     "ddp_disagrees": "DDP's own log and the instruments give different times for the same part of a step",
+    "debug_environment": "an environment variable for debugging slowed the launches",
     "device_unreadable": "a reading of devices or of the host failed during timed steps, or all of them did",
     "data_bound": "the ranks of a case wait for their batches for much of a step",
     "drift": "the last third of a launch's timed steps differs from the first by more than undisturbed launches do",
