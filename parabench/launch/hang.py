@@ -64,7 +64,7 @@ def listen(folder: Path, rank: int) -> None:
 
 
 def answer(folder: Path, rank: int) -> None:
-    """Settle, and write this rank's position to `folder`: {"enqueued": timestamps, "groups": the result of `flight`}."""
+    """Settle, and write this rank's position to `folder`: {"enqueued": timestamps, "groups": `flight`'s result}."""
     settle()
     told: dict[str, Any] = {}
     for clock, _ in _clocks:

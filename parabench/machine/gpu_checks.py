@@ -72,20 +72,27 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
     if not machine.gpus:
         return []
     rows = [Row("host", "driver and torch", *_fault(machine)), *_probed(probe(), gpus)]
-    begun = False
+    rows += _of_nvml(machine, gpus) if machine.gpus_reason is None else [_unread(machine.gpus_reason)]
+    return [*rows, *host_rows(root)]
+
+
+def _of_nvml(machine: Machine, gpus: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows that NVML answers."""
+    rows: list[Row] = []
     try:
         with session():
-            begun = True
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in machine.gpus]
             for at, handle in enumerate(handles):
                 rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
             rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
             rows += _peers(handles, [gpu.name for gpu in machine.gpus])
     except pynvml.NVMLError as error:
-        if not begun:
-            return [*rows, Row("host", "NVML", str(error), UNKNOWN, "install the driver's libraries")]
         rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
-    return [*rows, *host_rows(root)]
+    return rows
+
+
+def _unread(reason: str) -> Row:
+    return Row("host", "NVML", reason, UNKNOWN, "no health, clocks or energy of devices are read")
 
 
 def _fault(machine: Machine) -> Verdict:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pynvml
 
-from parabench.machine import versions
+from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
 from parabench.machine.nvml import address_of, asked, session, text
@@ -42,6 +42,9 @@ TURING = 7, 5
 
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
+
+# What only torch knows about a device: NVML has no such reading.
+OF_TORCH = ("architecture", "multiprocessors")
 
 Handle = Any
 Ask = Callable[[Any], Any]
@@ -90,21 +93,37 @@ def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
 
 
 def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
-    """A record like `describe`'s of devices that NVML tells no more of, for that reason."""
+    """Make a record like `describe`'s of devices that NVML does not read, for that reason."""
     reasons = {"reasons": {"all": reason}}
     return {
-        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index} for gpu in found],
+        "gpus": [
+            {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index}
+            | {name: value for name in OF_TORCH if (value := getattr(gpu, name)) is not None}
+            for gpu in found
+        ],
         "links": {"matrix": None, **reasons},
         "driver": {"version": None, "cuda": None, **reasons},
     }
 
 
 def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    """The devices whose NVML numbers `which` tells, and why there is none. Where torch is a CPU build none is asked."""
+    """Return the visible devices, and why NVML reads none of them.
+
+    The devices are those whose NVML numbers `which` returns. If NVML reports none, they are torch's; no CPU build of
+    torch is asked. Devices that the user hides are not looked for.
+    """
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
+    if versions.torch_hip() is not None:
+        return torch_devices.devices("NVML does not read AMD devices")
     found, reason = asked(lambda: tuple(map(_gpu, which())))
-    return found or (), reason if found is None else None if found else "no CUDA device is visible"
+    if found:
+        return found, None
+    if found is not None:
+        reason = "no CUDA device is visible"
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            return (), reason
+    return torch_devices.devices(reason)
 
 
 def _gpu(index: int) -> Gpu:

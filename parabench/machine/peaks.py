@@ -55,6 +55,7 @@ _GB300 = "NVIDIA Blackwell Ultra datasheet (GB300 NVL72), half of a superchip's 
 _GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper"
 _ADA = "NVIDIA RTX 6000 Ada datasheet, a quarter of the FP8 rate with sparsity"
 _CDNA3 = "AMD CDNA 3 architecture white paper, endnote MI300-11"
+_MI325X = "AMD Instinct MI325X specifications, footnote MI325-002"
 _PRO = "NVIDIA RTX PRO 6000 Blackwell datasheet, an eighth of the FP4 rate with sparsity"
 
 # Where a document gives the rate with sparsity, half of it; tensor cores are half as fast at each doubling of the bits.
@@ -96,7 +97,7 @@ DEVICES = (
     _device("GeForce RTX 4090", "NVIDIA Ada GPU architecture whitepaper, appendix A", 82.6, 82.6, 165.2),
     _device("GeForce RTX 5090", "NVIDIA RTX Blackwell GPU architecture whitepaper, table 3", 104.8, 104.8, 209.5),
     _device("Instinct MI300X", _CDNA3, 163.4, 653.7, 1307.4, multiprocessors=304),
-    _device("Instinct MI325X", "AMD Instinct MI325X specifications, footnote MI325-002", 163.4, 653.7, 1307.4, multiprocessors=304),
+    _device("Instinct MI325X", _MI325X, 163.4, 653.7, 1307.4, multiprocessors=304),
     # CDNA 4 has no TF32.
     _device("Instinct MI355X", "AMD Instinct MI355X specifications", 157.3, None, 2_500, multiprocessors=256),
 )
@@ -118,9 +119,7 @@ def peak_of(name: str, arithmetic: str, multiprocessors: int | None = None) -> t
         multiprocessors: How many the device has, if known.
     """
     found = [
-        device
-        for device in DEVICES
-        if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w| (?:{_VARIANTS})\b)", name)
+        device for device in DEVICES if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w| (?:{_VARIANTS})\b)", name)
     ]
     device = max(found, key=lambda device: len(device.name), default=None)
     if device is None or _OTHERS.search(name):
