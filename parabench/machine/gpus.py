@@ -18,7 +18,7 @@ import pynvml
 from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
-from parabench.machine.nvml import address_of, asked, session, text
+from parabench.machine.nvml import address_of, asked, mig_instance, session, text
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
 LEVELS = {
@@ -42,6 +42,9 @@ TURING = 7, 5
 
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
+
+# What a MIG instance has for itself; the rest is read from the whole device.
+OF_INSTANCE = ("name", "memory_bytes")
 
 # What only torch knows about a device: NVML has no such reading.
 OF_TORCH = ("architecture", "multiprocessors")
@@ -84,7 +87,7 @@ def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
         with session():
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
             return {
-                "gpus": [{"index": gpu.index} | _device(h, root) for gpu, h in zip(found, handles, strict=True)],
+                "gpus": [{"index": gpu.index} | _device(gpu.index, root) for gpu in found],
                 "links": links(handles),
                 "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
             }
@@ -127,10 +130,11 @@ def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | 
 
 
 def _gpu(index: int) -> Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory, _ = _asked(QUESTIONS["memory_bytes"], handle)
-    address, _ = _asked(address_of, handle)
-    return Gpu(text(pynvml.nvmlDeviceGetName(handle)), memory, index, address)
+    whole = pynvml.nvmlDeviceGetHandleByIndex(index)
+    part = mig_instance(index) or whole
+    memory, _ = _asked(QUESTIONS["memory_bytes"], part)
+    address, _ = _asked(address_of, whole)
+    return Gpu(QUESTIONS["name"](part), memory, index, address)
 
 
 def fault_here(found: Sequence[Gpu]) -> str | None:
@@ -222,9 +226,11 @@ def _level(pair: tuple[Handle, Handle]) -> str:
     return LEVELS[pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
 
 
-def _device(handle: Handle, root: Path) -> dict[str, Any]:
+def _device(index: int, root: Path) -> dict[str, Any]:
+    whole = pynvml.nvmlDeviceGetHandleByIndex(index)
+    part = mig_instance(index) or whole
     questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
-    return facts({name: _asked(ask, handle) for name, ask in questions.items()})
+    return facts({name: _asked(ask, part if name in OF_INSTANCE else whole) for name, ask in questions.items()})
 
 
 def _cuda_version(number: int) -> str:
