@@ -24,9 +24,6 @@ WHEELS = {
 SHARED_GPU_SINCE = (2, 30)
 SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-# From this version of torch on DDP takes a cap for each bucket, `bucket_cap_mb_list`.
-CAP_LIST_SINCE = (2, 13)
-
 # A repository that takes longer to look through is not worth the wait.
 GIT_TIMEOUT_S = 5.0
 
