@@ -34,7 +34,7 @@ class Gpu:
 
     Attributes:
         index: Its number in NVML, which counts hidden devices too; torch's number if NVML does not read it.
-        address: Its PCI address, by which processes that see different devices find it. It is not recorded.
+        address: Its PCI address, which is the same in processes that see different devices. It is not recorded.
         architecture: What torch compiles for, as `gfx942`; known only if torch found the device.
         multiprocessors: Their number (AMD: compute units); known only if torch found the device.
     """

@@ -43,10 +43,10 @@ TURING = 7, 5
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
 
-# What a MIG instance has for itself; the rest is read from the whole device.
+# Read from the MIG instance; everything else is read from the whole device.
 OF_INSTANCE = ("name", "memory_bytes")
 
-# What only torch knows about a device: NVML has no such reading.
+# Fields that only torch fills.
 OF_TORCH = ("architecture", "multiprocessors")
 
 Handle = Any

@@ -331,7 +331,7 @@ def _index_of(entry: str, there: Sequence[int], uuids: dict[str, int]) -> int | 
 
 
 def _parent_of(uuid: str) -> int | None:
-    """Return the index of the device to which a MIG instance belongs; None if there is no such instance."""
+    """Return the index of a MIG instance's device; None if there is no such instance."""
     try:
         instance = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))

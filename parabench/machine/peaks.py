@@ -12,7 +12,7 @@ T = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """FLOP/s of one device by arithmetic, without sparsity; one that is missing has no unit of its own there.
+    """FLOP/s of one device by arithmetic, without sparsity; the device has no unit for an arithmetic that is missing.
 
     `name` is part of the name that NVML or torch gives, as whole words. `ieee` is the rate of the ordinary FP32 units
     (on AMD devices of FP32 matrix cores): PyTorch multiplies float32 matrices there by default, not in TF32. The others

@@ -47,7 +47,7 @@ DEV = Path("/dev")
 
 
 def devices(reason: str | None) -> tuple[tuple[Gpu, ...], str | None]:
-    """Return torch's devices and the `reason` for which NVML does not read them; or none, and all reasons."""
+    """Return torch's devices and the `reason` why NVML does not read them; or no device, and all reasons."""
     if versions.torch_cuda()[0] is None and versions.torch_hip() is None:
         return (), reason
     if device_file() is None:

@@ -263,7 +263,7 @@ def devices_of(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> list[s
 
 
 def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Machine) -> tuple[Finding, ...]:
-    """Warn if the CPU is measured because no GPU can be used, and not because one of `devices` is the CPU."""
+    """Warn if the CPU is measured because no GPU can be used. `devices` are the user's or the suite's choice."""
     if machine.cpu_reason is None or "auto" not in devices or all(case.device != "cpu" for case in plan.cases):
         return ()
     return (

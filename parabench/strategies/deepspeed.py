@@ -24,7 +24,7 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
     """The stage that the strategy's name ends with. 1 splits the optimizer state, 2 gradients too, 3 parameters too."""
     case, parts = context.case, context.case.grad_accumulation
     engine, *_ = deepspeed.initialize(
-        # By default the engine takes device LOCAL_RANK, which does not exist if each rank sees one device only.
+        # By default the engine takes device LOCAL_RANK, which does not exist if each rank has one visible device.
         args=SimpleNamespace(device_rank=context.device.index or 0),
         model=model.module,
         optimizer=adamw(model.module.parameters(), fused=case.fused),

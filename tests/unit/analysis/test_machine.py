@@ -67,7 +67,7 @@ def slices(*gib):
     ],
 )
 def test_mig_instance_is_the_only_device(two_devices, monkeypatch, visible, name, gib):
-    """CUDA enumerates one instance in a process, and no whole device beside it."""
+    """CUDA enumerates one instance in a process and no other device."""
     two_devices[0].mig, two_devices[0].instances = True, slices(10, 20)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -84,7 +84,7 @@ def test_mig_device_without_readable_instances_is_whole(two_devices):
     assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB] * 2
 
 
-def test_whole_device_is_visible_beside_a_mig_device_that_is_hidden(two_devices, monkeypatch):
+def test_whole_device_is_visible_if_the_mig_device_is_hidden(two_devices, monkeypatch):
     two_devices[0].mig, two_devices[0].instances = True, slices(10)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [gpu.name for gpu in machine.this_machine().gpus] == ["device 1"]

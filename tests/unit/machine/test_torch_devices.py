@@ -129,7 +129,7 @@ def test_child_of_a_cpu_build_answers_why_it_has_no_device():
 
 @pytest.mark.parametrize("hip", [None, "7.0"])
 def test_child_describes_devices(monkeypatch, capsys, hip):
-    """The fields are those of torch._C._CudaDeviceProperties."""
+    """The child reads attributes of torch._C._CudaDeviceProperties."""
     about = SimpleNamespace(
         name="some device", total_memory=80 * GIB, major=9, minor=0, multi_processor_count=132, pci_domain_id=0,
         pci_bus_id=26, pci_device_id=0,
