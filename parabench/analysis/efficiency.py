@@ -126,7 +126,7 @@ def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]
     used = gpus[:devices]
     if any(gpu.get("mig") for gpu in used):
         return unknown | {"mfu_reason": "it ran on parts of devices (MIG), for which no peak is published"}
-    peaks = [peak_of(str(gpu.get("name")), case.arithmetic.matmul) for gpu in used]
+    peaks = [peak_of(str(gpu.get("name")), case.arithmetic.matmul, gpu.get("multiprocessors")) for gpu in used]
     missing = next((why for peak, why in peaks if peak is None), None)
     if missing is not None:
         return unknown | {"mfu_reason": missing}

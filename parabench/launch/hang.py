@@ -64,13 +64,14 @@ def listen(folder: Path, rank: int) -> None:
 
 
 def answer(folder: Path, rank: int) -> None:
-    """Settle, and leave in `folder` where this rank stands: {"enqueued": moments, "groups": as `flight` tells}."""
+    """Settle, and write this rank's position to `folder`: {"enqueued": timestamps, "groups": `flight`'s result}."""
     settle()
     told: dict[str, Any] = {}
     for clock, _ in _clocks:
         if clock.enqueued is not None:
             told["enqueued"] = clock.enqueued
-    with contextlib.suppress(RuntimeError, ValueError, AttributeError, KeyError):  # another torch may write otherwise
+    # Another version of torch may have another dump format (KeyError, ...) or another signature (TypeError).
+    with contextlib.suppress(RuntimeError, ValueError, AttributeError, KeyError, TypeError):
         told["groups"] = flight()
     hand_over_file(folder / f"standing{rank}.json", json.dumps(told))
 

@@ -151,20 +151,26 @@ def loaded_nccl(case: AnyCase) -> dict[str, str]:
     return {"nccl_version": ".".join(map(str, numbers[:3])) + "".join(numbers[3:])}
 
 
-# What is raised as a plain RuntimeError, or as a DistBackendError, when memory is what lacks: by torch's allocator on
-# the host; by CUDA for a context, a module or an event (cudaGetErrorString of cudaErrorMemoryAllocation is "out of
-# memory", which NCCL quotes as "Cuda failure 2 'out of memory'", without the number in older versions); by cuBLAS and
-# cuSPARSE for their workspaces and handles; by cuDNN, whose version 9 names the kind of allocation that failed.
+# Messages of a plain RuntimeError or DistBackendError that mean "out of memory". Their sources:
+# - torch's allocator on the host;
+# - CUDA, for a context, a module or an event: cudaGetErrorString of cudaErrorMemoryAllocation is "out of memory". NCCL
+#   quotes it as "Cuda failure 2 'out of memory'", in older versions without the number;
+# - cuBLAS and cuSPARSE, for their workspaces and handles;
+# - cuDNN, which names the kind of allocation that failed since version 9;
+# - torch's CUDA allocator, which asks NVML for the free memory before it raises OutOfMemoryError. On MIG, NVML refuses,
+#   and the failed assertion replaces the error (pytorch issues 112377 and 112569).
+# HIP uses the same words: hipGetErrorString of hipErrorOutOfMemory is "out of memory".
 OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: can't allocate memory"
-    r"|CUDA out of memory"
-    r"|CUDA error: out of memory"
+    r"|(?:CUDA|HIP) out of memory"
+    r"|(?:CUDA|HIP) error: out of memory"
     r"|CUDA driver error: out of memory"
     r"|CUDA_ERROR_OUT_OF_MEMORY"
     r"|Cuda failure (?:\d+ )?'out of memory'"
     r"|CU(?:BLAS|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED"
     r"|CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_(?:HOST|DEVICE)_ALLOCATION_FAILED)"
+    r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED at .*CUDACachingAllocator\.cpp"
 )
 
 

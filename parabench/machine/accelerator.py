@@ -31,15 +31,21 @@ Moment: TypeAlias = "float | Event"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One visible NVIDIA device; `index` is its number in NVML, which counts the hidden ones too.
+    """One visible device.
 
-    `address` is where it sits on the PCI bus; processes that see different devices find one by it. It is not recorded.
+    Attributes:
+        index: Its number in NVML, which counts hidden devices too; torch's number if NVML does not read it.
+        address: Its PCI address, which is the same in processes that see different devices. It is not recorded.
+        architecture: What torch compiles for, as `gfx942`; known only if torch found the device.
+        multiprocessors: Their number (AMD: compute units); known only if torch found the device.
     """
 
     name: str
     memory_bytes: int | None
     index: int = 0
     address: str | None = None
+    architecture: str | None = None
+    multiprocessors: int | None = None
 
 
 @functools.cache

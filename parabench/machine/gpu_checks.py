@@ -72,20 +72,27 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
     if not machine.gpus:
         return []
     rows = [Row("host", "driver and torch", *_fault(machine)), *_probed(probe(), gpus)]
-    begun = False
+    rows += _of_nvml(machine, gpus) if machine.gpus_reason is None else [_unread(machine.gpus_reason)]
+    return [*rows, *host_rows(root)]
+
+
+def _of_nvml(machine: Machine, gpus: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows that NVML answers."""
+    rows: list[Row] = []
     try:
         with session():
-            begun = True
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in machine.gpus]
             for at, handle in enumerate(handles):
                 rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
             rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
-            rows += _peers(handles)
+            rows += _peers(handles, [gpu.name for gpu in machine.gpus])
     except pynvml.NVMLError as error:
-        if not begun:
-            return [*rows, Row("host", "NVML", str(error), UNKNOWN, "install the driver's libraries")]
         rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
-    return [*rows, *host_rows(root)]
+    return rows
+
+
+def _unread(reason: str) -> Row:
+    return Row("host", "NVML", reason, UNKNOWN, "no health, clocks or energy of devices are read")
 
 
 def _fault(machine: Machine) -> Verdict:
@@ -200,7 +207,8 @@ def _fabric(handle: Any) -> Verdict:
         if info.status != pynvml.NVML_SUCCESS:
             return "registration failed", FAULT, "see the log of nvidia-fabricmanager"
         return "registered", OK, ""
-    return "not registered", FAULT, "start nvidia-fabricmanager: until then CUDA fails with error 802"
+    # Only a device whose fabric is required fails here; then its first kernel is a FAULT above.
+    return "not registered", UNKNOWN, "if CUDA fails with error 802, start nvidia-fabricmanager"
 
 
 QUESTIONS: dict[str, Callable[[Any], Verdict]] = {
@@ -234,8 +242,8 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
         yield Row(where, "NUMA node", f"{node}, CPUs {gpu.get('cpus') or 'unknown'}")
 
 
-def _peers(handles: Sequence[Any]) -> Iterator[Row]:
-    """Whether devices reach one another's memory."""
+def _peers(handles: Sequence[Any], names: Sequence[str]) -> Iterator[Row]:
+    """Report whether the devices can read each other's memory."""
     apart = []
     for a, first in enumerate(handles):
         for b in range(a + 1, len(handles)):
@@ -245,11 +253,18 @@ def _peers(handles: Sequence[Any]) -> Iterator[Row]:
                 yield Row("host", f"GPU{a} to GPU{b}", "unknown", UNKNOWN, str(error) or type(error).__name__)
                 return
             if status != pynvml.NVML_P2P_STATUS_OK:
-                apart.append(f"GPU{a}-GPU{b}")
-    if len(handles) > 1:
-        advice = "NCCL goes through host memory between them; look at ACS and the IOMMU"
-        said = f"no access between {', '.join(apart)}" if apart else "every device reads every other's memory"
-        yield Row("host", "peer access", said, WARNING if apart else OK, advice)
+                apart.append((a, b))
+    if len(handles) < 2:
+        return
+    if not apart:
+        yield Row("host", "peer access", "every device reads every other's memory")
+        return
+    value = f"no access between {', '.join(f'GPU{a}-GPU{b}' for a, b in apart)}"
+    if all("GeForce" in names[at] for pair in apart for at in pair):
+        yield Row("host", "peer access", f"{value}: GeForce devices have none over PCIe, so NCCL uses host memory")
+        return
+    advice = "NCCL goes through host memory between them; look at ACS and the IOMMU"
+    yield Row("host", "peer access", value, WARNING, advice)
 
 
 def host_rows(root: Path = ROOT) -> Iterator[Row]:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pynvml
 
-from parabench.machine import versions
+from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
-from parabench.machine.nvml import address_of, asked, session, text
+from parabench.machine.nvml import address_of, asked, mig_instance, session, text
 
 # As `nvidia-smi topo -m` writes what the path between two devices has to traverse.
 LEVELS = {
@@ -42,6 +42,12 @@ TURING = 7, 5
 
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
+
+# Read from the MIG instance; everything else is read from the whole device.
+OF_INSTANCE = ("name", "memory_bytes")
+
+# Fields that only torch fills.
+OF_TORCH = ("architecture", "multiprocessors")
 
 Handle = Any
 Ask = Callable[[Any], Any]
@@ -81,7 +87,7 @@ def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
         with session():
             handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in found]
             return {
-                "gpus": [{"index": gpu.index} | _device(h, root) for gpu, h in zip(found, handles, strict=True)],
+                "gpus": [{"index": gpu.index} | _device(gpu.index, root) for gpu in found],
                 "links": links(handles),
                 "driver": facts({name: _asked(ask, None) for name, ask in DRIVER_QUESTIONS.items()}),
             }
@@ -90,28 +96,45 @@ def describe(found: Sequence[Gpu], root: Path = ROOT) -> dict[str, Any]:
 
 
 def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
-    """A record like `describe`'s of devices that NVML tells no more of, for that reason."""
+    """Make a record like `describe`'s of devices that NVML does not read, for that reason."""
     reasons = {"reasons": {"all": reason}}
     return {
-        "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index} for gpu in found],
+        "gpus": [
+            {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index}
+            | {name: value for name in OF_TORCH if (value := getattr(gpu, name)) is not None}
+            for gpu in found
+        ],
         "links": {"matrix": None, **reasons},
         "driver": {"version": None, "cuda": None, **reasons},
     }
 
 
 def devices(which: Callable[[], Sequence[int]]) -> tuple[tuple[Gpu, ...], str | None]:
-    """The devices whose NVML numbers `which` tells, and why there is none. Where torch is a CPU build none is asked."""
+    """Return the visible devices, and why NVML reads none of them.
+
+    The devices are those whose NVML numbers `which` returns. If NVML reports none, they are torch's; no CPU build of
+    torch is asked. Devices that the user hides are not looked for.
+    """
     if importlib.metadata.version("torch").endswith("+cpu"):
         return (), "this torch is a CPU build"
+    if versions.torch_hip() is not None:
+        return torch_devices.devices("NVML does not read AMD devices")
     found, reason = asked(lambda: tuple(map(_gpu, which())))
-    return found or (), reason if found is None else None if found else "no CUDA device is visible"
+    if found:
+        return found, None
+    if found is not None:
+        reason = "no CUDA device is visible"
+        if "CUDA_VISIBLE_DEVICES" in os.environ:
+            return (), reason
+    return torch_devices.devices(reason)
 
 
 def _gpu(index: int) -> Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory, _ = _asked(QUESTIONS["memory_bytes"], handle)
-    address, _ = _asked(address_of, handle)
-    return Gpu(text(pynvml.nvmlDeviceGetName(handle)), memory, index, address)
+    whole = pynvml.nvmlDeviceGetHandleByIndex(index)
+    part = mig_instance(index) or whole
+    memory, _ = _asked(QUESTIONS["memory_bytes"], part)
+    address, _ = _asked(address_of, whole)
+    return Gpu(QUESTIONS["name"](part), memory, index, address)
 
 
 def fault_here(found: Sequence[Gpu]) -> str | None:
@@ -203,9 +226,11 @@ def _level(pair: tuple[Handle, Handle]) -> str:
     return LEVELS[pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
 
 
-def _device(handle: Handle, root: Path) -> dict[str, Any]:
+def _device(index: int, root: Path) -> dict[str, Any]:
+    whole = pynvml.nvmlDeviceGetHandleByIndex(index)
+    part = mig_instance(index) or whole
     questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
-    return facts({name: _asked(ask, handle) for name, ask in questions.items()})
+    return facts({name: _asked(ask, part if name in OF_INSTANCE else whole) for name, ask in questions.items()})
 
 
 def _cuda_version(number: int) -> str:

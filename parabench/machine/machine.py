@@ -26,6 +26,7 @@ ENVIRONMENT_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "ENABLE_INTRA_NODE_COMM",
     "FI_EFA_FORK_SAFE", "FI_EFA_USE_DEVICE_RDMA", "FI_PROVIDER", "GLOO_SOCKET_IFNAME", "GOMP_CPU_AFFINITY",
+    "HIP_LAUNCH_BLOCKING", "HIP_VISIBLE_DEVICES",
     "IBV_FORK_SAFE", "KMP_AFFINITY", "KMP_BLOCKTIME", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_BUFFSIZE",
     "NCCL_CROSS_NIC", "NCCL_CTA_POLICY", "NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_DMABUF_ENABLE",
     "NCCL_IB_ADAPTIVE_ROUTING", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_HCA",
@@ -36,7 +37,8 @@ ENVIRONMENT_VARIABLES = (
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_NVL_CHUNKSIZE", "NCCL_PAT_ENABLE", "NCCL_PROTO", "NCCL_PXN_DISABLE",
     "NCCL_SHM_DISABLE", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_NTHREADS", "NCCL_WIN_ENABLE", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND", "OPENBLAS_NUM_THREADS", "PYTORCH_ALLOC_CONF",
-    "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CUDAGRAPHS",
+    "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "ROCR_VISIBLE_DEVICES", "TORCHINDUCTOR_COMPILE_THREADS",
+    "TORCHINDUCTOR_CUDAGRAPHS",
     "TORCHINDUCTOR_FREEZING", "TORCHINDUCTOR_MAX_AUTOTUNE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "TORCH_DISTRIBUTED_USE_TORCHCOMMS", "TORCH_FR_BUFFER_SIZE", "TORCH_FR_CPP_STACK",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_AVOID_RECORD_STREAMS", "TORCH_NCCL_BLOCKING_WAIT",
@@ -63,16 +65,21 @@ Room = Mapping[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the planner needs. `gpus_reason` says why `gpus` is empty, `cuda_fault` why this torch cannot use them.
-    `memory_bytes` is how much processes may have; None where it is not known.
+    """The planner's view of a machine, and of each node of a session on several.
 
-    Of a session on several nodes each is like this one, and runs up to `ranks_per_node` ranks. None: nobody said how
-    many a node is to run.
+    Attributes:
+        gpus: The visible devices.
+        gpus_reason: Why NVML reads no device: `gpus` is empty, or torch found them. None if NVML reads them.
+        cpu_reason: Why no GPU is used although torch or a driver is made for one.
+        ranks_per_node: How many ranks a node runs at most; None if the user did not say.
+        cuda_fault: Why this torch cannot use `gpus`.
+        memory_bytes: How much memory processes may have; None if unknown.
     """
 
     cores: int
     gpus: tuple[Gpu, ...] = ()
     gpus_reason: str | None = None
+    cpu_reason: str | None = None
     nodes: int = 1
     ranks_per_node: int | None = None
     nccl: Nccl = field(default_factory=Nccl)
@@ -107,9 +114,12 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """What this process may use: its cores, its memory, and the devices that NVML and CUDA_VISIBLE_DEVICES show. Raises
-    UsageError where the kernel does not tell."""
-    from parabench.machine import gpus, nvml
+    """Return what this process may use: its cores, its memory and the visible devices.
+
+    Raises:
+        UsageError: If /proc is not mounted.
+    """
+    from parabench.machine import gpus, nvml, torch_devices
 
     try:
         memory_bytes = psutil.virtual_memory().total
@@ -118,11 +128,12 @@ def this_machine() -> Machine:
             f"{error.filename} is not there: what runs is read from /proc; mount it (mount -t proc proc /proc)"
         ) from error
     found, reason = gpus.devices(nvml.visible_devices)
-    fault = gpus.fault_here(found) if found else None
+    fault = gpus.fault_here(found) if found and reason is None else None
     return Machine(
         cores=cores(),
         gpus=found,
         gpus_reason=reason,
+        cpu_reason=torch_devices.unused(found, reason),
         nccl=this_nccl(),
         cuda_fault=fault,
         memory_bytes=min(memory_bytes, host.memory_limit() or sys.maxsize),
@@ -152,7 +163,7 @@ def environment(machine: Machine) -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "numa": host.numa(),
         **_devices(machine),
-        "nvml": {"available": bool(machine.gpus), "reason": machine.gpus_reason},
+        "nvml": {"available": bool(machine.gpus) and machine.gpus_reason is None, "reason": machine.gpus_reason},
         "network": host.network(),
         "container": host.container(),
         "versions": installed,
@@ -165,10 +176,12 @@ def environment(machine: Machine) -> dict[str, Any]:
 
 
 def _devices(machine: Machine) -> dict[str, Any]:
-    """What is known of the devices, how they are linked, and their driver."""
+    """Describe the devices, their links and their driver."""
     from parabench.machine import gpus
 
-    return gpus.describe(machine.gpus) if machine.gpus else gpus.undescribed((), machine.gpus_reason)
+    if machine.gpus_reason is not None:
+        return gpus.undescribed(machine.gpus, machine.gpus_reason)
+    return gpus.describe(machine.gpus) if machine.gpus else gpus.undescribed((), None)
 
 
 def _cpu_name() -> str:

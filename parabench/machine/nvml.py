@@ -79,8 +79,10 @@ def _utilization(handle: Any) -> Numbers:
 
 
 def _pcie(handle: Any) -> Counts:
-    """Counters: nvmlDeviceGetPcieThroughput would stand still for 20 ms, in which it measures, for each direction.
-    Many devices hold them in 32 bits: those of PCIe 5 may go round in 68 ms."""
+    """Read the byte counters of the PCIe link. Many devices have 32-bit counters.
+
+    nvmlDeviceGetPcieThroughput is not used: it blocks for 20 ms in each direction.
+    """
     names = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
     values = _values(handle, *names)
     try:
@@ -276,7 +278,34 @@ def readable_devices() -> list[int]:
 
 
 def visible_devices() -> list[int]:
-    """NVML's index of each device that CUDA sees, in CUDA's order. CUDA stops at the first entry it does not know."""
+    """Return NVML's index of each device that CUDA sees, in CUDA's order.
+
+    If some device has MIG instances, CUDA sees one instance and no other device (NVIDIA Multi-Instance GPU User Guide,
+    "CUDA device enumeration").
+    """
+    named = _named_devices()
+    split = next((index for index in named if mig_instance(index) is not None), None)
+    return named if split is None else [split]
+
+
+def mig_instance(index: int) -> Any | None:
+    """Return NVML's handle of the MIG instance that CUDA uses on a device: the first one that CUDA_VISIBLE_DEVICES
+    names, or else the device's first. None if the device has no instance that this process may use."""
+    parent = pynvml.nvmlDeviceGetHandleByIndex(index)
+    if not mig_is_on(parent):
+        return None
+    for entry in map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")):
+        if entry.startswith("MIG-") and _parent_of(entry) == index:
+            return pynvml.nvmlDeviceGetHandleByUUID(entry)
+    with suppress(pynvml.NVMLError):
+        for at in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(parent)):
+            with suppress(pynvml.NVMLError):
+                return pynvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, at)
+    return None
+
+
+def _named_devices() -> list[int]:
+    """Return the devices that CUDA_VISIBLE_DEVICES names; CUDA stops at the first entry that it does not know."""
     there = readable_devices()
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
@@ -297,12 +326,17 @@ def _index_of(entry: str, there: Sequence[int], uuids: dict[str, int]) -> int | 
     if entry.isdigit():
         return there[int(entry)] if int(entry) < len(there) else None
     if entry.startswith("MIG-"):
-        try:
-            instance = pynvml.nvmlDeviceGetHandleByUUID(entry)
-            return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))
-        except pynvml.NVMLError:
-            return None
+        return _parent_of(entry)
     return next((index for uuid, index in uuids.items() if entry.startswith("GPU-") and uuid.startswith(entry)), None)
+
+
+def _parent_of(uuid: str) -> int | None:
+    """Return the index of a MIG instance's device; None if there is no such instance."""
+    try:
+        instance = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return int(pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance)))
+    except pynvml.NVMLError:
+        return None
 
 
 def text(name: str | bytes) -> str:

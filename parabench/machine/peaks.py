@@ -12,22 +12,34 @@ T = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """FLOP/s of one device by arithmetic, without sparsity; one that is missing has no unit of its own there.
+    """FLOP/s of one device by arithmetic, without sparsity; the device has no unit for an arithmetic that is missing.
 
-    `name` is what the name that NVML gives has in it, as whole words. `ieee` is the rate of the ordinary FP32 units:
-    PyTorch multiplies float32 matrices there, and not in TF32, unless it is told otherwise. The others are the tensor
-    cores' rates with sums in float32.
+    `name` is part of the name that NVML or torch gives, as whole words. `ieee` is the rate of the ordinary FP32 units
+    (on AMD devices of FP32 matrix cores): PyTorch multiplies float32 matrices there by default, not in TF32. The others
+    are the tensor cores' rates with sums in float32. `multiprocessors` is how many a whole device has, if a partition
+    of it has the same name.
     """
 
     name: str
     peak: dict[str, float]
     source: str
+    multiprocessors: int | None = None
 
 
-def _device(name: str, source: str, ieee: float, tf32: float | None, half: float, *, bf16: bool = True) -> Device:
-    """One device, by TFLOP/s; devices since Ampere multiply bfloat16 as fast as float16."""
+def _device(
+    name: str,
+    source: str,
+    ieee: float,
+    tf32: float | None,
+    half: float,
+    *,
+    bf16: bool = True,
+    multiprocessors: int | None = None,
+) -> Device:
+    """Make a device from TFLOP/s; devices since Ampere multiply bfloat16 as fast as float16."""
     peak = {IEEE: ieee * T, TF32: None if tf32 is None else tf32 * T, BF16: half * T if bf16 else None, FP16: half * T}
-    return Device(name, {precision: rate for precision, rate in peak.items() if rate is not None}, source)
+    known = {precision: rate for precision, rate in peak.items() if rate is not None}
+    return Device(name, known, source, multiprocessors)
 
 
 _A100 = "NVIDIA A100 Tensor Core GPU datasheet"
@@ -39,7 +51,11 @@ _V100 = "NVIDIA V100 Tensor Core GPU datasheet"
 _B200 = "NVIDIA HGX B200 specifications, an eighth of its 8 GPUs"
 _B300 = "NVIDIA HGX B300 specifications, an eighth of its 8 GPUs"
 _GB200 = "NVIDIA GB200 NVL72 specifications, half of a superchip's 2 GPUs"
+_GB300 = "NVIDIA Blackwell Ultra datasheet (GB300 NVL72), half of a superchip's 2 GPUs"
+_GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper"
 _ADA = "NVIDIA RTX 6000 Ada datasheet, a quarter of the FP8 rate with sparsity"
+_CDNA3 = "AMD CDNA 3 architecture white paper, endnote MI300-11"
+_MI325X = "AMD Instinct MI325X specifications, footnote MI325-002"
 _PRO = "NVIDIA RTX PRO 6000 Blackwell datasheet, an eighth of the FP4 rate with sparsity"
 
 # Where a document gives the rate with sparsity, half of it; tensor cores are half as fast at each doubling of the bits.
@@ -64,6 +80,7 @@ DEVICES = (
     _device("B200", _B200, 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
     _device("B300", _B300, 600 / 8, 18_000 / 8 / 2, 36_000 / 8 / 2),
     _device("GB200", _GB200, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
+    _device("GB300", _GB300, 160 / 2, 5_000 / 2 / 2, 10_000 / 2 / 2),
     _device("L4", "NVIDIA L4 Tensor Core GPU datasheet", 30.3, 120 / 2, 242 / 2),
     _device("L40", "NVIDIA L40 datasheet", 90.5, 90.5, 181.05),
     _device("L40S", "NVIDIA L40S datasheet", 91.6, 183, 362.05),
@@ -75,23 +92,40 @@ DEVICES = (
     _device("V100-SXM2", f"{_V100} (SXM2)", 15.7, None, 125, bf16=False),
     _device("V100-PCIE", f"{_V100} (PCIe)", 14, None, 112, bf16=False),
     _device("V100S-PCIE", f"{_V100} (V100S)", 16.4, None, 130, bf16=False),
+    _device("GeForce RTX 3090", f"{_GA102}, appendix A", 35.6, 35.6, 71),
+    _device("RTX A6000", f"{_GA102}, table 3", 38.7, 77.4, 154.8),
     _device("GeForce RTX 4090", "NVIDIA Ada GPU architecture whitepaper, appendix A", 82.6, 82.6, 165.2),
+    _device("GeForce RTX 5090", "NVIDIA RTX Blackwell GPU architecture whitepaper, table 3", 104.8, 104.8, 209.5),
+    _device("Instinct MI300X", _CDNA3, 163.4, 653.7, 1307.4, multiprocessors=304),
+    _device("Instinct MI325X", _MI325X, 163.4, 653.7, 1307.4, multiprocessors=304),
+    # CDNA 4 has no TF32.
+    _device("Instinct MI355X", "AMD Instinct MI355X specifications", 157.3, None, 2_500, multiprocessors=256),
 )
 
-# A part of a device, by MIG or as a virtual one, and a laptop's, which has the name of a faster one.
-_OTHERS = re.compile(r" MIG |^GRID |-\d+[ABCQ]$|Laptop")
+# Devices that are slower than the one whose name they contain: a part of it (MIG, virtual GPUs), a laptop's, and a
+# custom A100 with another number of multiprocessors.
+_OTHERS = re.compile(r" MIG |^GRID |-\d+[ABCQ]$|Laptop|A100-SXM-64GB")
+# Suffixes of consumer devices with other rates.
+_VARIANTS = "D|Ti|SUPER"
 
 
-def peak_of(name: str, arithmetic: str) -> tuple[float | None, str]:
-    """(FLOP/s of one device of that name, the document it is from), or (None, why it is not known).
+def peak_of(name: str, arithmetic: str, multiprocessors: int | None = None) -> tuple[float | None, str]:
+    """Return (FLOP/s of one device of that name, the source document), or (None, the reason).
 
-    `arithmetic` is how its matrices are multiplied: ieee, tf32, bf16 or fp16. Of several names in `name` the longest
-    counts, as for torchtitan (torchtitan/tools/utils.py).
+    Args:
+        name: The device's name from NVML or torch. If several names of the table are in it, the longest counts, as in
+            torchtitan (torchtitan/tools/utils.py).
+        arithmetic: How matrices are multiplied: ieee, tf32, bf16 or fp16.
+        multiprocessors: How many the device has, if known.
     """
-    found = [device for device in DEVICES if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w)", name)]
+    found = [
+        device for device in DEVICES if re.search(rf"(?<![\w-]){re.escape(device.name)}(?!\w| (?:{_VARIANTS})\b)", name)
+    ]
     device = max(found, key=lambda device: len(device.name), default=None)
     if device is None or _OTHERS.search(name):
         return None, f"the peak of {name!r} is in no table here"
+    if None not in (multiprocessors, device.multiprocessors) and multiprocessors != device.multiprocessors:
+        return None, f"{name} is a partition: {multiprocessors} of {device.multiprocessors} compute units"
     if arithmetic not in device.peak:
         return None, f"{name} has no arithmetic unit for {arithmetic}"
     return device.peak[arithmetic], device.source

@@ -24,18 +24,17 @@ WHEELS = {
 SHARED_GPU_SINCE = (2, 30)
 SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 
-# From this version of torch on DDP takes a cap for each bucket, `bucket_cap_mb_list`.
-CAP_LIST_SINCE = (2, 13)
-
 # A repository that takes longer to look through is not worth the wait.
 GIT_TIMEOUT_S = 5.0
 
 
 def installed() -> tuple[dict[str, str | None], dict[str, str]]:
-    """{name: version}, and for what of torch's own libraries is unknown a reason. Nothing is imported."""
+    """Return {name: version}, and {name: reason} for unknown versions of torch's libraries. Nothing is imported."""
     known = {name: version(name) for name in VERSIONS}
     known["cuda"], why = torch_cuda()
     reasons = {"cuda": why} if why else {}
+    if hip := torch_hip():
+        known["hip"], why = hip, "this torch is built for ROCm, which has its own"
     for name, wheels in WHEELS.items():
         known[name] = next((found for wheel in wheels if (found := version(wheel))), None)
         if known[name] is None:
@@ -57,16 +56,27 @@ def numbers_of(version: str) -> tuple[int, ...] | None:
 
 
 def torch_cuda() -> tuple[str | None, str | None]:
-    """The CUDA that torch was built with, read from its `version.py` as text: (version, None) or (None, why)."""
+    """Return (the CUDA version that torch was built with, None), or (None, the reason)."""
+    found, reason = _built_with("cuda")
+    return found, reason or (None if found else "this torch is built without CUDA")
+
+
+def torch_hip() -> str | None:
+    """Return the version of HIP, AMD's CUDA, that torch was built with; None for other builds."""
+    return _built_with("hip")[0]
+
+
+def _built_with(name: str) -> tuple[str | None, str | None]:
+    """Read a variable from torch's `version.py` as text: (its value, None if it can be read, else the reason)."""
     try:
         path = Path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
         tree = ast.parse(path.read_text())
     except (importlib.metadata.PackageNotFoundError, OSError, SyntaxError) as error:
         return None, f"torch's version.py cannot be read: {type(error).__name__}"
     for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "cuda":
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
             found = node.value.value if isinstance(node.value, ast.Constant) else None
-            return (found, None) if isinstance(found, str) else (None, "this torch is built without CUDA")
+            return (found, None) if isinstance(found, str) else (None, None)
     return None, "torch's version.py names none"
 
 

@@ -12,7 +12,7 @@ from parabench.data import checks
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
-from parabench.machine.versions import CAP_LIST_SINCE, SHARED_GPU, numbers_of, version
+from parabench.machine.versions import SHARED_GPU
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, TF32, ModelEntry
 from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
@@ -196,12 +196,6 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
         return f"strategy {case.strategy} scales no loss, which precision {case.precision} needs; use bf16-mixed"
     if entry.package is not None and case.arithmetic.parameters != "float32":
         return f"strategy {case.strategy} is not set up for precision {case.precision}; use bf16-mixed"
-    if case.bucket_caps and (older := _torch_before_lists()) is not None:
-        since = ".".join(map(str, CAP_LIST_SINCE))
-        return (
-            f"bucket_mib {said(case.bucket_caps)} needs DDP's bucket_cap_mb_list, which torch has since {since}, and "
-            f"here is {older}; give one cap, or upgrade torch"
-        )
     if entry.missing is not None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
@@ -215,13 +209,6 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
         has = f"blocks without {model.outside}" if need == BLOCKS and model.outside else f"no {need}"
         return f"model {case.model} has {has} for {case.strategy}; {REMEDIES[need]}"
     return None
-
-
-def _torch_before_lists() -> str | None:
-    """The installed torch's version where its DDP takes no list of caps."""
-    torch = version("torch")
-    numbers = numbers_of(torch or "")
-    return torch if numbers is not None and numbers < CAP_LIST_SINCE else None
 
 
 def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:

@@ -165,8 +165,7 @@ def _first_assignment(module: DistributedDataParallel, reduced: Sequence[tuple[s
     for unused parameters: as `DistributedDataParallel._ddp_init_helper` does it (torch/nn/parallel/distributed.py),
     which deals out a list of caps from the module's first parameters on, whose bucket is reduced last."""
     first = [dist._DEFAULT_FIRST_BUCKET_BYTES] if module.bucket_bytes_cap_default else []  # type: ignore[attr-defined]
-    listed = getattr(module, "bucket_bytes_cap_list", None)  # torch before 2.13 has none
-    limits = listed or [*first, module.bucket_bytes_cap]
+    limits = module.bucket_bytes_cap_list or [*first, module.bucket_bytes_cap]
     parameters: list[Tensor] = [parameter for _, parameter in reduced]
     dense = [False] * len(parameters)
     indices, _ = dist._compute_bucket_assignment_by_size(parameters, limits, dense)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from parabench.machine import nvml
 from parabench.probes.host import descendants
-from parabench.probes.sampler import RankPids, Source, Watched
+from parabench.probes.sampler import PERIOD_S, RankPids, Source, Watched
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
@@ -26,6 +27,10 @@ PROC = Path("/proc")
 UNLISTED = "NVML lists none of this launch's ranks: they have not begun, or it counts processes of another namespace"
 UNTOLD = "NVML does not tell this process's memory"
 WRAPPED = "the counter began anew"
+
+# The time between two readings of a counter that may overflow between two ticks. A 32-bit counter of a PCIe 5 x16 link
+# overflows after 68 ms at least, and nvmlDeviceGetPcieThroughput measures over 20 ms, too.
+PAIR_S = 0.02
 
 
 class Devices(Source):
@@ -43,9 +48,10 @@ class Devices(Source):
         *,
         ours: int | None = None,
         clock: Callable[[], float] = perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(began_s, pids, clock=clock)
-        self._used = used
+        self._used, self._sleep = used, sleep
         self._ours = os.getpid() if ours is None else ours
         self._nvml = ExitStack()
         self._devices: list[_Device] = []
@@ -66,10 +72,12 @@ class Devices(Source):
         ranks = {pid: rank for rank, pid in self._pids.look().items()}
         for device in self._devices:
             for reading in nvml.READINGS:
-                if self._ticks % reading.every == 0:
+                if self._ticks % reading.every == 0 and reading not in device.fast:
                     device.read(reading)
             if self._ticks % nvml.SELDOM == 0:
                 self._read_processes(device, ranks)
+        if self._ticks % nvml.SELDOM == 0:
+            self._read_fast_counters()
         self._ticks += 1
 
     def stop(self) -> None:
@@ -79,6 +87,18 @@ class Devices(Source):
                 if reading.every > 1:
                     device.read(reading)
         self._nvml.close()
+
+    def _read_fast_counters(self) -> None:
+        """Read the fast counters of all devices twice, PAIR_S apart. This is the last part of a tick, so that no other
+        reading is late."""
+        fast = [(device, reading) for device in self._devices for reading in device.fast]
+        if not fast:
+            return
+        for device, reading in fast:
+            device.restart(reading)
+        self._sleep(PAIR_S)
+        for device, reading in fast:
+            device.read(reading)
 
     def _read_processes(self, device: _Device, ranks: dict[int, int]) -> None:
         there = device.ask(FOREIGN, (nvml.processes,))
@@ -118,7 +138,10 @@ def _name(pid: int) -> str | None:
 
 
 class _Device:
-    """One device, and what of it is worth asking; its rows are kept by `source`."""
+    """One device, and what of it is worth asking; its rows are kept by `source`.
+
+    `fast` are the readings of counters that may overflow between two ticks.
+    """
 
     def __init__(self, used: nvml.Used, source: Source) -> None:
         self._used, self._source = used, source
@@ -127,6 +150,7 @@ class _Device:
         self._t_s = 0.0
         self._asks: dict[tuple[str, ...], tuple[Callable[[Any], Any], ...]] = {}
         self._counted: dict[tuple[str, ...], tuple[float, nvml.Counts]] = {}
+        self.fast: list[nvml.Reading] = []
 
     def read(self, reading: nvml.Reading) -> None:
         """One reading, as rows."""
@@ -134,10 +158,17 @@ class _Device:
         if seen is None:
             self._counted.pop(reading.metrics, None)
         elif isinstance(seen, nvml.Counts):
+            if reading not in self.fast and seen.most is not None and seen.most * PERIOD_S >= seen.period:
+                self.fast.append(reading)
             self._read_rates(reading.metrics, seen)
         else:
             for metric, number in zip(reading.metrics, seen, strict=True):
                 self.tell(metric, number)
+
+    def restart(self, reading: nvml.Reading) -> None:
+        """Read counters without a rate: the next reading's rate starts here."""
+        self._counted.pop(reading.metrics, None)
+        self.read(reading)
 
     def _read_rates(self, metrics: tuple[str, ...], counts: nvml.Counts) -> None:
         before_s, before = self._counted.get(metrics, (self._t_s, counts))
@@ -145,7 +176,7 @@ class _Device:
         passed_s = self._t_s - before_s
         if passed_s <= 0:
             return
-        # A period that may have passed twice, or by a device of unknown speed, leaves nothing to tell.
+        # If the counter may have overflowed twice, or the link's speed is unknown, the rate is unknown.
         lost = counts.period < math.inf and (counts.most is None or counts.most * passed_s >= counts.period)
         for metric, first, last in zip(metrics, before.numbers, counts.numbers, strict=True):
             grown = last - first if counts.period == math.inf else (last - first) % counts.period

@@ -41,7 +41,7 @@ OPS = {
 }  # fmt: skip
 
 _TOLD = {
-    "version": re.compile(r"NCCL version (\d\S*)"),
+    "version": re.compile(r"(?:NCCL|RCCL) version (?:: )?(\d\S*)"),
     "network": re.compile(r"NCCL INFO Using network (.+)"),
     "plugin": re.compile(r"NCCL INFO NET/Plugin ?: ?(Loaded net plugin .+|No plugin found.*|Could not find.*)"),
 }

@@ -3,7 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,7 @@ from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Pr
 from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
-from parabench.store.record import Finding, check_label
+from parabench.store.record import MEASURED_ON_CPU, Finding, check_label
 from parabench.strategies import OPTIONAL, entry_of
 
 QUESTION = "Which algorithm moves data fastest here, at which size?"
@@ -210,7 +210,8 @@ class CollectivesRequest(Request):
         sweep = CollectiveSweep(**self.fields_of(CollectiveSweep))
         protocol = collective_protocol(**self.fields_of(CollectiveProtocol))
         plan = plan_collectives(sweep, protocol, machine, self.seed or 0)
-        return Planned(plan=plan, suite=self.kind, question=QUESTION)
+        findings = measured_on_cpu([sweep.device or "auto"], plan, machine)
+        return Planned(plan=plan, suite=self.kind, question=QUESTION, findings=findings)
 
 
 def plan_training(
@@ -248,7 +249,29 @@ def plan_training(
         suite=suite.name,
         question=suite.question,
         file=suite.path,
-        findings=(finding,) if protocol.memory_snapshot and not on_cuda else (),
+        findings=(
+            *measured_on_cpu(devices_of(suite, overrides), plan, machine),
+            *([finding] if protocol.memory_snapshot and not on_cuda else ()),
+        ),
+    )
+
+
+def devices_of(suite: Suite, overrides: Mapping[str, tuple[Any, ...]]) -> list[str]:
+    """Return the devices that a suite's cases name: of `overrides`, or else its own; "auto" if they name none."""
+    named = overrides.get("device")
+    return list(named or (device for sweep in suite.sweeps for device in sweep.axes.get("device", ("auto",))))
+
+
+def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Machine) -> tuple[Finding, ...]:
+    """Warn if the CPU is measured because no GPU can be used. `devices` are the user's or the suite's choice."""
+    if machine.cpu_reason is None or "auto" not in devices or all(case.device != "cpu" for case in plan.cases):
+        return ()
+    return (
+        Finding(
+            MEASURED_ON_CPU,
+            f"Measured on the CPU: {machine.cpu_reason}.",
+            "Run parabench doctor to see what is missing; name the CPU (device cpu) if it is meant.",
+        ),
     )
 
 

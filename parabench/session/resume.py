@@ -164,17 +164,25 @@ def begin_session(
         interleaved=interleaved,
     )
     if machine.gpus_reason is not None:
-        store.add_finding(
-            session_id,
-            Finding(
-                "no_device_memory",
-                f"Device memory and health are unknown: {machine.gpus_reason}.",
-                "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
-            ),
-        )
+        store.add_finding(session_id, _unread_devices(machine))
     for finding in planned.findings:
         store.add_finding(session_id, finding)
     return SessionState(session_id=session_id, plan=plan)
+
+
+def _unread_devices(machine: Machine) -> Finding:
+    if machine.gpus:
+        return Finding(
+            "no_device_memory",
+            f"Health, energy and clocks of the devices are unknown: {machine.gpus_reason}.",
+            "Times and torch's memory peaks are complete. For NVIDIA devices, make NVML available (in containers "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility); other devices are not read.",
+        )
+    return Finding(
+        "no_device_memory",
+        f"Device memory and health are unknown: {machine.gpus_reason}.",
+        "Nothing is missing on a CPU; with NVIDIA devices, install their driver and a CUDA build of torch.",
+    )
 
 
 def resume(

@@ -329,6 +329,9 @@ RECORDING_HANG = "recording_hang"
 # That of a session whose training was a user's own loop: no command launches it again.
 WATCHED = "watched"
 
+# The code of a session that ran on the CPU although a GPU seemed to be there and the user did not choose the CPU.
+MEASURED_ON_CPU = "measured_on_cpu"
+
 # That of a session inside a group of processes that somebody else started.
 SHARED_PROCESSES = "shared_processes"
 

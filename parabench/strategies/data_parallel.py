@@ -98,8 +98,8 @@ def replicate(module: nn.Module, context: StrategyContext, **options: Any) -> Di
 
 
 def _caps(case: Case) -> dict[str, Any]:
-    """DDP's option for the case's caps. PyTorch calls them MB and multiplies by 2^20; its list takes fractions too,
-    whatever its type says, and torch before 2.13 has none."""
+    """Return DDP's option for the case's caps. PyTorch calls them MB and multiplies by 2^20. Its list takes fractions
+    too, although it is declared as a list of integers."""
     return {"bucket_cap_mb_list": list(case.bucket_caps)} if case.bucket_caps else {"bucket_cap_mb": case.bucket_cap}
 
 

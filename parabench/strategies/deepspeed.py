@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import reduce
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
@@ -23,6 +24,8 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
     """The stage that the strategy's name ends with. 1 splits the optimizer state, 2 gradients too, 3 parameters too."""
     case, parts = context.case, context.case.grad_accumulation
     engine, *_ = deepspeed.initialize(
+        # By default the engine takes device LOCAL_RANK, which does not exist if each rank has one visible device.
+        args=SimpleNamespace(device_rank=context.device.index or 0),
         model=model.module,
         optimizer=adamw(model.module.parameters(), fused=case.fused),
         dist_init_required=False,  # the group is there

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.store.record import Status
-from parabench.strategies.base import RankInfo
+from parabench.strategies.base import RankInfo, StrategyContext
 from parabench.workloads import trainer as worker
 from parabench.workloads.verify import reference_of, verify
 from rounding_helpers import FLOAT64_BOUND, wide
@@ -36,6 +37,7 @@ class Engine:
     def __init__(self, model: Any, optimizer: Any, config: dict[str, Any]) -> None:
         self.model, self.optimizer, self.config = model, optimizer, config
         self.calls: list[str] = []
+        self.device_rank: int | None = None
 
     def __call__(self, inputs: torch.Tensor) -> Any:
         return self.model(inputs)
@@ -55,9 +57,14 @@ class Engine:
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
     made: list[Engine] = []
 
-    def initialize(*, model: Any, optimizer: Any, dist_init_required: bool, config: dict[str, Any]) -> tuple[Any, ...]:
+    def initialize(
+        *, args: Any, model: Any, optimizer: Any, dist_init_required: bool, config: dict[str, Any]
+    ) -> tuple[Any, ...]:
         assert not dist_init_required
+        # DeepSpeed asserts that a given local_rank is the environment's.
+        assert not hasattr(args, "local_rank")
         made.append(Engine(model, optimizer, config))
+        made[-1].device_rank = args.device_rank
         return made[-1], optimizer, None, None
 
     package, utils = ModuleType("deepspeed"), ModuleType("deepspeed.utils")
@@ -120,6 +127,18 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
 def test_dtype_is_deepspeeds_autocast(engines: list[Engine]) -> None:
     built(strategy="deepspeed1", precision="bf16-mixed")
     assert engines[0].config["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("device", "index"), [(torch.device("cuda", 0), 0), (torch.device("cuda", 3), 3), (torch.device("cpu"), 0)], ids=str
+)
+def test_engine_uses_the_rank_s_device(
+    device: torch.device, index: int, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    zero = importlib.import_module("parabench.strategies.deepspeed").zero
+    zero(SimpleNamespace(module=torch.nn.Linear(2, 2)), StrategyContext(7, 8, device, Case(strategy="deepspeed1")))
+    assert engines[0].device_rank == index
 
 
 @pytest.mark.skipif(INSTALLED, reason="deepspeed is installed")

@@ -57,6 +57,11 @@ OUT_OF_MEMORY = [
         "memory'"
     ),
     torch.distributed.DistBackendError("Last error:\nCuda failure 'out of memory'"),
+    RuntimeError(
+        'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1131, please report '
+        "a bug to PyTorch. "
+    ),
+    RuntimeError("HIP error: out of memory"),
 ]
 
 
@@ -72,6 +77,7 @@ def test_memory_that_ran_out_is_known_in_every_spelling_and_behind_other_errors(
 def test_other_errors_are_no_lack_of_memory() -> None:
     for error in (
         RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError('handle INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1300'),
         torch.distributed.DistBackendError("Cuda failure 1 'invalid argument'"),
         ValueError("the user's file is called 'CUDA out of memory.txt'"),
     ):

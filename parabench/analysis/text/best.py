@@ -19,7 +19,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.step import summary
 from parabench.analysis.text import format, outlook, ranking, scaling, turns
-from parabench.store.record import SHARED_PROCESSES, WATCHED
+from parabench.store.record import MEASURED_ON_CPU, SHARED_PROCESSES, WATCHED
 from parabench.store.store import STORE_NAME
 
 # What is proposed where deciding looks hopeless and fewer candidates would help.
@@ -29,13 +29,13 @@ NARROWING_MIN = 30
 def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     """All answers of a session of trainings, by one objective; for a step's time also what more ranks are predicted to
     give, what ranks hold, and the command that would settle what is open."""
-    parts = [part for answer in answers for part in _parts(answer)]
+    parts = [_on_cpu(seen), *(part for answer in answers for part in _parts(answer))]
     parts.append([*_noise(seen), *_carried_over(seen, small=False)])
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
         parts.append([*summary.lines(seen, instrumented=False), *scaling.lines(seen), *outlook.lines(seen)])
-        parts.insert(len(parts) if _decided(answers) else 0, _held(seen))
+        parts.insert(len(parts) if _decided(answers) else 1, _held(seen))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
 
@@ -50,17 +50,24 @@ def to_dicts(seen: SessionData, answers: Sequence[Answer]) -> list[dict[str, Any
 
 
 def closing_lines(seen: SessionData) -> list[str]:
-    """How a run ends: a sweet spot for each work, what bucket curves say, what more ranks give and are predicted to,
-    where several strategies were measured which holds least and whether theory says so, and the command that would
-    settle what is open.
+    """Return the last lines of a run.
 
-    Where no time is decided the memory stands first: bytes are the same in every launch, and one is enough for them.
+    In order: why the CPU was measured (if no GPU could be used), the best configuration of each workload, the bucket
+    curves, scaling and predictions, memory, noise, and the command that decides what is open. If no time is decided,
+    memory comes first: it is the same in every launch.
     """
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
     fastest += [*summary.lines(seen), *scaling.lines(seen), *outlook.lines(seen)]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
-    return [*said[0], *said[1], *_noise(seen), *_carried_over(seen, small=False), *_settling(seen, answers)]
+    return [
+        *_on_cpu(seen),
+        *said[0],
+        *said[1],
+        *_noise(seen),
+        *_carried_over(seen, small=False),
+        *_settling(seen, answers),
+    ]
 
 
 def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None = None) -> list[tuple[str, str]]:
@@ -91,6 +98,12 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
 def of_turns(seen: SessionData) -> list[str]:
     """What launches that cases shared say of themselves, a line each: the noise floor, and what turns carry over."""
     return [*_noise(seen), *_carried_over(seen)]
+
+
+def _on_cpu(seen: SessionData) -> list[str]:
+    """Say why the CPU was measured if no GPU could be used."""
+    rows = seen.results.finding_columns
+    return [text for code, text in zip(rows["code"], rows["message"], strict=True) if code == MEASURED_ON_CPU]
 
 
 def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:

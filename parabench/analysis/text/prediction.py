@@ -101,7 +101,7 @@ def bucket_lines(found: BucketList) -> Iterator[str]:
     buckets = format.count(len(found.buckets.bytes), "bucket")
     if found.advised:
         yield f"{buckets} in the order of reduction: {interval(found.listed)};"
-        yield f"the {best_cap}. The list is expected to be {gain} faster; DDP takes one from torch 2.13 on:"
+        yield f"the {best_cap}. The list is expected to be {gain} faster:"
         exact = ", ".join(repr(round(each, 6)) for each in found.buckets.caps_mib)
         yield f"  model = DistributedDataParallel(model, bucket_cap_mb_list=[{exact}])"
     else:

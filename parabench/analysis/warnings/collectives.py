@@ -11,7 +11,7 @@ from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.environment.nodes import crowded, several_nodes
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.analysis.warnings.launches import NOISY, few_launches, shared_gpu
+from parabench.analysis.warnings.launches import NOISY, debug_environment, few_launches, shared_gpu
 from parabench.analysis.warnings.nodes import nodes_differ
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding, Status
@@ -30,6 +30,7 @@ def check_collectives(
         *_failing(launches),
         *_oversubscribed(table, session),
         *shared_gpu(table, session.environment),
+        *debug_environment(table, session.environment),
         *nodes_differ(session),
         *_other_algorithm(table),
         *_noisy(table),

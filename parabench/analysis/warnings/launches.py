@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,16 @@ CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     ddp_log.findings,
     links.findings,
 )
+# Environment variables for debugging: the value that switches each on, and its cost. CUDA programming guide ("CUDA
+# environment variables"), HIP documentation ("Debugging with HIP"), torch's ProcessGroupNCCL.hpp, NCCL's "Environment
+# variables".
+ON = re.compile(r"1|y|yes|t|true", re.IGNORECASE)
+DEBUG_VARIABLES = {
+    "CUDA_LAUNCH_BLOCKING": (ON, "the host waits for each kernel"),
+    "HIP_LAUNCH_BLOCKING": (ON, "the host waits for each kernel"),
+    "TORCH_NCCL_BLOCKING_WAIT": (ON, "the host waits for each collective"),
+    "NCCL_DEBUG": (re.compile("TRACE", re.IGNORECASE), "NCCL logs each call"),
+}
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25
 
@@ -55,6 +66,7 @@ def session_warnings(seen: SessionData) -> list[Finding]:
         *_oversubscribed(seen),
         *shared_gpu(cases, seen.session.environment),
         *_sharing(seen),
+        *debug_environment(cases, seen.session.environment),
         *arithmetic(seen),
         *_noisy(cases),
         *_drifting(seen.valid),
@@ -119,6 +131,24 @@ def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[
             "they share devices, so these cases are for correctness only: neither speed nor scaling can be read from "
             "their times.",
             advice="Give each rank a device of its own; use only losses and verification of these cases.",
+        )
+
+
+def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
+    """Warn if debugging variables slowed the launches on CUDA. `cases` has the columns device and backend."""
+    on_cuda = (cases["device"] == accelerator.TYPE).any()
+    with_nccl = (cases["backend"] == accelerator.BACKEND).any()
+    costs = {}
+    for name, value in (environment.get("env") or {}).items():
+        on, cost = DEBUG_VARIABLES.get(name, (None, ""))
+        if on is not None and on.fullmatch(value) and (with_nccl if "NCCL" in name else on_cuda):
+            costs[f"{name}={value}"] = cost
+    if costs:
+        each = ", ".join(f"with {setting} {cost}" for setting, cost in costs.items())
+        yield Finding(
+            code="debug_environment",
+            message=f"Debugging was on in the environment: {each}. The times are longer than in training without it.",
+            advice=f"Unset {', '.join(setting.partition('=')[0] for setting in costs)} and measure again.",
         )
 
 

@@ -60,7 +60,9 @@ def machine_of(said: Sequence[About], machine: Machine, group: ProcessEnvironmen
     """What the planner needs of rank 0's host and the others, which are like it: `machine` with the cores of all its
     ranks and the devices that they use, each once."""
     used = used_devices(said)
-    reason = None if used else next((each["devices_reason"] for each in said if each["devices_reason"]), None)
+    reason = next((each["devices_reason"] for each in said if each["devices_reason"]), None)
+    if used and not _found_by_torch(said):
+        reason = None
     return replace(
         machine,
         cores=cores_of(said),
@@ -116,8 +118,14 @@ def environment_of(said: Sequence[About]) -> dict[str, Any]:
     places = [place for place in dict.fromkeys(order) if place in known]
     found["gpus"] = [known[place] | {"index": number[place]} for place in places]
     found["links"] = _links(found["links"], [at.get(place) for place in places])
-    found["nvml"] = {"available": True, "reason": None}
+    if not _found_by_torch(said):
+        found["nvml"] = {"available": True, "reason": None}
     return found
+
+
+def _found_by_torch(said: Sequence[About]) -> bool:
+    """Return whether NVML does not read the devices that the ranks use."""
+    return any(each["devices"] and each["devices_reason"] for each in said)
 
 
 def _links(links: Mapping[str, Any], positions: Sequence[int | None]) -> dict[str, Any]:

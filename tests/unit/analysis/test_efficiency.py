@@ -124,6 +124,24 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason(tmp_path, case, environment
         ("NVIDIA L40", "bf16", 181.05e12),
         ("Tesla V100-SXM2-16GB", "ieee", 15.7e12),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "ieee", None),
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2e12),
+        ("NVIDIA GeForce RTX 4090 D", "bf16", None),
+        ("NVIDIA GeForce RTX 5090", "tf32", 104.8e12),
+        ("NVIDIA GeForce RTX 5090 D", "bf16", None),
+        ("NVIDIA GeForce RTX 3090", "ieee", 35.6e12),
+        ("NVIDIA GeForce RTX 3090 Ti", "ieee", None),
+        ("NVIDIA RTX A6000", "bf16", 154.8e12),
+        ("NVIDIA A100-SXM-64GB", "bf16", None),
+        ("NVIDIA H100 64GB HBM2", "bf16", None),
+        ("NVIDIA H100 96GB HBM3", "bf16", None),
+        ("NVIDIA GB300", "tf32", 1250e12),
+        ("AMD Instinct MI300X", "ieee", 163.4e12),
+        ("AMD Instinct MI300X OAM", "tf32", 653.7e12),
+        ("AMD Instinct MI325X", "bf16", 1307.4e12),
+        ("AMD Instinct MI355X", "fp16", 2500e12),
+        ("AMD Instinct MI355X", "tf32", None),
+        ("AMD Instinct MI300A", "bf16", None),
+        ("AMD Instinct MI250X / MI250", "bf16", None),
     ],
 )
 def test_a_name_gets_its_own_peak_or_none(name, arithmetic, peak):
@@ -132,7 +150,7 @@ def test_a_name_gets_its_own_peak_or_none(name, arithmetic, peak):
 
 def test_every_peak_names_its_document_and_tensor_cores_are_faster():
     for device in DEVICES:
-        assert device.source.startswith("NVIDIA ")
+        assert device.source.startswith(("NVIDIA ", "AMD "))
         assert device.peak["fp16"] > device.peak["ieee"]
         assert device.peak["ieee"] <= device.peak.get("tf32", device.peak["fp16"]) <= device.peak["fp16"]
 
@@ -143,6 +161,18 @@ def test_a_precision_has_its_own_peak():
     assert peak_of(h100, "ieee")[0] == 67e12
     assert peak_of(h100, "bf16")[0] == 989.5e12
     assert peak_of(t4, "tf32") == (None, "Tesla T4 has no arithmetic unit for tf32")
+
+
+def test_peak_of_partition_is_unknown():
+    mi300x = "AMD Instinct MI300X"
+    assert peak_of(mi300x, "bf16", 304) == peak_of(mi300x, "bf16") == (1307.4e12, peak_of(mi300x, "ieee")[1])
+    assert peak_of(mi300x, "bf16", 38) == (None, "AMD Instinct MI300X is a partition: 38 of 304 compute units")
+
+
+def test_mfu_of_partition_is_unknown(tmp_path):
+    environment = on_gpus(2, name="AMD Instinct MI300X", multiprocessors=38)
+    row = table(tmp_path, [fake.launch(gpu_case(), 0.01, facts={"model": MODEL})], environment).iloc[0]
+    assert row["mfu_reason"] == "AMD Instinct MI300X is a partition: 38 of 304 compute units"
 
 
 BEGAN = 1000.0

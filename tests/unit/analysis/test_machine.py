@@ -53,6 +53,43 @@ def test_cuda_visible_devices_is_obeyed(two_devices, monkeypatch, visible, names
     assert (here.gpus_reason is None) == bool(names)
 
 
+def slices(*gib):
+    return [Device(f"device 0 MIG {size}g", f"MIG-{at}", memory=size * GIB) for at, size in enumerate(gib)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "name", "gib"),
+    [
+        (None, "device 0 MIG 10g", 10),
+        ("0", "device 0 MIG 10g", 10),
+        ("MIG-1", "device 0 MIG 20g", 20),
+        ("MIG-1,MIG-0", "device 0 MIG 20g", 20),
+    ],
+)
+def test_mig_instance_is_the_only_device(two_devices, monkeypatch, visible, name, gib):
+    """CUDA enumerates one instance in a process and no other device."""
+    two_devices[0].mig, two_devices[0].instances = True, slices(10, 20)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    here = machine.this_machine()
+    assert here.gpus == (Gpu(name, gib * GIB, 0, "00000000:1A:00.0"),)
+    assert (here.ranks("cuda"), here.room["cuda"]) == (1, gib * GIB)
+    (record,) = machine.environment(here)["gpus"]
+    assert (record["name"], record["memory_bytes"], record["mig"]) == (name, gib * GIB, True)
+
+
+def test_mig_device_without_readable_instances_is_whole(two_devices):
+    """A driver may refuse to list them, and then the memory is the device's."""
+    two_devices[0].mig = True
+    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB] * 2
+
+
+def test_whole_device_is_visible_if_the_mig_device_is_hidden(two_devices, monkeypatch):
+    two_devices[0].mig, two_devices[0].instances = True, slices(10)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [gpu.name for gpu in machine.this_machine().gpus] == ["device 1"]
+
+
 def test_a_lost_device_has_unknown_memory_and_the_others_are_still_told(two_devices):
     two_devices[1].faults["MemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
     assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB, None]

@@ -17,6 +17,7 @@ from parabench.cluster.attached.hosts import About
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.machine import machine, nvml
+from parabench.machine.accelerator import Gpu
 from parabench.machine.nvml import HIDDEN
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
@@ -161,3 +162,19 @@ def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
     (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, 2)], 3)
     assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
     assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})
+
+
+def test_devices_that_nvml_does_not_read_keep_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "NVML does not read AMD devices"
+
+    def shown(rank: int) -> machine.Machine:
+        gpu = Gpu("AMD Instinct MI300X", 192 << 30, 0, ADDRESSES[rank], "gfx942", 304)
+        monkeypatch.setattr(hosts.gpus, "devices", lambda which: ((gpu,), why))
+        return machine.Machine(cores=2, gpus=(gpu,), gpus_reason=why)
+
+    said = [json.loads(json.dumps(hosts.of_this(group(rank, 1), shown(rank)))) for rank in range(2)]
+    here = hosts.machine_of(said, shown(0), group(0, 1))
+    assert ([gpu.address for gpu in here.gpus], here.gpus_reason) == (list(ADDRESSES[:2]), why)
+    found = hosts.environment_of(said)
+    assert found["nvml"] == {"available": False, "reason": why}
+    assert [gpu["multiprocessors"] for gpu in found["gpus"]] == [304, 304]

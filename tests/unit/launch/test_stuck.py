@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from parabench.launch import hang
 from parabench.launch.outcome import diagnose, missing_calls, pending_calls
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult, RankReport
@@ -58,6 +60,16 @@ def test_the_collective_that_one_rank_did_not_call_is_named_and_so_is_the_rank()
     )
     assert stacks.startswith("rank 0: not over: all_reduce 58 of the group of ranks 0, 1, 2, 3:\na stack")
     assert "rank 2:\na stack" in stacks
+
+
+def test_a_rank_answers_when_the_recorder_takes_other_arguments(tmp_path, monkeypatch):
+    """The answer matters more than the collectives: without it the rank seems absent."""
+    c10d = torch._C._distributed_c10d
+    monkeypatch.setattr(hang, "_clocks", [])
+    monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda everything: b"{}", raising=False)
+    hang.answer(tmp_path, 0)
+    assert hang.read_answer(tmp_path, 0) == {}
+    assert (tmp_path / "standing0.json").exists()
 
 
 def test_the_device_that_came_least_far_is_blamed_without_a_recorder() -> None:

@@ -75,7 +75,7 @@ def test_healthy_devices_are_well(nvml, tmp_path):
         ({"TotalEccErrors": 4}, {}, ("GPU0", "ECC errors"), FAULT, "4 uncorrected since the driver was loaded"),
         ({"RemappedRows": (1, 2, 1, 0)}, {}, ("GPU0", "remapped rows"), WARNING, "3 rows, others wait"),
         ({"RemappedRows": (1, 2, 1, 1)}, {}, ("GPU0", "remapped rows"), FAULT, "3 rows, and one more could not be"),
-        ({"fabric": (2, 0)}, {}, ("GPU0", "fabric"), FAULT, "not registered"),
+        ({"fabric": (2, 0)}, {}, ("GPU0", "fabric"), UNKNOWN, "not registered"),
         ({"fabric": (3, 9)}, {}, ("GPU0", "fabric"), FAULT, "registration failed"),
         ({"P2PStatus": 5}, {}, ("host", "peer access"), WARNING, "no access between GPU0-GPU1"),
         ({}, {"power_limit_w": 500.0}, ("GPU0", "power limit"), WARNING, "500 W, by default 700"),
@@ -93,6 +93,15 @@ def test_what_is_not_well_is_told_with_advice(nvml, tmp_path, answers, record, p
     assert (row.verdict, row.value) == (verdict, value)
     assert row.advice
     assert row.advice in str(row)
+
+
+def test_peers_of_geforce_devices_get_no_advice(nvml, tmp_path):
+    """No setting gives them peer access, so advice about ACS and the IOMMU would mislead."""
+    nvml["P2PStatus"] = 5
+    cards = Machine(cores=8, gpus=tuple(Gpu("NVIDIA GeForce RTX 4090", 1, at) for at in range(2)))
+    row = rows(tmp_path, cards)["host", "peer access"]
+    assert (row.verdict, row.advice) == (OK, "")
+    assert row.value.startswith("no access between GPU0-GPU1: GeForce devices have none over PCIe")
 
 
 def test_without_devices_nothing_is_asked(tmp_path):

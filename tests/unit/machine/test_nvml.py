@@ -22,7 +22,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import nvml
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.devices import UNLISTED, UNTOLD, WRAPPED, Devices, unreadable_metrics
+from parabench.probes.devices import PAIR_S, UNLISTED, UNTOLD, WRAPPED, Devices, unreadable_metrics
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
 from parabench.store.metrics import METRICS
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Status
@@ -70,7 +70,7 @@ def sampled(
     if delay_s is not None:
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", slow)
     pids = RankPids(folder, range(2))
-    source = Devices(clock.began_s, pids, using(size or len(devices)), ours=ours, clock=clock)
+    source = Devices(clock.began_s, pids, using(size or len(devices)), ours=ours, clock=clock, sleep=clock.sleep)
     facts = ran(clock, source).facts()
     assert fake.begun == 0
     return source.samples, facts, fake
@@ -189,12 +189,26 @@ def test_a_counter_of_32_bits_that_went_round_gives_its_rate(monkeypatch, tmp_pa
     assert rates == [(pytest.approx(30e9), None)] * 9
 
 
-@pytest.mark.parametrize(
-    "device", [{"pcie_link": (5, 16)}, {"faults": {"MaxPcieLinkGeneration": pynvml.NVML_ERROR_NOT_SUPPORTED}}]
-)
-def test_a_counter_that_may_have_gone_round_twice_gives_none(monkeypatch, tmp_path, device):
-    """PCIe 5 at its full width carries 6.3 GB between two readings; so may a link that tells no speed."""
-    assert pcie(monkeypatch, tmp_path, **device) == [(None, MAY_HAVE_WRAPPED)]
+def test_pcie_5_rate_is_read_in_pairs_once_a_second(monkeypatch, tmp_path):
+    """60 GB/s overflow 32 bits in 72 ms. The other readings keep their ten a second."""
+    device = Device(pcie_link=(5, 16), pcie_bytes_per_s=(1e9, 60e9))
+    samples, facts, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1"), end_s=2.1)
+    rates = of(samples, "pcie_rx_bytes_per_s")
+    assert [s.value for s in rates] == pytest.approx([60e9] * 3)
+    assert [s.t_s for s in rates] == pytest.approx([PAIR_S, 1 + PAIR_S, 2 + PAIR_S])
+    assert [s.t_s for s in of(samples, "power_w")] == pytest.approx([0.1 * k for k in range(21)])
+    assert len(of(samples, "pcie_rx_bytes_per_s", device=1)) == 20
+    assert facts["missed"] == 0
+
+
+def test_pcie_rate_is_unknown_when_a_pair_takes_too_long(monkeypatch, tmp_path):
+    monkeypatch.setattr(Clock, "sleep", lambda clock, seconds: clock.wait(0.08))
+    assert pcie(monkeypatch, tmp_path, pcie_link=(5, 16)) == [(None, MAY_HAVE_WRAPPED)]
+
+
+def test_pcie_rate_is_unknown_without_the_link_speed(monkeypatch, tmp_path):
+    faults = {"MaxPcieLinkGeneration": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    assert pcie(monkeypatch, tmp_path, faults=faults) == [(None, MAY_HAVE_WRAPPED)]
 
 
 def test_each_reading_has_its_own_moment(monkeypatch, tmp_path):

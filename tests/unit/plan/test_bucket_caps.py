@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from parabench.errors import UsageError
-from parabench.plan import validate
 from parabench.plan.case import Case
 from parabench.plan.cohorts import modules_of
 from parabench.plan.plan import Plan, make_plan
@@ -126,18 +125,6 @@ def test_what_a_suite_lists_of_fsdp_is_set_aside_where_a_list_is_asked_for(machi
 def test_where_no_strategy_has_buckets_the_list_is_said(machine):
     with pytest.raises(UsageError, match=r"bucket_mib=1\+4 makes no sense here"):
         plan(machine, sweep(strategy="pp", bucket_mib=((1, 4),), world_size=2))
-
-
-@pytest.mark.parametrize(("torch", "runs"), [("2.12.1+cu128", False), ("2.13.0", True), ("2.14.0.dev1", True)])
-def test_an_older_torch_has_no_lists(machine, monkeypatch, torch, runs):
-    monkeypatch.setattr(validate, "version", lambda _: torch)
-    made = plan(machine, sweep(bucket_mib=(4, (1, 4)), world_size=2))
-    assert len(made.cases) == 1 + runs
-    if not runs:
-        assert made.skipped[0].reason == (
-            "bucket_mib 1+4 needs DDP's bucket_cap_mb_list, which torch has since 2.13, and here is 2.12.1+cu128; "
-            "give one cap, or upgrade torch"
-        )
 
 
 def test_the_line_of_code_has_the_list():

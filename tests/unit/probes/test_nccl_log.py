@@ -67,6 +67,11 @@ def test_names_and_channels_of_2_27() -> None:
     assert seen["channels"] == {"coll": 24, "collnet": 24, "nvls": 16, "p2p": 32}
 
 
+@pytest.mark.parametrize("line", ["RCCL version 2.18.3+hip6.0", "RCCL version : 2.18.3+hip6.0"])
+def test_version_of_rccl_is_read(line: str) -> None:
+    assert nccl.parse_log(f"host:1:1 [0] NCCL INFO {line}\n")["version"] == "2.18.3+hip6.0"
+
+
 def test_a_log_that_says_nothing_is_unknown() -> None:
     seen = nccl.parse_log("some line\n")
     assert (seen["version"], seen["nvls"], seen["choices"], seen["channels"]) == (None, None, [], {})

@@ -1,0 +1,85 @@
+"""Devices that torch finds if NVML reports none: AMD's, and NVIDIA's in a container without NVML. Free of torch.
+
+A child process asks torch. This process must not initialize CUDA, or else processes that are forked from it cannot use
+CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from parabench.machine import versions
+from parabench.machine.accelerator import Gpu
+
+PROBE = """
+import json, torch
+seen = {"devices": [], "error": None}
+try:
+    torch.cuda.init()
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        place = [getattr(about, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+        seen["devices"].append({
+            "name": about.name,
+            "memory_bytes": about.total_memory,
+            "index": index,
+            "address": None if None in place else "{:08X}:{:02X}:{:02X}.0".format(*place),
+            "architecture": about.gcnArchName if torch.version.hip else f"sm_{about.major}{about.minor}",
+            "multiprocessors": about.multi_processor_count,
+        })
+except Exception as error:
+    seen["error"] = (str(error).strip() or type(error).__name__).splitlines()[0]
+print(json.dumps(seen))
+"""
+# The first import of torch from a cold network file system takes minutes.
+PROBE_S = 180.0
+
+# Device files of the drivers: NVIDIA's, on Jetson boards too; AMD's; and both in WSL. Without any, no torch finds a
+# device, and its import is spared.
+DEVICE_FILES = ("nvidia[0-9]*", "nvidiactl", "nvhost*", "nvmap", "kfd", "dxg")
+DEV = Path("/dev")
+
+
+def devices(reason: str | None) -> tuple[tuple[Gpu, ...], str | None]:
+    """Return torch's devices and the `reason` why NVML does not read them; or no device, and all reasons."""
+    if versions.torch_cuda()[0] is None and versions.torch_hip() is None:
+        return (), reason
+    if device_file() is None:
+        return (), f"{reason}; the system has no GPU device file"
+    seen = ask()
+    found = tuple(Gpu(**each) for each in seen["devices"])
+    return found, reason if found else f"{reason}; torch finds no device: {seen['error'] or 'it counts none'}"
+
+
+def device_file() -> str | None:
+    """Return a device file of a GPU driver; None if there is none."""
+    return next((str(path) for pattern in DEVICE_FILES for path in sorted(DEV.glob(pattern))), None)
+
+
+@functools.cache
+def ask(run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
+    """Return {"devices": fields of Gpu for each, "error": why there are none} as a child process reports it."""
+    try:
+        done = run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=False)
+        seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"devices": [], "error": f"it did not answer within {PROBE_S:g} s"}
+    except (OSError, IndexError, ValueError) as error:
+        return {"devices": [], "error": f"its process ended without an answer ({type(error).__name__})"}
+    return seen
+
+
+def unused(found: tuple[Gpu, ...], reason: str | None) -> str | None:
+    """Return why no GPU is used although torch or a driver is made for one; None if a GPU is `found`, or neither is."""
+    if found:
+        return None
+    if versions.torch_cuda()[0] is not None or versions.torch_hip() is not None:
+        return reason
+    there = device_file()
+    return None if there is None else f"{reason}, and the machine has a GPU ({there}); install a torch built for it"

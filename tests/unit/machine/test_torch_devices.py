@@ -1,0 +1,166 @@
+"""Devices that torch finds and NVML does not read: AMD's, and NVIDIA's in a container without NVML."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import fake_nvml
+from fake_nvml import GIB, Device, FakeNvml
+from parabench.machine import gpu_checks, machine, torch_devices, versions
+from parabench.machine.accelerator import Gpu
+from parabench.machine.gpu_checks import UNKNOWN, check
+from parabench.plan.case import Case
+from parabench.plan.resolve import resolve_device
+from parabench.plan.validate import exceeds_machine
+from parabench.store import json_text, shapes
+
+MI300X = {
+    "name": "AMD Instinct MI300X", "memory_bytes": 192 * GIB, "index": 0, "address": "00000000:05:00.0",
+    "architecture": "gfx942:sramecc+:xnack-", "multiprocessors": 304,
+}  # fmt: skip
+OF_AMD = "NVML does not read AMD devices"
+
+
+@pytest.fixture
+def torch_sees(monkeypatch, tmp_path):
+    """Set what the build, the device files and the child process answer; return how often the child was asked."""
+    asked = []
+    monkeypatch.setattr(torch_devices, "DEV", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    fake_nvml.absent(monkeypatch)
+
+    def install(*devices: dict[str, Any], error: str | None = None, hip: str | None = None, cuda: str | None = None,
+                file: str | None = "kfd") -> list[None]:  # fmt: skip
+        def ask() -> dict[str, Any]:
+            asked.append(None)
+            return {"devices": list(devices), "error": error}
+
+        build = "+rocm7.0" if hip else "+cu130" if cuda else "+cpu"
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: f"2.11.0{build}")
+        monkeypatch.setattr(versions, "torch_hip", lambda: hip)
+        monkeypatch.setattr(versions, "torch_cuda", lambda: (cuda, None if cuda else "built without CUDA"))
+        monkeypatch.setattr(torch_devices, "ask", ask)
+        if file is not None:
+            (tmp_path / file).touch()
+        return asked
+
+    return install
+
+
+def test_amd_devices_are_used_without_nvml(torch_sees):
+    torch_sees(MI300X, MI300X | {"index": 1, "address": "00000000:15:00.0"}, hip="7.0")
+    here = machine.this_machine()
+    assert here.gpus[0] == Gpu(**MI300X)
+    assert (here.ranks("cuda"), here.gpus_reason, here.cpu_reason, here.cuda_fault) == (2, OF_AMD, None, None)
+    assert here.room["cuda"] == 192 * GIB
+    assert resolve_device("auto", "auto", here) == {"device": "cuda", "backend": "nccl"}
+    assert exceeds_machine(Case(strategy="ddp", device="cuda", backend="nccl", world_size=2), here) is None
+
+
+def test_amd_devices_are_recorded_with_unknowns(torch_sees):
+    torch_sees(MI300X, hip="7.0")
+    seen = machine.environment(machine.this_machine())
+    known = {name: MI300X[name] for name in ("name", "memory_bytes", "index", "architecture", "multiprocessors")}
+    assert seen["gpus"] == [known]  # the address is not recorded
+    assert seen["nvml"] == {"available": False, "reason": OF_AMD}
+    assert seen["driver"] == {"version": None, "cuda": None, "reasons": {"all": OF_AMD}}
+    assert seen["versions"]["hip"] == "7.0"
+    assert json_text.first_wrong(seen, shapes.ENVIRONMENT) is None
+
+
+def test_rocm_build_does_not_use_nvidia_devices(torch_sees, monkeypatch):
+    torch_sees(error="No HIP GPUs are available", hip="7.0")
+    FakeNvml(Device()).install(monkeypatch)
+    here = machine.this_machine()
+    assert here.gpus == ()
+    assert here.gpus_reason == here.cpu_reason == f"{OF_AMD}; torch finds no device: No HIP GPUs are available"
+
+
+def test_nvidia_devices_are_used_without_nvml(torch_sees):
+    h100 = MI300X | {"name": "NVIDIA H100 80GB HBM3", "architecture": "sm_90", "multiprocessors": 132}
+    torch_sees(h100, cuda="13.0", file="nvidia0")
+    here = machine.this_machine()
+    assert [gpu.name for gpu in here.gpus] == ["NVIDIA H100 80GB HBM3"]
+    assert str(here.gpus_reason).startswith("NVML is not available: ")
+
+
+def test_torch_is_asked_when_nvml_counts_no_device(torch_sees, monkeypatch):
+    torch_sees(MI300X, cuda="13.0", file="nvidia0")
+    FakeNvml().install(monkeypatch)
+    assert machine.this_machine().ranks("cuda") == 1
+
+
+def test_torch_is_not_asked_about_hidden_devices(torch_sees, monkeypatch):
+    asked = torch_sees(MI300X, cuda="13.0", file="nvidia0")
+    FakeNvml(Device()).install(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    here = machine.this_machine()
+    assert (here.gpus, here.cpu_reason, asked) == ((), "no CUDA device is visible", [])
+
+
+def test_torch_is_not_asked_without_a_device_file(torch_sees):
+    asked = torch_sees(MI300X, cuda="13.0", file=None)
+    here = machine.this_machine()
+    assert (here.gpus, asked) == ((), [])
+    assert str(here.cpu_reason).endswith("; the system has no GPU device file")
+
+
+def test_cpu_build_names_an_unused_gpu(torch_sees, tmp_path):
+    asked = torch_sees(MI300X, file="nvidia0")
+    here = machine.this_machine()
+    assert (here.gpus, here.gpus_reason, asked) == ((), "this torch is a CPU build", [])
+    assert here.cpu_reason == (
+        f"this torch is a CPU build, and the machine has a GPU ({tmp_path / 'nvidia0'}); install a torch built for it"
+    )
+    (tmp_path / "nvidia0").unlink()
+    assert machine.this_machine().cpu_reason is None
+
+
+def test_child_of_a_cpu_build_answers_why_it_has_no_device():
+    assert torch_devices.ask.__wrapped__() == {"devices": [], "error": "Torch not compiled with CUDA enabled"}
+
+
+@pytest.mark.parametrize("hip", [None, "7.0"])
+def test_child_describes_devices(monkeypatch, capsys, hip):
+    """The child reads attributes of torch._C._CudaDeviceProperties."""
+    about = SimpleNamespace(
+        name="some device", total_memory=80 * GIB, major=9, minor=0, multi_processor_count=132, pci_domain_id=0,
+        pci_bus_id=26, pci_device_id=0,
+    )  # fmt: skip
+    if hip:
+        about.gcnArchName = "gfx942"
+    torch = ModuleType("torch")
+    torch.version = SimpleNamespace(hip=hip)
+    torch.cuda = SimpleNamespace(init=lambda: None, device_count=lambda: 1, get_device_properties=lambda index: about)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    exec(torch_devices.PROBE, {})
+    (seen,) = json.loads(capsys.readouterr().out)["devices"]
+    assert Gpu(**seen) == Gpu("some device", 80 * GIB, 0, "00000000:1A:00.0", "gfx942" if hip else "sm_90", 132)
+
+
+def test_child_without_an_answer_is_a_reason():
+    def hangs(*_: Any, **__: Any) -> Any:
+        raise subprocess.TimeoutExpired("python", 1)
+
+    def dies(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(stdout="")
+
+    assert torch_devices.ask.__wrapped__(hangs)["error"] == "it did not answer within 180 s"
+    assert torch_devices.ask.__wrapped__(dies)["error"] == "its process ended without an answer (IndexError)"
+
+
+def test_doctor_checks_devices_that_nvml_does_not_read(torch_sees, monkeypatch, tmp_path):
+    torch_sees(MI300X, hip="7.0")
+    here = machine.this_machine()
+    monkeypatch.setattr(gpu_checks, "probe", lambda: {"archs": ["gfx942"], "devices": [None]})
+    rows = {row.what: row for row in check(here, machine.environment(here)["gpus"], tmp_path)}
+    assert rows["a first kernel"].value == "ran"
+    assert (rows["NVML"].value, rows["NVML"].verdict) == (OF_AMD, UNKNOWN)
+    assert "free /dev/shm" in rows

@@ -1,0 +1,79 @@
+"""The first line of a run says why the CPU is measured if a GPU seems to be there; what is unknown without NVML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import fake_results as fake
+from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.session import session_data
+from parabench.analysis.text.best import closing_lines, lines
+from parabench.machine.accelerator import Gpu
+from parabench.machine.machine import Machine
+from parabench.plan.suite import load_suite
+from parabench.session.request import CollectivesRequest, TrainingRequest, plan_training
+from parabench.session.resume import begin_session
+from parabench.store.record import MEASURED_ON_CPU
+from parabench.store.results import load
+from parabench.store.store import Store
+
+WHY = "NVML is not available: no library; torch finds no device: No HIP GPUs are available"
+LINE = f"Measured on the CPU: {WHY}."
+HERE = Machine(cores=4, gpus_reason=WHY, cpu_reason=WHY)
+AMD = Machine(cores=4, gpus=(Gpu("AMD Instinct MI300X", 192 << 30),), gpus_reason="NVML does not read AMD devices")
+
+
+def planned(machine, folder, *axes):
+    request = TrainingRequest(argv=["parabench", "run", "quick"], out=folder, suite="quick", axes=axes)
+    return request, plan_training(request, load_suite("quick"), machine)
+
+
+def codes(planned):
+    return [each.code for each in planned.findings]
+
+
+@pytest.mark.parametrize(
+    ("machine", "axes", "expected"),
+    [
+        (HERE, (), [MEASURED_ON_CPU]),
+        (HERE, ("device=auto",), [MEASURED_ON_CPU]),
+        (HERE, ("device=cpu",), []),
+        (replace(HERE, cpu_reason=None), (), []),
+        (AMD, (), []),
+    ],
+)
+def test_cpu_is_announced_unless_it_was_chosen(tmp_path, machine, axes, expected):
+    assert codes(planned(machine, tmp_path, *axes)[1]) == expected
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, [MEASURED_ON_CPU]), ({"device": "cpu"}, [])])
+def test_cpu_is_announced_for_collectives(tmp_path, options, expected):
+    request = CollectivesRequest(argv=[], out=tmp_path, options=options)
+    assert codes(request.plan(HERE)) == expected
+
+
+def test_answer_starts_with_why_the_cpu_was_measured(tmp_path):
+    launches = [fake.launch(fake.case(), block=block) for block in range(3)]
+    findings = planned(HERE, tmp_path)[1].findings
+    seen = session_data(fake.write(tmp_path / "r.db", launches, findings=findings))
+    assert closing_lines(seen)[0] == LINE
+    assert lines(seen, seen.once(spots))[:2] == [LINE, ""]
+    without = session_data(fake.write(tmp_path / "without.db", launches))
+    assert [LINE, *closing_lines(without)] == closing_lines(seen)
+    assert lines(without, without.once(spots)) == lines(seen, seen.once(spots))[2:]
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (AMD, "Health, energy and clocks of the devices are unknown: NVML does not read AMD devices."),
+        (replace(HERE, cpu_reason=None), f"Device memory and health are unknown: {WHY}."),
+    ],
+)
+def test_session_records_what_nvml_does_not_read(tmp_path, machine, message):
+    request, plan = planned(machine, tmp_path)
+    with Store.open_or_create(tmp_path / "results.db") as store:
+        begin_session(store, request, plan, machine)
+    assert load(tmp_path / "results.db").finding["message"].tolist() == [message]
