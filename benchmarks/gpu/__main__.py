@@ -20,7 +20,8 @@ from rich.table import Table
 from benchmarks.gpu.catalog import CHECKS
 from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Target, Verdict
 from benchmarks.gpu.child import Budget, run_checks, work
-from parabench.files import hand_over_file
+from parabench.errors import UsageError
+from parabench.files import write_whole
 
 STYLES = {Verdict.PASSED: "green", Verdict.FAILED: "bold red", Verdict.NOT_RUN: "yellow"}
 # In a process that ends: a GPU in exclusive mode admits one process, which the checks need to be.
@@ -60,14 +61,18 @@ def main(only: str, budget: float | None, file: Path | None, listing: bool, rehe
         for check in chosen:
             click.echo(f"{check.name}: {check.expected}")
         return
-    if file is not None and not file.parent.is_dir():
-        refuse(f"--json {str(file)!r}: there is no folder {str(file.parent)!r}; create it first")
+    if rehearse:
+        needs_gpu = [check.name for check in chosen if not check.rehearsed]
+        if only and needs_gpu:
+            refuse(f"check {needs_gpu[0]!r} cannot run on the CPU; drop it from --only, or drop --rehearse")
+        chosen = [check for check in chosen if check.rehearsed]
     target = REHEARSAL if rehearse else find_gpu()
     if isinstance(target, str):
         refuse(f"{target}; these checks need an NVIDIA GPU, or --rehearse for those that run on the CPU")
-    if rehearse:
-        chosen = [check for check in chosen if check.rehearsed]
-    outcomes = run_all(chosen, target, Budget(budget, began_s), file)
+    try:
+        outcomes = run_all(chosen, target, Budget(budget, began_s), file)
+    except UsageError as error:
+        refuse(str(error))
     sys.exit(any(outcome.verdict is Verdict.FAILED for outcome, _ in outcomes.values()))
 
 
@@ -125,7 +130,7 @@ def table(checks: list[Check], outcomes: Outcomes) -> Table:
 
 
 def write(file: Path | None, checks: list[Check], outcomes: Outcomes, target: Target) -> None:
-    """Write the outcomes so far: a reader finds a whole file at any time."""
+    """Write the outcomes so far: a reader finds a whole file at any time. Raises UsageError if that fails."""
     if file is None:
         return
     report = {
@@ -141,7 +146,7 @@ def write(file: Path | None, checks: list[Check], outcomes: Outcomes, target: Ta
             for outcome, seconds in [outcomes[check.name]]
         ],
     }
-    hand_over_file(file, json.dumps(report, indent=2) + "\n")
+    write_whole(file, json.dumps(report, indent=2) + "\n", "list of outcomes", "give another file to --json")
 
 
 if __name__ == "__main__":

@@ -82,4 +82,4 @@ def unused(found: tuple[Gpu, ...], reason: str | None) -> str | None:
     if versions.torch_cuda()[0] is not None or versions.torch_hip() is not None:
         return reason
     there = device_file()
-    return None if there is None else f"{reason}, and the machine has a GPU ({there}); install a torch built for it"
+    return None if there is None else f"{reason}, and the system has a GPU device file ({there})"

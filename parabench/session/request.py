@@ -270,7 +270,7 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
         Finding(
             MEASURED_ON_CPU,
             f"Measured on the CPU: {machine.cpu_reason}.",
-            "Run parabench doctor to see what is missing; name the CPU (device cpu) if it is meant.",
+            "For a GPU, install its driver and a torch built for it. For the CPU, name it: device cpu.",
         ),
     )
 

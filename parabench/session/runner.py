@@ -20,7 +20,7 @@ from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, OWN_STEPS
 from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.base_runner import Runner
-from parabench.session.deadlines import COMPILE_S, MOST_EXPLAINING_S, SLOWEST, first_deadline_s
+from parabench.session.deadlines import MOST_EXPLAINING_S, SLOWEST, first_deadline_s
 from parabench.store.record import (
     EXPLAIN_BLOCK,
     FIRST_BLOCK,
@@ -210,7 +210,7 @@ class TrainingRunner(Runner[Case, Protocol]):
 
     def _allowance_s(self, case: Case) -> float:
         # Steps that go by time overrun it by one piece or step.
-        return (COMPILE_S if case.compile else 0.0) + 2 * self.plan.protocol.seconds
+        return (SLOWEST[case.device].compile_s if case.compile else 0.0) + 2 * self.plan.protocol.seconds
 
 
 @dataclass(kw_only=True)

@@ -329,7 +329,7 @@ RECORDING_HANG = "recording_hang"
 # That of a session whose training was a user's own loop: no command launches it again.
 WATCHED = "watched"
 
-# The code of a session that ran on the CPU although a GPU seemed to be there and the user did not choose the CPU.
+# The code of a session that ran on the CPU although torch or a driver is made for a GPU, and no device was named.
 MEASURED_ON_CPU = "measured_on_cpu"
 
 # That of a session inside a group of processes that somebody else started.

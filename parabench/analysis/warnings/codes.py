@@ -33,7 +33,7 @@ CODES: dict[str, str] = {
     "links_unknown": "some links between ranks could not be measured",
     "little_memory": "`doctor`: little memory is free",
     "loss_cost": "stale gradients, so not equivalent to single-device training; how stale, and the cost in loss",
-    "measured_on_cpu": "no device was named, and no GPU could be used although one seems to be there",
+    "measured_on_cpu": "no device was named, and no GPU could be used although torch or a driver is made for one",
     "memory": "peak memory is not of the same kind on two sides",
     "mfu_above_peak": "a case used more arithmetic than its devices have at their peak",
     "no_communication": "a case on several ranks was seen to communicate nothing in its instrumented steps",

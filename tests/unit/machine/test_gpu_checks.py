@@ -125,8 +125,12 @@ def test_find_gpu_asks_in_a_child(script: str, found: object, monkeypatch: pytes
     [
         (["--only", "clock"], "Error: no check is named 'clock'; --list shows the names\n"),
         (
-            ["--rehearse", "--json", "/no/such/r.json"],
-            "Error: --json '/no/such/r.json': there is no folder '/no/such'; create it first\n",
+            ["--rehearse", "--json", "/proc/no/r.json"],
+            "Error: /proc/no/r.json cannot be written: No such file or directory; give another file to --json\n",
+        ),
+        (
+            ["--rehearse", "--only", "imports,stream-queue"],
+            "Error: check 'stream-queue' cannot run on the CPU; drop it from --only, or drop --rehearse\n",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_cpu_build_names_an_unused_gpu(torch_sees, tmp_path):
     here = machine.this_machine()
     assert (here.gpus, here.gpus_reason, asked) == ((), "this torch is a CPU build", [])
     assert here.cpu_reason == (
-        f"this torch is a CPU build, and the machine has a GPU ({tmp_path / 'nvidia0'}); install a torch built for it"
+        f"this torch is a CPU build, and the system has a GPU device file ({tmp_path / 'nvidia0'})"
     )
     (tmp_path / "nvidia0").unlink()
     assert machine.this_machine().cpu_reason is None

@@ -65,12 +65,31 @@ def test_first_deadlines_of_collectives_are_minutes(rounds, nodes, gpus):
     assert max((spec.deadline_s for spec in specs), default=0.0) <= MOST_S
 
 
+def test_first_deadlines_of_a_small_model_are_short():
+    """They follow the rate of a GPU, not the CPU's, which would reach the cap."""
+    request = TrainingRequest.of(suite="quick", argv=[], out=None, axes=("model=gpt-nano", "compile=off"))
+    specs = specs_if_all_hang(request, machine(1, 1))
+    assert max(spec.deadline_s for spec in specs) < 180.0
+
+
+def test_compilation_may_take_longer_on_the_cpu():
+    request = TrainingRequest.of(suite="quick", argv=[], out=None, axes=("model=toy", "compile=on", "bucket_mib=25"))
+    (longest,) = {spec.deadline_s for spec in specs_if_all_hang(request, Machine(cores=4)) if spec.case.compile}
+    assert longest == 660.0
+
+
 def test_first_deadline_is_capped_on_an_accelerator_only():
     assert first_deadline_s("cpu", expected_s=1e6) == 1e7
     assert first_deadline_s("cuda", expected_s=1e6) == 660.0
     assert first_deadline_s("cuda", expected_s=1e6, allowance_s=7.0, most_s=180.0) == 247.0
-    assert first_deadline_s("cuda", expected_s=2.0) == 80.0
+    assert first_deadline_s("cuda", expected_s=7.0) == 130.0
     assert first_deadline_s("cpu", expected_s=0.0) == 60.0
+
+
+def test_first_deadline_adds_the_start_to_the_least():
+    """Contexts and the first communicator may take a minute, however small the model."""
+    assert first_deadline_s("cuda", expected_s=0.0) == 120.0
+    assert first_deadline_s("cuda", expected_s=0.0, allowance_s=180.0) == 300.0
 
 
 def test_group_timeout_follows_the_deadline(monkeypatch):

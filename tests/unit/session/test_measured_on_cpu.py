@@ -1,4 +1,4 @@
-"""The first line of a run says why the CPU is measured if a GPU seems to be there; what is unknown without NVML."""
+"""The first line of a run says why the CPU is measured and not a GPU; what is unknown without NVML."""
 
 from __future__ import annotations
 
