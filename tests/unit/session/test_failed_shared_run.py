@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -117,7 +116,7 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
 
 
 def test_a_common_repetition_connects_a_case_that_failed(run, tmp_path):
-    said, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=2)
+    _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=2)
     (answer,) = answers(seen.launch_columns)
     assert answer.not_compared == ()
     assert len(answer.candidates) == 3
