@@ -247,7 +247,7 @@ def case_columns(launches: Rows) -> Columns:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
     `step_time_s` is the case's step time, wherever one is shown: the level of the launches whose step times are
-    compared (`step_times`). `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
+    compared (`timed_launches`). `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
     (NaN for fewer than two launches). `n_ok` of its `n_launches` count; those that ended well and are superseded are
     none of them. `status` tells how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
     are medians over the launches that count, peaks maxima."""
@@ -303,12 +303,6 @@ def case_columns(launches: Rows) -> Columns:
     table = table.assign(peak_memory_bytes=_peak_memory(table))
     ordered: Columns = table[np.argsort(table["step_time_s"], kind="stable")]
     return ordered
-
-
-def step_times(launches: Rows) -> dict[str, float]:
-    """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
-    no entry for a case of which no launch counts."""
-    return levels(timed_launches(launches), "launch_step_s")
 
 
 def mean_peaks(launches: Rows) -> dict[str, float]:
