@@ -212,8 +212,8 @@ def _timed(launches: Columns, session: Any, paired: Array) -> Array:
     """Return for each launch whether its step time is compared; `paired` launches share with the other side of an `ab`.
 
     If a case succeeded in a shared launch together with another case, or with the other side, its shared launches
-    count: differences between launches cancel there. Otherwise its own launches count, and if it has none, the shared
-    launches in which it alone succeeded. So cases whose partners failed are compared by common repetitions.
+    count: differences between launches cancel there. Otherwise its own launches count, and if it has none, its shared
+    launches. So cases whose partners failed are compared by common repetitions.
     """
     valid = (launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & (launches["launch_step_s"] > 0)
     _, launch = np.unique(launches["shared_launch"], return_inverse=True)

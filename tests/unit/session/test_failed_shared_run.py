@@ -1,4 +1,4 @@
-"""Sessions in which one configuration fails in the launches that it shares, and succeeds in its own."""
+"""Sessions whose configurations all succeed in own launches, but one fails in shared launches."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_common_repetition_connects_a_case_that_failed(run, tmp_path):
 
 
 def test_until_decided_connects_a_case_that_failed(run, tmp_path):
-    """One more repetition, in which the case has its own launch, is common to all."""
+    """In one more repetition the case has an own launch, next to the launch that the others share."""
     _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=1, until_decided=True)
     (answer,) = answers(seen.launch_columns)
     assert answer.not_compared == ()
