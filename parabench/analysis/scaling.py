@@ -6,14 +6,17 @@ Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from parabench.analysis.environment.nodes import sharing
+from parabench.analysis.ranking.objectives import PER_TOKEN, with_costs
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import WORK
+from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.tables import WORK, case_columns, same_work, timed_launches
 from parabench.plan.case import DEFAULTS
-from parabench.store.columns import records
+from parabench.store.columns import Rows, records
 from parabench.strategies import entry_of
 
 if TYPE_CHECKING:
@@ -28,15 +31,14 @@ Key = tuple[Any, ...]
 # What stays the same along a curve of each kind.
 FIXED = {STRONG: "global_batch", WEAK: "batch_per_rank"}
 ALIKE = tuple(name for name in WORK if name != "global_batch")
+_MEASURED = ("step_time_s", "tokens_per_s", *DEFAULTS)
 _CURVE = ("strategy", "algorithm", "bucket_mib")
 _COLUMNS = (
     "group", "curve", "kind", *ALIKE, "global_batch", "batch_per_rank", *_CURVE, "ranked", "case_id", "world_size",
-    "step_time_s", "tokens_per_s", "efficiency", "base_case_id", "base_world_size", "base_tokens_per_s", "base",
+    "step_time_s", "tokens_per_s", "speedup", "efficiency", "base_case_id", "base_world_size", "base",
 )  # fmt: skip
 # What is told of a curve's base, and how it is called there.
-_BASE = {
-    "case_id": "base_case_id", "world_size": "base_world_size", "tokens_per_s": "base_tokens_per_s", "strategy": "base",
-}  # fmt: skip
+_BASE = {"case_id": "base_case_id", "world_size": "base_world_size", "strategy": "base"}
 
 
 def curves(seen: SessionData) -> pd.DataFrame:
@@ -45,24 +47,26 @@ def curves(seen: SessionData) -> pd.DataFrame:
 
 
 def points(seen: SessionData) -> list[Row]:
-    """`scaling` of what is known of a session, but of ranks that shared a device, as rows; for `SessionData.once`."""
+    """Return `scaling` of a session as rows, without ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
-    cases = records(seen.case_columns, ("case_id", "step_time_s", "tokens_per_s", *DEFAULTS))
-    return _numbered(case for case in cases if sharing(environment, case) is None)
+    cases = records(seen.case_columns, ("case_id", *_MEASURED))
+    return _numbered((case for case in cases if sharing(environment, case) is None), seen.launch_columns)
 
 
-def scaling(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row per point of each curve (kind, what stays the same, strategy, algorithm, bucket) with two world sizes.
+def scaling(launches: Rows) -> pd.DataFrame:
+    """Return one row per point of each curve (kind, what stays the same, strategy, algorithm, bucket) with two world
+    sizes, from a session's launch table.
 
-    efficiency(n) = throughput(n) / (n / n0 * throughput(n0)); under weak scaling, where the work of n ranks is n / n0
-    times as much, that is step time(n0) / step time(n). n0 is the smallest measured world size of strategy `single`
+    speedup(n) is the ratio of throughput(n) to throughput(n0) in common launches and repetitions, NaN if none connects
+    the two. efficiency(n) = speedup(n) / (n / n0); under weak scaling, where the work of n ranks is n / n0 times as
+    much, that is step time(n0) / step time(n). n0 is the smallest measured world size of strategy `single`
     if it was measured on the same work, else of the curve itself; `base` says which, and a curve that has no point of
     its own there begins at the base's: `case_id` is whose point it is. A kind's curves never hold another's points:
     along a curve `kind` says which of `global_batch` and `batch_per_rank` is the same. `ranked` is False for a
     strategy that is not ranked. Where cases differ in another field (threads, schedule), the fastest at a world size
     stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
     """
-    return _frame(_numbered(cases.to_dict("records")))
+    return _frame(_numbered(records(case_columns(launches), ("case_id", *_MEASURED)), launches))
 
 
 def _frame(rows: Sequence[Row]) -> pd.DataFrame:
@@ -71,12 +75,13 @@ def _frame(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_TYPES)
 
 
-def _numbered(cases: Iterable[Row]) -> list[Row]:
+def _numbered(cases: Iterable[Row], launches: Rows) -> list[Row]:
     measured = [case for case in cases if case["tokens_per_s"] == case["tokens_per_s"]]
     for row in measured:
         row["batch_per_rank"] = row["global_batch"] / row["world_size"]
         row["ranked"] = entry_of(str(row["strategy"])).ranked
-    found = [point for kind in FIXED for point in _points(kind, measured)]
+    effects = _effects(launches)
+    found = [point for kind in FIXED for point in _points(kind, measured, effects)]
     numbers: dict[str, dict[Key, int]] = {name: {} for name in ("group", "curve")}
     for point in found:
         for name, known in numbers.items():
@@ -84,7 +89,19 @@ def _numbered(cases: Iterable[Row]) -> list[Row]:
     return found
 
 
-def _points(kind: str, measured: Sequence[Row]) -> Iterator[Row]:
+def _effects(launches: Rows) -> dict[str, Effects]:
+    """Return for each case the model of token times that it belongs to: one for all batches of a workload."""
+    models = (fit(own, "token_s") for _, own in same_work(with_costs(timed_launches(launches)), PER_TOKEN))
+    return {case: model for model in models for case in model.cases}
+
+
+def _speedup(row: Row, base: Row, effects: Mapping[str, Effects]) -> float:
+    """Return throughput of `row` over that of `base` in common launches and repetitions; NaN if none connects them."""
+    model = effects[row["case_id"]]
+    return math.exp(model.behind(row["case_id"])[model.cases.index(base["case_id"])])
+
+
+def _points(kind: str, measured: Sequence[Row], effects: Mapping[str, Effects]) -> Iterator[Row]:
     """The points of every curve of one kind, by curve and world size."""
     works: dict[Key, list[Row]] = {}
     for row in measured:
@@ -92,7 +109,7 @@ def _points(kind: str, measured: Sequence[Row]) -> Iterator[Row]:
     for work, rows in works.items():
         own: dict[Key, dict[int, Row]] = {(*work, *_values(row, _CURVE)): {} for row in rows}
         # At each world size the fastest comes first.
-        rows.sort(key=lambda row: (row["world_size"], -row["tokens_per_s"]))
+        rows.sort(key=lambda row: (row["world_size"], effects[row["case_id"]].means[row["case_id"]]))
         single = next((row for row in rows if row["strategy"] == "single"), None)
         for row in rows:
             if row["strategy"] != "single":
@@ -106,8 +123,9 @@ def _points(kind: str, measured: Sequence[Row]) -> Iterator[Row]:
             base = single or next(iter(points.values()))
             of_base = {called: base[name] for name, called in _BASE.items()}
             for n, point in sorted(points.items()):
-                ideal = n / base["world_size"] * base["tokens_per_s"]
-                told = {"kind": kind, "group": work, "curve": curve, "efficiency": point["tokens_per_s"] / ideal}
+                speedup = _speedup(point, base, effects)
+                efficiency = speedup / (n / base["world_size"])
+                told = {"kind": kind, "group": work, "curve": curve, "speedup": speedup, "efficiency": efficiency}
                 yield point | of_base | told
 
 
@@ -118,5 +136,5 @@ def _values(row: Row, names: Sequence[str]) -> Key:
 
 _TYPES = {
     "global_batch": int, "world_size": int, "base_world_size": int, "ranked": bool, "tokens_per_s": float,
-    "base_tokens_per_s": float, "efficiency": float, "step_time_s": float, "batch_per_rank": float,
+    "speedup": float, "efficiency": float, "step_time_s": float, "batch_per_rank": float,
 }  # fmt: skip

@@ -6,7 +6,6 @@ compared.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
-from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stored import environment_of, interleaved_of, trained_case_of
 from parabench.analysis.turns import (
     isolated,
@@ -109,9 +107,11 @@ def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
 
 
 def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
-    """Launches with their case's fields, `label`, `statistic`, `in_turns` (it shared its ranks with other cases),
-    `shared_launch` (the first of those that did), `turns` (how many its number is made of), `superseded` (later ones
-    count in its place, as `turns.superseded` has it), `launch_step_s`, `p90_s`, `drift` and `n_steps`.
+    """Return launches with the fields of their case, `label`, `statistic` and `n_steps`.
+
+    Further columns are `in_turns` (it shared its ranks with other cases), `shared_launch` (the first of those that
+    did), `turns` (how many its number is made of), `superseded` (later ones count in its place, as `turns.superseded`
+    has it), `timed` (its step time is compared, as `_timed` chooses), `launch_step_s`, `p90_s` and `drift`.
 
     `launches` are rows of the store of any sessions, of an `ab` of both sides, by rising `launch_id`; `steps` is
     `Results.steps`; `gpus` tells of each session whether its machine had some.
@@ -124,6 +124,7 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     # What a second copy of a case measured is compared with the first, and with nothing else.
     in_turns = np.array([each is not None for each in told], dtype=bool) & (table["block"] != TWIN_BLOCK)
     first, numbers, turns, gone = ids, table["launch_step_s"], np.ones(len(ids)), np.zeros(len(ids), dtype=bool)
+    paired = np.array([each is not None and "pair" in each for each in told], dtype=bool)
     if in_turns.any():
         first = shared_launches(ids, in_turns, launches["session_id"], table["block"], told)
         numbers = paired_numbers(ids, in_turns, first, numbers, told, steps)
@@ -133,7 +134,8 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
         turns = turn_counts(in_turns, told)
         gone = superseded(in_turns, launches["session_id"], told, isolated(table["facts"]))
         numbers = np.where(gone, np.nan, numbers)
-    return table.assign(in_turns=in_turns, shared_launch=first, turns=turns, superseded=gone, launch_step_s=numbers)
+    table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, superseded=gone, launch_step_s=numbers)
+    return table.assign(timed=_timed(table, launches["session_id"], paired))
 
 
 def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array]:
@@ -201,13 +203,39 @@ def valid_launches(launches: R) -> R:
 
 
 def timed_launches(launches: R) -> R:
-    """The launches that count whose step times are compared: of a case that took turns those in which it did, where
-    what else differs between launches cancels, and not the one that it had to itself."""
-    valid = valid_launches(launches)
-    in_turns = np.asarray(valid["in_turns"], dtype=bool)
-    shared = set(np.asarray(valid["case_id"])[in_turns].tolist())
-    timed: R = valid[in_turns | np.array([case not in shared for case in valid["case_id"]], dtype=bool)]
+    """Return the launches whose step times are compared, as `_timed` chooses them."""
+    timed: R = launches[np.asarray(launches["timed"], dtype=bool)]
     return timed
+
+
+def _timed(launches: Columns, session: Any, paired: Array) -> Array:
+    """Return for each launch whether its step time is compared; `paired` launches share with the other side of an `ab`.
+
+    If a case succeeded in a shared launch together with another case, or with the other side, its shared launches
+    count: differences between launches cancel there. Otherwise its own launches count, and if it has none, its shared
+    launches. So cases whose partners failed are compared by common repetitions.
+    """
+    valid = (launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & (launches["launch_step_s"] > 0)
+    _, launch = np.unique(launches["shared_launch"], return_inverse=True)
+    together = launches["in_turns"] & ((np.bincount(launch, valid, len(launch))[launch] > 1) | paired)
+    cases = list(zip(np.asarray(session).tolist(), launches["case_id"].tolist(), strict=True))
+    shared = {case for case, there in zip(cases, (valid & together).tolist(), strict=True) if there}
+    own = {case for case, there in zip(cases, (valid & ~launches["in_turns"]).tolist(), strict=True) if there}
+    uses_shared = np.array([case in shared or case not in own for case in cases], dtype=bool)
+    timed: Array = valid & (uses_shared == launches["in_turns"])
+    return timed
+
+
+def levels(launches: Rows, number: str) -> dict[str, float]:
+    """Return the level of each case: the geometric mean of `number` over its launches, in the number's unit.
+
+    It is what is shown for a case. Ratios between cases are those of `block_model.fit`, which removes differences
+    between launches and repetitions.
+    """
+    case, cases = coded(launches["case_id"])
+    logs = np.log(np.asarray(launches[number], dtype=float))
+    means = np.exp(np.bincount(case, logs, len(cases)) / np.bincount(case, minlength=len(cases)))
+    return dict(zip(cases, means.tolist(), strict=True))
 
 
 def case_table(launches: Rows) -> pd.DataFrame:
@@ -218,9 +246,8 @@ def case_table(launches: Rows) -> pd.DataFrame:
 def case_columns(launches: Rows) -> Columns:
     """One row per case, fastest first, those without a number last; the reference launch is left out.
 
-    `step_time_s` is the case's step time, wherever one is shown (`step_times`): the mean on the log scale of the
-    numbers of its launches, as in the average block of the case's work: where some cases have more blocks than others,
-    what drifted between blocks is no merit. `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
+    `step_time_s` is the case's step time, wherever one is shown: the level of the launches whose step times are
+    compared (`timed_launches`). `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
     (NaN for fewer than two launches). `n_ok` of its `n_launches` count; those that ended well and are superseded are
     none of them. `status` tells how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
     are medians over the launches that count, peaks maxima."""
@@ -243,8 +270,8 @@ def case_columns(launches: Rows) -> Columns:
     def over_launches(ufunc: np.ufunc, name: str) -> Array:
         return reduced(ufunc, np.asarray(valid[name], dtype=float), of_valid, n)
 
-    def levels(name: str) -> Array:
-        found = _levels(timed, name)
+    def timed_levels(name: str) -> Array:
+        found = levels(timed, name)
         return np.array([found.get(each, np.nan) for each in cases], dtype=float)
 
     counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case[kept], minlength=n)
@@ -261,11 +288,11 @@ def case_columns(launches: Rows) -> Columns:
             "error": np.array(errors, dtype=object),
             "n_ok": counted,
             "n_launches": n_launches,
-            "step_time_s": levels("launch_step_s"),
+            "step_time_s": timed_levels("launch_step_s"),
             "low_s": low,
             "high_s": high,
             "spread": np.where(np.bincount(of_timed, minlength=n) > 1, high / low - 1, np.nan),
-            "p90_s": levels("p90_s"),
+            "p90_s": timed_levels("p90_s"),
             **{name: medians(np.asarray(valid[name], dtype=float), of_valid, n) for name in STEP_PARTS},
             **{name: over_launches(np.fmax, name) for name in MEMORY},
             "staleness_mean": np.bincount(of_valid, np.nan_to_num(stale), n) / np.where(told > 0, told, np.nan),
@@ -278,16 +305,10 @@ def case_columns(launches: Rows) -> Columns:
     return ordered
 
 
-def step_times(launches: Rows) -> dict[str, float]:
-    """{case id: seconds}: the one step time that each case has in the session that `launches`, a launch table, is of;
-    no entry for a case of which no launch counts."""
-    return _levels(timed_launches(launches), "launch_step_s")
-
-
 def mean_peaks(launches: Rows) -> dict[str, float]:
-    """{case id: bytes}: each case's peak memory, mean over launches as `step_times` makes it of steps."""
+    """Return {case id: bytes}, the level of the peak memory over the launches that count."""
     good = valid_launches(launches)
-    return _levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
+    return levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
 
 
 def from_case(launches: pd.DataFrame, cases: pd.DataFrame) -> pd.Series[float]:
@@ -301,24 +322,6 @@ def block_medians(launches: pd.DataFrame, deviation: pd.Series[float]) -> pd.Ser
     """By block: the median of how far its launches are from their cases, `from_case` of them; no entry where none is
     known. A trend of it is the machine's, for every block has its cases in an order of its own."""
     return deviation.groupby(launches["block"]).median().dropna()
-
-
-def _levels(good: Rows, number: str) -> dict[str, float]:
-    """{case id: seconds}: the mean over launches on the log scale, as in the average block of the case's work."""
-    levels: dict[str, float] = {}
-    for _, group in same_work(good):
-        case, cases = coded(group["case_id"])
-        if len(cases) * len(set(group["block"])) == len(group):  # every case is in every block
-            logs: list[list[float]] = [[] for _ in cases]
-            for at, log in zip(case.tolist(), np.log(np.asarray(group[number], dtype=float)).tolist(), strict=True):
-                logs[at].append(log)
-            levels |= {of: float(np.exp(math.fsum(own) / len(own))) for of, own in zip(cases, logs, strict=True)}
-            continue
-        # What is not ranked shifts no ranking: those are compared without it.
-        for some in (group, only_ranked(group)):
-            if len(some):
-                levels |= {case: float(np.exp(mean)) for case, mean in fit(some, number).means.items()}
-    return levels
 
 
 def only_ranked(launches: R) -> R:

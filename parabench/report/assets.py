@@ -115,6 +115,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "when": format.when,
     "line": format.one_line,
     "sentences": ranking.sentences,
+    "nominal": ranking.nominal,
     "notes": ranking.notes,
 }
 

@@ -12,6 +12,7 @@ from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.ranking.answer import Answer, case_rows
 from parabench.analysis.ranking.race import exits
+from parabench.analysis.ranking.ranking import slower_unranked
 from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
@@ -112,7 +113,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
-        **behind(cases, answers, of_work),
+        **behind(cases, answers, slower_unranked(seen, answers)),
         bucket_bytes=cases["case_id"].map(sizes),
         ranking=[row["ranking"] for row in told],
         mark=[row["mark"] for row in told],
@@ -271,10 +272,13 @@ def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
 _BEHIND = ["plus_minus_s", "slower", "slower_low", "slower_high", "left_after_block", "left_at_least"]
 
 
-def behind(cases: pd.DataFrame, answers: Sequence[Answer], of_work: Mapping[str, int]) -> pd.DataFrame:
-    """Columns beside `cases`: `plus_minus_s`, the 95 % half-width of a step time; how much `slower` than the best of
-    its work a case is, `slower_low` to `slower_high`, of one that is not ranked without an interval; and of one that
-    left a race the block, counted from 1, with the bound by which it did."""
+def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str, float]) -> pd.DataFrame:
+    """Return columns next to `cases`.
+
+    `plus_minus_s` is the 95 % half-width of a step time. `slower` is the ratio to the best of its workload in common
+    launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
+    for a case that is not ranked. A case that left a race has the repetition, counted from 1, and the bound.
+    """
     left = {
         each.case_id: (look.block + 1, each.at_least)
         for answer in answers
@@ -285,10 +289,14 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], of_work: Mapping[str,
         for answer in answers
         for one in answer.candidates
     }
+    told |= {
+        one.case_id: [one.plus_minus_s, *[None] * (len(_BEHIND) - 1)]
+        for answer in answers
+        for one in answer.not_compared
+    }
     found = pd.DataFrame.from_dict(told, orient="index", columns=_BEHIND, dtype=float)
     found = found.reindex(cases["case_id"]).set_axis(cases.index)
-    best = {of_work[one.case_id]: one.step_time_s for one in (answer.best for answer in answers) if one}
-    return found.fillna({"slower": cases["step_time_s"] / cases["case_id"].map(of_work).map(best) - 1})
+    return found.fillna({"slower": cases["case_id"].map(unranked).set_axis(cases.index)})
 
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:

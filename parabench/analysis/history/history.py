@@ -22,7 +22,7 @@ from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
 from parabench.analysis.stored import case_of
-from parabench.analysis.tables import WORK, numbered, status_counts, step_times, timed_launches, unique_labels
+from parabench.analysis.tables import numbered, status_counts, timed_launches, unique_labels
 from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.store.record import FIRST_BLOCK
@@ -78,10 +78,12 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
 
 
 def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
-    """One row a launch of the visits' blocks: `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique
-    among cases), `device`, `launch_id`, `block`, `status`, `in_turns` and `launch_step_s` as in `tables.launch_table`;
-    `step_time_s` is the step time that the launch's case has in its session, NaN where it has none. The samples of each
-    store are gone through once."""
+    """Return one row per launch of the visits' repetitions; the samples of each store are read once.
+
+    The columns are `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique among cases), `device`,
+    `launch_id`, `block`, `status` and `launch_step_s` as in `tables.launch_table`, and `timed`: whether the launch's
+    step times are compared (`tables.timed_launches`).
+    """
     tables = []
     for store in {id(whole): whole for whole in (visit.results.whole_store for visit in visits)}.values():
         own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results.whole_store is store}
@@ -94,27 +96,19 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     stored = table.drop_duplicates("case_id")
     cases = {str(case): case_of(text) for case, text in zip(stored["case_id"], stored["case_json"], strict=True)}
-    seconds = {
-        (visit, case): step_time_s
-        for visit, group in table.groupby("visit")
-        for case, step_time_s in step_times(group).items()
-    }
-    keys = zip(table["visit"], table["case_id"], strict=True)
     table = table.assign(
         suite=[visits[place].session.suite for place in table["visit"]],
         label=table["case_id"].map(unique_labels(cases)).astype(object),
-        step_time_s=[seconds.get(key, np.nan) for key in keys],
     )
     return table[list(_COLUMNS)]
 
 
 _OF_LAUNCH = (
-    "case_id", "case_json", "launch_id", "block", "status", "strategy", *WORK, "in_turns", "shared_launch", "turns",
-    "launch_step_s",
+    "case_id", "case_json", "device", "launch_id", "block", "status", "launch_step_s", "timed",
 )  # fmt: skip
 _COLUMNS = (
     "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "launch_step_s",
-    "step_time_s", "in_turns",
+    "timed",
 )  # fmt: skip
 
 
@@ -142,7 +136,7 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     good: list[tuple[Any, pd.DataFrame]] = list(timed_launches(table).groupby("visit"))
     every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
     ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
-    logs = {int(visit): _around_step_time(group) for visit, group in good}
+    logs = {int(visit): np.log(group["launch_step_s"].to_numpy(dtype=float)) for visit, group in good}
     judged = [place for place in sorted(logs) if visits[place].session.judged]
     levels, noise, why_not = _levels([logs[place] for place in judged])
     level_of = {judged[i]: math.exp(level.mean) for level in levels for i in range(level.start, level.end)}
@@ -177,14 +171,6 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
         launch_sd=None if launch_sd is None else math.expm1(launch_sd),
         why_not=why_not,
     )
-
-
-def _around_step_time(launches: pd.DataFrame) -> Numbers:
-    """The logarithms of a session's launches of one case, moved so that their mean is the case's step time there: what
-    drifted between blocks is none of a case's doing that was not in all of them."""
-    logs: Numbers = np.log(launches["launch_step_s"].to_numpy(dtype=float))
-    around: Numbers = logs - logs.mean() + math.log(float(launches["step_time_s"].iloc[0]))
-    return around
 
 
 def _levels(logs: list[Numbers]) -> tuple[tuple[Level, ...], Noise | None, str | None]:

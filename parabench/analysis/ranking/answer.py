@@ -19,18 +19,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One configuration's place.
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Hold the numbers of one configuration.
 
-    `value` is its number for the objective, `plus_minus` that number's 95 % half-width; `step_time_s` and
-    `plus_minus_s` the same of its step. `slower` is against the best, as a fraction of what is to be small: how much
-    longer a step or a token takes, how much more memory or energy; `slower_low` to `slower_high` is its 95 % interval
-    by multiple comparisons with the best, None of the best itself and where nothing is decided. `launch_ids` are the
-    store's launches whose numbers it is made of. `tokens_per_s` counts `unit`, which is samples where the model takes
-    no sequences. `code` is what gives one's own script this configuration; only the best has it. `other_training`: it
-    does not compute what one device does, since gradients come late; by how many updates says its staleness, None
-    where it is not known."""
+    `value` is the level for the objective: the geometric mean over the launches of the configuration. `plus_minus` is
+    its 95 % half-width. `step_time_s` and `plus_minus_s` are the same for a step. `launch_ids` are the launches in the
+    results database. `tokens_per_s` counts `unit`, which is samples if the model takes no sequences.
+    """
 
     case_id: str
     label: str
@@ -41,11 +37,36 @@ class Candidate:
     plus_minus_s: float | None
     tokens_per_s: float
     unit: str
+    launches: int
+    launch_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotCompared(Measured):
+    """Hold a configuration that no launch or repetition connects with those that are compared.
+
+    `slower` is unknown for the `reason`. `status` counts how its launches ended.
+    """
+
+    status: str
+    reason: str
+    slower: None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Measured):
+    """Hold the place of a configuration that is compared.
+
+    `slower` is the ratio to the best in common launches and repetitions, less 1: how much longer a step or a token
+    takes, how much more memory or energy. `slower_low` to `slower_high` is its 95 % interval by multiple comparisons
+    with the best; None for the best itself, and if nothing is decided. `code` configures a custom script this way; only
+    the best has it. `other_training`: it does not compute the same as one device, because gradients are late; the
+    staleness counts updates, None if unknown.
+    """
+
     slower: float
     slower_low: float | None
     slower_high: float | None
-    launches: int
-    launch_ids: tuple[int, ...] = ()
     code: str | None = None
     other_training: bool = False
     staleness_mean: float | None = None
@@ -69,6 +90,8 @@ class Answer:
     `same_training` the fastest that computes what one device does, where the best does not. `curves` are the bucket
     curves, `front` the trade between step time and peak memory, `by` the best for each value of the axes asked for,
     `links` what measured links say of the best, in words, `race` what a race stood at after each of its blocks.
+    `not_compared` are the configurations with a number that no launch or repetition connects with `best`. If no two
+    are connected, `best` is None and all of them are in `not_compared`.
     """
 
     heading: str
@@ -99,6 +122,7 @@ class Answer:
     race: tuple[Look, ...] = ()
     apart: tuple[str, ...] = ()
     apart_half_width: float | None = None
+    not_compared: tuple[NotCompared, ...] = ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -112,27 +136,35 @@ class Answer:
 
     @property
     def winner(self) -> Candidate | None:
-        """The best where it may be named as such: it is the whole set, or the set is narrow and not of all."""
-        named = self.decided and not self.too_wide and (not self.tied or bool(self.slower))
+        """The best if it can be named as such: every configuration is compared, and the set of the best is a single
+        one, or narrow and not of all."""
+        named = self.decided and not self.too_wide and (not self.tied or bool(self.slower)) and not self.not_compared
         return self.best if named else None
 
 
 # How a strategy that trains without communication is marked.
 NOT_RANKED = "baseline, not ranked"
+# How a configuration is marked that no launch or repetition connects with the others.
+NOT_COMPARED = "not compared"
 # And one that may be the fastest, as others may.
 TIED = "tied"
 
 
 def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """The case table's rows, each with its `ranking` in the answers ('fastest', 'tied' or nothing), and
-    its `mark` where it is not ranked, or another training."""
+    """Return the rows of the case table with `ranking` in the answers ('fastest', 'tied' or nothing).
+
+    `mark` labels configurations that are not ranked, not compared, or train in another way.
+    """
     ranking = {}
+    marks: dict[str, str] = {}
     for answer in answers:
+        marks.update({each.case_id: NOT_COMPARED for each in answer.not_compared})
         if answer.best is not None and answer.decided:
             ranking[answer.best.case_id] = TIED if answer.winner is None else "fastest"
             ranking.update({candidate.case_id: TIED for candidate in answer.tied})
     return [
-        {str(k): v for k, v in row.items()} | {"ranking": ranking.get(row["case_id"], ""), "mark": _mark(row)}
+        {str(k): v for k, v in row.items()}
+        | {"ranking": ranking.get(row["case_id"], ""), "mark": marks.get(row["case_id"]) or _mark(row)}
         for row in cases.to_dict("records")
     ]
 

@@ -21,18 +21,19 @@ SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
 
 @dataclass(frozen=True)
 class NoCommBaseline:
-    """A step of `label`, whose ranks exchange nothing, against the fastest's.
+    """Compare a step of `label`, whose ranks exchange nothing, with the fastest's.
 
-    `share` is what the fastest's step takes longer, as a fraction of that step; `low` to `high` its 95 % interval, None
-    where too few launches give none. `bound`: the rest of the step is the same arithmetic, so that `share` is what
-    communication costs at most. Not so where layers or the optimizer's work are split too.
+    `share` is the time that the fastest's step takes longer, as a fraction of that step; None if no launch or
+    repetition that counts connects the two. `low` to `high` is its 95 % interval, None with too few launches. `bound`:
+    the rest of the step is the same arithmetic, so that communication costs `share` at most. It is False if layers or
+    the optimizer's work are split too.
     """
 
     case_id: str
     label: str
     strategy: str
     step_time_s: float
-    share: float
+    share: float | None
     low: float | None
     high: float | None
     bound: bool
@@ -56,7 +57,7 @@ def no_comm_baseline(launches: Rows, cases: Mapping[str, Mapping[str, Any]], bes
         return None
     step_time_s, case = min(found)
     effects = fit(launches[np.isin(launches["case_id"], (case, best))])
-    difference = effects.means[case] - effects.means[best]
+    difference = float(effects.behind(best)[effects.cases.index(case)])
     width = effects.half_width(case, best)
     strategy = cases[case]["strategy"]
     entry = entry_of(own["strategy"])
@@ -65,7 +66,7 @@ def no_comm_baseline(launches: Rows, cases: Mapping[str, Mapping[str, Any]], bes
         label=cases[case]["label"],
         strategy=strategy,
         step_time_s=step_time_s,
-        share=-math.expm1(difference),
+        share=format.number_or_none(-math.expm1(difference)),
         low=-math.expm1(difference + width) if math.isfinite(width) else None,
         high=-math.expm1(difference - width) if math.isfinite(width) else None,
         bound=entry.local_forward and entry.splits == entry_of(strategy).splits,

@@ -53,7 +53,7 @@ class Members:
 def bucket_curves(
     cases: Mapping[str, Case], labels: Mapping[str, str], effects: Effects, *, decided: bool
 ) -> tuple[Curve, ...]:
-    """The curves of three sizes and more, in the order of `cases`; those without a number are in none.
+    """The curves of three sizes and more, in the order of `cases`; those that `effects` does not compare are in none.
 
     A curve is flat when none of its sizes is distinguishable from its best with a half-width of SHARP_ENOUGH or less.
     """
@@ -62,12 +62,13 @@ def bucket_curves(
         if len(ids) < FEWEST_SIZES:
             continue
         best = min(ids, key=effects.means.__getitem__)
+        behind = dict(zip(effects.cases, effects.behind(best).tolist(), strict=True))
         others = [case for case in ids if case != best]
         # As the set of the best is found, which the curve is part of.
         width_of = effects.behind_best(best)
         widths = {case: width_of[case] for case in others} if decided else {}
         half_width = format.number_or_none(math.expm1(max(widths.values()))) if widths else None
-        upper = max((effects.means[case] - effects.means[best] + width for case, width in widths.items()), default=None)
+        upper = max((behind[case] + width for case, width in widths.items()), default=None)
         near = set(effects.indistinguishable(best)) if decided else set(ids)
         shape = CurveShape.UNCLEAR
         if not near.issuperset(ids):

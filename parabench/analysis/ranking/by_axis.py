@@ -14,7 +14,7 @@ from parabench.strategies import OPTIONAL, entry_of
 
 @dataclass(frozen=True)
 class Place:
-    """The best of the configurations with these `values`, its `case_id`; None where none of them has a number.
+    """The best of the configurations with these `values`, its `case_id`; None where none of them is compared.
 
     `names` are the values as they are said ('default', or '–' where the strategy has no such axis). `distinguishable`
     from the best of all; None where that is itself, or nothing is decided. `configurations` counts those with a number,
@@ -52,18 +52,17 @@ def places(
     groups: dict[tuple[str, ...], list[str]] = {}
     for at, case in cases.items():
         groups.setdefault(tuple(_name(case, axis) for axis in axes), []).append(at)
-    best = min(effects.means, key=effects.means.__getitem__)
+    place = {case: at for at, case in enumerate(effects.connected())}
     alike = None if near is None else set(near)
     found = []
     for names, ids in groups.items():
-        measured = [at for at in ids if at in effects.means]
-        own = min(measured, key=effects.means.__getitem__, default=None)
+        measured = [at for at in ids if at in place]
+        own = min(measured, key=place.__getitem__, default=None)
         ended = ", ".join(dict.fromkeys(statuses[at] for at in ids))
-        apart = None if own is None or own == best or alike is None else own not in alike
+        apart = None if own is None or place[own] == 0 or alike is None else own not in alike
         values = {axis: getattr(cases[ids[0]], axis) if _has(cases[ids[0]], axis) else None for axis in axes}
         found.append(Place(values, names, own, apart, len(measured), ended))
-    last = float("inf")
-    return tuple(sorted(found, key=lambda each: last if each.case_id is None else effects.means[each.case_id]))
+    return tuple(sorted(found, key=lambda each: len(place) if each.case_id is None else place[each.case_id]))
 
 
 def _name(case: Case, axis: str) -> str:

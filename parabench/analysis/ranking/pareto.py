@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.tables import levels
 from parabench.analysis.text import format
 from parabench.store.columns import Rows
 
@@ -45,7 +46,9 @@ def front(good: Rows, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoi
     if time.df < 1:
         return ()
 
-    order = sorted(range(len(time.cases)), key=lambda at: time.means[time.cases[at]])
+    # Launches of unknown memory are left out, so some configurations may not be connected any more.
+    place = {case: at for at, case in enumerate(time.cases)}
+    order = [place[case] for case in time.connected()]
     chosen: dict[int, _Against] = {}
     for at in order:
         # Most are beaten by one that is on the front already, so that few need a look at all others.
@@ -55,17 +58,17 @@ def front(good: Rows, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoi
         if not own.beaten.any() and all(one.other_memory[at] for one in chosen.values()):
             chosen[at] = own
     kept = [time.cases[at] for at in chosen]
-    first = kept[0]
-    launches = launch_ids(known)
+    slower, larger = (dict(zip(each.cases, each.behind(kept[0]).tolist(), strict=True)) for each in (time, memory))
+    launches, peaks = launch_ids(known), levels(known, "peak_memory_bytes")
     return tuple(
         ParetoPoint(
             case_id=case,
             label=cases[case]["label"],
             strategy=cases[case]["strategy"],
             step_time_s=cases[case]["step_time_s"],
-            peak_memory_bytes=math.exp(memory.means[case]),
-            slower=math.expm1(time.means[case] - time.means[first]),
-            less_memory=-math.expm1(memory.means[case] - memory.means[first]) + 0.0,  # the first's is no -0.0
+            peak_memory_bytes=peaks[case],
+            slower=math.expm1(slower[case]),
+            less_memory=-math.expm1(larger[case]) + 0.0,  # the first's is no -0.0
             launch_ids=launches[case],
         )
         for case in kept
@@ -97,6 +100,6 @@ class _Against:
 
 def _distinguishable(by: Effects, at: int) -> tuple[Truths, Truths]:
     """Than which cases the one at place `at` is distinguishably better, and than which worse."""
-    apart = by.levels - by.levels[at]
+    apart = by.behind(by.cases[at])
     widths = by.half_widths(by.cases[at]) + format.EXACT
     return apart > widths, -apart > widths

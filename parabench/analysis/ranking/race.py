@@ -104,17 +104,18 @@ def confidences(own: Rows, cases: Sequence[str]) -> Numbers:
 
 
 def _look(own: Rows, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
-    """What shared launches up to `block` say; `before` were in the race until then, None for all cases."""
+    """Compare cases by the launches up to `block`; `before` were in the race until then, None for all cases."""
     effects = fit(own)
-    best = effects.cases[int(np.argmin(effects.levels))]
-    asked = confidences(own, effects.cases)
-    racing = tuple(effects.indistinguishable(best, asked))
+    best, *_ = effects.connected()
+    asked, behind = (
+        confidences(own, effects.cases),
+        dict(zip(effects.cases, effects.behind(best).tolist(), strict=True)),
+    )
+    # Nothing excludes a case that is not connected with the best.
+    unconnected = (case for case, log in behind.items() if math.isnan(log))
+    racing = (*effects.indistinguishable(best, asked), *unconnected)
     sure, wide = effects.behind_best(best, asked), effects.behind_best(best, CONFIDENCE)
-    apart = {
-        case: effects.means[case] - effects.means[best]
-        for case in (effects.cases if before is None else before)
-        if case not in racing
-    }
+    apart = {case: behind[case] for case in (effects.cases if before is None else before) if case not in racing}
     return Look(
         block,
         seconds[block],

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parabench.analysis.ranking.answer import Answer, Candidate
+from parabench.analysis.ranking.answer import NOT_COMPARED, Answer, Candidate, Measured, NotCompared
 from parabench.analysis.ranking.baseline import no_comm_baseline
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
@@ -20,7 +20,7 @@ from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
 from parabench.analysis.stored import case_of
-from parabench.analysis.tables import case_columns, only_ranked, same_work, timed_launches, valid_launches
+from parabench.analysis.tables import case_columns, levels, only_ranked, same_work, timed_launches, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
@@ -31,6 +31,10 @@ from parabench.strategies.snippet import snippet
 
 # Rows of a case table by id.
 Cases = Mapping[str, Mapping[str, Any]]
+
+# Why a configuration is not compared, and why none is.
+_UNCONNECTED = "no launch or repetition that counts connects it with the configurations that are compared"
+_NONE_CONNECTED = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
 
 # What links are a reason for.
 TIMED = ("step_time_s", "tokens_per_s")
@@ -120,8 +124,12 @@ def _answer(
     by: tuple[str, ...],
     seconds: Mapping[int, float] | None,
 ) -> Answer:
-    """Of one work: `own` are its launches, `table` the rows of the case table of all by id; of a race `seconds` says
-    when each block had ended."""
+    """Answer for one workload.
+
+    `own` are its launches, `table` the rows of the case table by id. In a race `seconds` is the time at which each
+    repetition ended. Configurations are compared if common launches or repetitions connect them; those outside the
+    largest group that is connected are listed with their numbers alone.
+    """
     every = timed_launches(own) if objective.name in TIMED else valid_launches(own)
     ranked = only_ranked(every)
     if not len(ranked) and len(every):
@@ -132,13 +140,29 @@ def _answer(
     if not len(good):
         return _nothing(work, own, objective, _no_number(own, ranked, objective))
     effects = fit(good, objective.column)
+    order = [*effects.connected()]
+    if 1 == len(order) < len(effects.cases):
+        order = []
     configured = _configured(own)
     cases = {case: row for case, row in table.items() if case in configured}
     called, statuses = ({case: row[name] for case, row in cases.items()} for name in ("label", "status"))
-    order = sorted(effects.cases, key=lambda case: effects.means[case])
+    timed = only_ranked(timed_launches(own))
+    measured = _measured(objective, effects, good, timed, cases)
+    not_compared = tuple(
+        NotCompared(**vars(each), status=statuses[case], reason=_UNCONNECTED)
+        for case, each in measured.items()
+        if case not in order
+    )
+    ended = statuses | {each.case_id: NOT_COMPARED for each in not_compared}
+    if not order:
+        nothing = _nothing(work, good, objective, _NONE_CONNECTED)
+        return replace(nothing, launches=len(good), blocks=effects.n_blocks, not_compared=not_compared)
+    if not_compared:
+        good = good[np.isin(good["case_id"], order)]
+        effects = fit(good, objective.column)
     first = order[0]
     why_not = _why_not(effects)
-    candidates = _candidates(order, objective, effects, good, cases, decided=not why_not)
+    candidates = _candidates(order, measured, effects, cases, decided=not why_not)
     candidates[first] = replace(candidates[first], code=snippet(configured[first]))
     near = order if why_not else effects.indistinguishable(first)
     tied = tuple(candidates[case] for case in near if case != first)
@@ -167,8 +191,8 @@ def _answer(
         members=members(near, configured, called) if not why_not else (),
         curves=bucket_curves(configured, called, effects, decided=not why_not),
         front=front(good, cases) if not why_not and len(set(good["global_batch"])) == 1 else (),
-        by=places(by, _rankable(configured), statuses, effects, None if why_not else near) if by else (),
-        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case_id"]) if case not in effects.means),
+        by=places(by, _rankable(configured), ended, effects, None if why_not else near) if by else (),
+        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case_id"]) if case not in measured),
         differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
         no_comm_baseline=no_comm_baseline(every, cases, first) if objective is STEP else None,
         same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
@@ -177,7 +201,26 @@ def _answer(
         race=race(good, seconds) if objective is STEP and seconds is not None else (),
         apart=tuple(called[case] for case in apart),
         apart_half_width=_half_width(effects, first, apart) if apart else None,
+        not_compared=not_compared,
     )
+
+
+def slower_unranked(seen: SessionData, answers: Sequence[Answer]) -> dict[str, float]:
+    """Return for each case that is not ranked how much slower it is than the best of its workload, as a fraction.
+
+    It is the ratio in common launches and repetitions, NaN if none connects the two.
+    """
+    best = {tuple(answer.work.values()): answer.best for answer in answers}
+    found: dict[str, float] = {}
+    for work, own in same_work(timed_launches(seen.launch_columns)):
+        first = best.get(tuple(work.values()))
+        ranked = set(only_ranked(own)["case_id"])
+        if first is None or ranked.issuperset(own["case_id"]):
+            continue
+        effects = fit(own)
+        behind = zip(effects.cases, effects.behind(first.case_id).tolist(), strict=True)
+        found |= {case: math.expm1(log) for case, log in behind if case not in ranked}
+    return found
 
 
 def _apart(first: str, cases: Sequence[str], good: Rows) -> set[str]:
@@ -259,37 +302,21 @@ def _nothing(work: dict[str, Any], own: Rows, objective: Objective, why: str) ->
 _SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "staleness_mean", "staleness_max")
 
 
-def _candidates(
-    order: list[str],
-    objective: Objective,
-    effects: Effects,
-    good: Rows,
-    cases: Cases,
-    *,
-    decided: bool,
-) -> dict[str, Candidate]:
-    """Each case's place by id, in that `order`, the best first.
+def _measured(objective: Objective, effects: Effects, good: Rows, timed: Rows, cases: Cases) -> dict[str, Measured]:
+    """Return the numbers of each case by id, by rising level.
 
-    `good` are the launches that `effects` was fitted to, `cases` the rows of the work's case table by id.
+    `good` are the launches that `effects` was fitted to, `timed` those whose step times are compared. `cases` are the
+    rows of the workload's case table by id.
     """
-    times = effects if objective is STEP else fit(timed_launches(good))
-    launches = launch_ids(good)
-    best = order[0]
-    widths = effects.behind_best(best) if decided else {}
+    times = effects if objective is STEP else fit(timed)
+    launches, costs = launch_ids(good), levels(good, objective.column)
     found = {}
-    for case in order:
+    for case in sorted(costs, key=costs.__getitem__):
         row = cases[case]
         tokens, step_time_s = float(row["global_batch"]) * float(row["seq_len"]), row["step_time_s"]
-        # What a step takes is the case's one step time, whatever the launches are ranked by.
-        cost = {"launch_step_s": step_time_s, "token_s": step_time_s / tokens}.get(
-            objective.column, math.exp(effects.means[case])
-        )
         margin, margin_s = (_margin(each, case) for each in (effects, times))
-        value = objective.value(cost)
-        behind, width = effects.means[case] - effects.means[best], widths.get(case, math.inf)
-        ends = [math.expm1(behind + side * width) if math.isfinite(width) else None for side in (-1, 1)]
-        low, high = ends if case != best else (None, None)
-        found[case] = Candidate(
+        value = objective.value(costs[case])
+        found[case] = Measured(
             case_id=case,
             label=row["label"],
             strategy=row["strategy"],
@@ -299,11 +326,29 @@ def _candidates(
             plus_minus_s=None if margin_s is None else margin_s * step_time_s,
             tokens_per_s=tokens / step_time_s,
             unit=format.unit_of(row["seq_len"]),
-            slower=math.expm1(behind),
-            slower_low=low,
-            slower_high=high,
             launches=effects.n[case],
             launch_ids=launches[case],
+        )
+    return found
+
+
+def _candidates(
+    order: Sequence[str], measured: Mapping[str, Measured], effects: Effects, cases: Cases, *, decided: bool
+) -> dict[str, Candidate]:
+    """Return the place of each case by id, in that `order`, the best first."""
+    best = order[0]
+    behind = dict(zip(effects.cases, effects.behind(best).tolist(), strict=True))
+    widths = effects.behind_best(best) if decided else {}
+    found = {}
+    for case in order:
+        row, width = cases[case], widths.get(case, math.inf)
+        ends = [math.expm1(behind[case] + side * width) if math.isfinite(width) else None for side in (-1, 1)]
+        low, high = ends if case != best else (None, None)
+        found[case] = Candidate(
+            **vars(measured[case]),
+            slower=math.expm1(behind[case]),
+            slower_low=low,
+            slower_high=high,
             other_training=entry_of(row["strategy"]).rule is Rule.APPLIED_ONCE,
             staleness_mean=format.number_or_none(row["staleness_mean"]),
             staleness_max=format.number_or_none(row["staleness_max"]),

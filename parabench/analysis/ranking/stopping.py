@@ -47,7 +47,8 @@ class Undecided(NamedTuple):
 
 def candidates(launches: Rows, patient: bool = False) -> Undecided:
     """The rule by which `run --until-decided` goes on, from a launch table: the best and all that cannot be told
-    apart from it, while their set is wider than SHARP_ENOUGH. It is asked again after every block. When `patient`, only
+    apart from it, while their set is wider than SHARP_ENOUGH, and in the first repetitions those that no common one
+    connects with it. It is asked again after every block. When `patient`, only
     MOST_BLOCKS blocks are enough to give a work up, however noisy it looks."""
     return candidates_of_spots(answers(launches), launches, patient)
 
@@ -61,14 +62,16 @@ def candidates_of_spots(spots: Sequence[Answer], launches: Rows, patient: bool =
     too_noisy: list[str] = []
     good = timed_launches(launches)
     for answer in spots:
-        if not _is_undecided(answer):
+        # A common repetition connects configurations that are not compared, unless they fail again and again.
+        unconnected = answer.not_compared if begun < FEWEST_BLOCKS else ()
+        if not unconnected and not _is_undecided(answer):
             continue
-        assert answer.best is not None
         if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(good, answer)):
             too_noisy.append(answer.heading)
         else:
-            cases += [candidate.case_id for candidate in (answer.best, *answer.tied)]
-            more.append(answer.more_blocks)
+            best = () if answer.best is None else (answer.best,)
+            cases += [each.case_id for each in (*best, *answer.tied, *unconnected)]
+            more.append(None if unconnected else answer.more_blocks)
     known = [blocks for blocks in more if blocks is not None]
     return Undecided(tuple(cases), max(known) if len(known) == len(more) > 0 else None, tuple(too_noisy))
 

@@ -46,7 +46,11 @@ TOO_WIDE = 0.05
 
 @dataclass(frozen=True)
 class Effects:
-    """A fitted model. `means` are case means on the log scale, as in the average block.
+    """Store a fitted model.
+
+    `means` are case means on the log scale, as in the average block of the case's component. A component holds the
+    cases that common launches or repetitions connect, directly or through other cases. Two means can be compared only
+    inside a component: `behind` is the ratio between cases.
 
     `residual` is the standard deviation of one launch that all cases have in common, `variances` what each case's is by
     itself and the common one.
@@ -61,8 +65,26 @@ class Effects:
     variances: dict[str, float]
     _layout: Layout
 
+    @property
+    def component(self) -> Places:
+        """The number of the component of each of `cases`."""
+        return self._layout.component[: len(self.cases)]
+
+    def behind(self, case: str) -> Numbers:
+        """Return log(other / case) for each of `cases`, in their order; NaN for a case of another component."""
+        connected = self.component == self.component[self._place[case]]
+        logs: Numbers = np.where(connected, self.levels - self.means[case], np.nan)
+        return logs
+
+    def connected(self) -> tuple[str, ...]:
+        """Return the cases of the largest component, by rising mean; at a tie, of the component that comes first."""
+        sizes = np.bincount(self.component)
+        own = [case for case, at in zip(self.cases, self.component, strict=True) if at == sizes.argmax()]
+        return tuple(sorted(own, key=self.means.__getitem__))
+
     def half_width(self, case: str, other: str) -> float:
-        """Half-width (log scale) of the interval of case - other, simultaneous for all pairs; infinite when unknown."""
+        """Half-width (log scale) of the interval of case - other, simultaneous for all pairs; infinite when unknown,
+        as for cases of two components."""
         if other in self._scales:  # it is the same the other way round
             case, other = other, case
         return float(self.half_widths(case)[self._place[other]])
@@ -158,10 +180,10 @@ class Effects:
         return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self._noise[0][self._place[case]]))
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
-        """The cases that may be the best where `case` is so by its mean (Hsu's multiple comparisons with the best),
-        fastest first, with `case`."""
-        behind = self.levels - self.means[case]
-        near = [self.cases[at] for at in np.flatnonzero(behind <= self.best_half_widths(case, confidence) + ROUNDING)]
+        """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
+        `case` (Hsu's multiple comparisons with the best). Cases of other components are left out: nothing is known."""
+        widths = self.best_half_widths(case, confidence) + ROUNDING
+        near = [self.cases[at] for at in np.flatnonzero(self.behind(case) <= widths)]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
@@ -214,6 +236,11 @@ class StratifiedEffects(Effects):
 
     between: Effects
     cohort: Places
+
+    @property
+    def component(self) -> Places:
+        """The number of the component of each of `cases`: cohorts are connected by common repetitions."""
+        return self.between.component[self.cohort]
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """Against cases of other cohorts from the variances of both strata, with the degrees of freedom of the levels,
@@ -322,7 +349,7 @@ def turn_weights(launches: Rows) -> Numbers | None:
 
 
 def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None) -> Effects:
-    """Least squares of log(number) = case + block."""
+    """Fit log(number) = case + block by least squares."""
     weight = np.ones(len(y)) if weight is None else weight
     case, cases = coded(of_case)
     block, blocks = coded(of_block)
@@ -332,8 +359,9 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
     error = np.sqrt(weight) * (y - means[case] - levels[block])
     residual = math.sqrt(float(error @ error) / df) if df > 0 else math.nan
     variances = _moderated(error, 1 - layout.leverages(case, block, weight), case, residual)
-    # The solution of the least norm splits the common level between cases and blocks; give it all to the cases.
-    means = means + levels.mean()
+    # The solution of the least norm splits the level of a component between cases and blocks; give it all to the cases.
+    case_component, block_component = np.split(layout.component, [len(cases)])
+    means = means + (np.bincount(block_component, levels) / np.bincount(block_component))[case_component]
     return Effects(
         cases=tuple(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),

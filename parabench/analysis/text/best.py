@@ -155,7 +155,7 @@ def _by_table(answer: Answer) -> list[str]:
         if own is None:
             rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
             continue
-        first = "lowest mean" if answer.winner is None else "best"
+        first = ranking.nominal(answer).lower() if answer.winner is None else "best"
         apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.distinguishable]
         behind = "–" if own is answer.best else format.percent(own.slower)
         rows.append(

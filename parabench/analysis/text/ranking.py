@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from parabench.analysis.ranking.answer import Answer, Candidate
+from parabench.analysis.ranking.answer import Answer, Candidate, Measured
 from parabench.analysis.ranking.baseline import NoCommBaseline
 from parabench.analysis.ranking.bucket_curves import Curve, CurveShape
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
@@ -38,18 +38,20 @@ def lines(answer: Answer) -> list[str]:
 
 
 def sentences(answer: Answer) -> list[str]:
-    """The answer without the heading, sentence by sentence: what is fastest, how sure that is, what else to know."""
-    if answer.best is None:
-        return [answer.why_not or ""]
+    """Return the answer without its heading, sentence by sentence: the fastest, the certainty, what else to know."""
     objective = OBJECTIVES[answer.objective]
+    if answer.best is None:
+        return [each for each in (answer.why_not, not_compared(answer), *_warnings(answer)) if each]
     number = _number(answer.best, objective)
     if not answer.decided:
         why = answer.why_not or ""
         measured = f"Measured: {answer.best.label}: {number}."
-        said = [why, _nominally(answer.best.label, number)] if answer.tied else [measured, why]
+        said = [why, _nominally(answer, number)] if answer.tied else [measured, why]
     else:
         said = [*_place(answer, objective, number), _default(answer, objective)]
     said += [
+        _order(answer),
+        not_compared(answer),
         _other_training(answer),
         _no_comm_baseline(answer.no_comm_baseline) if answer.no_comm_baseline else "",
         *_warnings(answer),
@@ -63,6 +65,40 @@ def notes(answer: Answer) -> list[str]:
     if answer.differing == ("bucket_mib",) and not answer.slower:
         return links
     return _curves(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of) + links
+
+
+def not_compared(answer: Answer) -> str:
+    """Return the configurations that are not compared, with their numbers; empty if there are none."""
+    if not answer.not_compared:
+        return ""
+    objective = OBJECTIVES[answer.objective]
+    measured = format.listed(
+        (f"{each.label}: {said_value(each, objective)} ({each.status})" for each in answer.not_compared), MOST_NAMES
+    )
+    if answer.best is None:
+        return f"Measured: {measured}."
+    return f"Not compared, because no launch or repetition that counts connects them with these: {measured}."
+
+
+def _order(answer: Answer) -> str:
+    """Explain that the order of the ratios is not that of the means; empty if both are the same.
+
+    The sentence names the first configuration that has a higher mean than one behind it, and of these the lowest.
+    """
+    objective = OBJECTIVES[answer.objective]
+    order = sorted(answer.candidates, key=lambda each: each.slower)
+    costs = [objective.value(each.value) for each in order]  # its own inverse
+    for at, cost in enumerate(costs):
+        lowest = min(range(at, len(costs)), key=costs.__getitem__)
+        if costs[lowest] < cost * (1 - format.EXACT):
+            ahead, behind = order[at], order[lowest]
+            more = (1 + behind.slower) / (1 + ahead.slower) - 1
+            means = " against ".join(objective.say(each.value, each.unit) for each in (behind, ahead))
+            return (
+                f"In common launches and repetitions {behind.label} {objective.worse(more)} than {ahead.label}, "
+                f"although its mean is better ({means}). The two means are not of the same repetitions."
+            )
+    return ""
 
 
 def _race(looks: Sequence[Look]) -> list[str]:
@@ -80,7 +116,7 @@ def _race(looks: Sequence[Look]) -> list[str]:
     return [f"{said}; {more} more by block {later[-1]}." if later else f"{said}."]
 
 
-def said_value(candidate: Candidate, objective: Objective) -> str:
+def said_value(candidate: Measured, objective: Objective) -> str:
     """Its number for the objective, with its ±: '41.2 ms per step (±0.4 ms)'."""
     number = objective.say(candidate.value, candidate.unit)
     if candidate.plus_minus is None:
@@ -106,7 +142,7 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
         return _all_alike(answer, objective, number, everything)
     if answer.too_wide:
         names = format.listed((each.name for each in answer.members), MOST_NAMES)
-        lowest = _nominally(answer.best.label, number)
+        lowest = _nominally(answer, number)
         if answer.half_width is None or not answer.slower:
             return [f"No clear winner among {everything} ({basis}): {names}.", lowest, _sentence(more)]
         following, near = answer.slower[0], len(answer.tied) + 1
@@ -117,7 +153,8 @@ def _place(answer: Answer, objective: Objective, number: str) -> list[str]:
             lowest,
             _sentence(more),
         ]
-    said = [f"{objective.first}: {answer.members[0].name}: {number}."]
+    of = f" of the {format.count(len(answer.candidates), 'configuration')} compared" if answer.not_compared else ""
+    said = [f"{objective.first}{of}: {answer.members[0].name}: {number}."]
     if answer.tied:
         others = [each.name for each in answer.members[1:] if each.name not in answer.apart]
         alike = f"These bucket sizes are not statistically distinguishable ({basis})."
@@ -162,7 +199,7 @@ def _all_alike(answer: Answer, objective: Objective, number: str, everything: st
             found = f"No clear winner among {everything} ({basis})"
     spread = max(candidate.slower for candidate in answer.tied)
     behind = f": the last {objective.worse(spread)} than the first" if spread > format.EXACT else ""
-    return [f"{found}{behind}.", _nominally(answer.best.label, number), _sentence(_more_blocks(answer))]
+    return [f"{found}{behind}.", _nominally(answer, number), _sentence(_more_blocks(answer))]
 
 
 def _basis(answer: Answer) -> str:
@@ -179,8 +216,16 @@ def _sentence(said: str) -> str:
     return f"{said[0].upper()}{said[1:]}." if said else ""
 
 
-def _nominally(name: str, number: str) -> str:
-    return f"Lowest mean: {name}: {number}."
+def _nominally(answer: Answer, number: str) -> str:
+    assert answer.best is not None
+    return f"{nominal(answer)}: {answer.best.label}: {number}."
+
+
+def nominal(answer: Answer) -> str:
+    """Return how the best is called if nothing proves that it is."""
+    objective = OBJECTIVES[answer.objective]
+    costs = [objective.value(each.value) for each in answer.candidates]
+    return "Lowest mean" if costs[0] <= min(costs) * (1 + format.EXACT) else "First in common launches"
 
 
 def _more_blocks(answer: Answer) -> str:
@@ -231,6 +276,8 @@ def _staleness(candidate: Candidate) -> str:
 
 def _no_comm_baseline(of: NoCommBaseline) -> str:
     step = f"Without communication ({of.strategy}) a step takes {format.milliseconds(of.step_time_s)}"
+    if of.share is None:
+        return f"{step}; no launch or repetition that counts connects it with the fastest."
     if of.share <= 0:
         return f"{step}, not less than the fastest's."
     between = ""

@@ -15,9 +15,10 @@ def lines(seen: SessionData) -> Iterator[str]:
     native, 2 ranks; 2.10 (53 %) of fsdp ring, 4 ranks.'"""
     found: dict[int, dict[int, Row]] = {}
     for point in seen.once(points):
-        if point["ranked"] and point["base_world_size"] == 1 < point["world_size"]:
+        known = format.known(point["speedup"])
+        if known and point["ranked"] and point["base_world_size"] == 1 < point["world_size"]:
             best = found.setdefault(point["group"], {}).setdefault(point["world_size"], point)
-            if point["tokens_per_s"] > best["tokens_per_s"]:
+            if point["speedup"] > best["speedup"]:
                 found[point["group"]][point["world_size"]] = point
     for by_size in found.values():
         yield _sentence([by_size[size] for size in sorted(by_size)], seen.labels)
@@ -29,7 +30,7 @@ def _sentence(best: list[Row], labels: Mapping[str, str]) -> str:
     same = f"global batch {first['global_batch']:,}" if strong else f"{first['batch_per_rank']:g} a rank"
     said = []
     for point in best:
-        times = format.digits(point["tokens_per_s"] / point["base_tokens_per_s"], 3)
+        times = format.digits(point["speedup"], 3)
         linear = format.percent(point["efficiency"]) + (" of linear" if point is first else "")
         label = labels[point["case_id"]].removesuffix(f" (global batch {point['global_batch']})")
         said.append(f"{times} ({linear}) of {label}")

@@ -16,6 +16,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.tables import WORK
 from parabench.analysis.text import format
+from parabench.analysis.text.ranking import not_compared
 from parabench.report.figures.figures import measured, unranked
 from parabench.report.figures.race import race_panel
 from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of
@@ -48,6 +49,7 @@ def ranking_section(seen: SessionData) -> Section:
         "(Hsu's multiple comparisons with the best): a case may be the best where its interval reaches 0. What blocks, "
         "or launches that cases share, have in common is not in them. Step times, with the spread of launches, are in "
         "the table of all cases."
+        + "".join(f" {text}" for answer in answers if (text := not_compared(answer)))
         + (
             " A case that left the race was slower than the best by at least the bound beside its name, at a "
             "confidence by which the fastest leaves wrongly in one race of twenty at most."

@@ -20,7 +20,9 @@ const nativeOf = (row) => {
   }
   return natives.get(lineKey(row));
 };
-const overNative = (row) => cases.step_time_s[row] / cases.step_time_s[nativeOf(row)];
+// The ratio in common launches and repetitions. `slower` is unknown for a case that is not compared with the best.
+const isComparable = (row) => known(cases.slower[row]) && known(cases.slower[nativeOf(row)]);
+const overNative = (row) => (1 + cases.slower[row]) / (1 + cases.slower[nativeOf(row)]);
 
 const algorithmsPanel = (lines) => {
   const buckets = distinct(lines.map(([row]) => cases.bucket_mib[row])).length > 1;
@@ -30,7 +32,7 @@ const algorithmsPanel = (lines) => {
     ...pointsOf(own, (row) => (name === "native" ? "" : `${say.digits(overNative(row))} times native's step`)),
     name: cut(name), legendgroup: name, mode: "markers", x: own.map(overNative),
     y: own.map((row) => at.get(row) + (i - (groups.length - 1) / 2) * Math.min(0.14, 0.7 / groups.length)),
-    error_x: { ...launchBars(own, (row) => 1 / cases.step_time_s[nativeOf(row)]), color: style.color },
+    error_x: { ...launchBars(own, (row) => overNative(row) / cases.step_time_s[row]), color: style.color },
     marker: { color: style.color, size: 9, symbol: style.symbol },
   }));
   const said = ([row]) => count(cases.world_size[row], "rank") + (buckets
@@ -50,7 +52,7 @@ const algorithmsPanel = (lines) => {
 };
 
 export const algorithmsPanels = (rows) => {
-  const comparable = measured(rows).filter((row) => nativeOf(row) !== undefined);
+  const comparable = measured(rows).filter((row) => nativeOf(row) !== undefined && isComparable(row));
   // Where algorithms can be compared, with the fastest case of each.
   const lines = [...groupBy(comparable, lineKey).values()].map((line) => firstOfEach(line, "algorithm"))
     .filter((line) => line.some((row) => cases.algorithm[row] !== "native"));

@@ -36,9 +36,10 @@ const rankingPanel = (group, compared) => ({
 
 export const rankingPanels = (rows) => [...groupBy(measured(rows), (row) => cases.work[row])].map(([work, all]) => {
   const { compared } = data.works[work];
-  const group = (compared ? [...all].sort((a, b) => cases.slower[a] - cases.slower[b]) : all).slice(0, MOST_RANKED);
+  const own = compared ? all.filter((row) => known(cases.slower[row])).sort((a, b) => cases.slower[a] - cases.slower[b]) : all;
+  const group = own.slice(0, MOST_RANKED);
   return lazily(
-    { key: `ranking-${work}`, title: titled(all[0], someOf(group, all, "fastest")), wide: true, height: barHeight(group, 60, 1, rankingName) },
+    { key: `ranking-${work}`, title: titled(all[0], someOf(group, own, "fastest")), wide: true, height: barHeight(group, 60, 1, rankingName) },
     () => rankingPanel(group, compared),
   );
 });

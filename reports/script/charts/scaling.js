@@ -1,9 +1,9 @@
 // Throughput and efficiency against the world size; strong and weak scaling, and each work, have their own panels.
 import { hoverOf } from "../core/cases.js";
 import { cases, data, distinct, groupBy, unpack } from "../core/data.js";
-import { cut, say } from "../core/format.js";
+import { cut, known, say } from "../core/format.js";
 import { named, state } from "../core/state.js";
-import { lazily, onPhone, pointsOf } from "./cases.js";
+import { lazily, onPhone, pointsOf, scaledBy } from "./cases.js";
 import { laidOut } from "./layout.js";
 
 const scalingCurves = unpack(data.curves?.curves || { n: 0 });
@@ -75,7 +75,7 @@ const scalingFigure = (curves, sizes, unit) => {
 
   const drawn = (value, ideal, y, yaxis) => {
     const also = (at) => `${say.rate(cases.tokens_per_s[scalingPoints.case[at]])} ${unit}/s, `
-      + `efficiency ${say.percent(scalingPoints.efficiency[at])}`;
+      + `efficiency ${known(scalingPoints.efficiency[at]) ? say.percent(scalingPoints.efficiency[at]) : "unknown"}`;
     const traces = curves.map((curve) => {
       const points = withGaps(curve.points, sizes);
       const style = several ? data.styles.strategy[cases.strategy[curve.row]] : data.styles.algorithm[cases.algorithm[curve.row]];
@@ -107,7 +107,7 @@ const scalingFigure = (curves, sizes, unit) => {
       (at) => cases.tokens_per_s[scalingPoints.case[at]], (size) => rate * size, `throughput (${unit}/s)`,
       wide ? { type: "log" } : { range: [0, top] },
     ),
-    efficiency: () => drawn((at) => 100 * scalingPoints.efficiency[at], () => 100, "efficiency (%)", { rangemode: "tozero" }),
+    efficiency: () => drawn((at) => scaledBy(scalingPoints.efficiency[at], 100), () => 100, "efficiency (%)", { rangemode: "tozero" }),
   };
 };
 

@@ -114,20 +114,20 @@ def test_empty_tables_keep_their_columns(tmp_path):
     assert launches.empty
     assert cases.empty
     assert {"label", "step_time_s", "tokens_per_s", "peak_memory_bytes"} <= {*cases.columns}
-    assert scaling(cases).empty
+    assert scaling(launches).empty
 
 
 def test_efficiency_is_against_one_device_where_it_was_measured(tmp_path):
     single = fake.case(strategy="single", world_size=1)
     ddp = {n: fake.case(world_size=n) for n in (2, 4)}
     truth = {single: 0.080, ddp[2]: 0.050, ddp[4]: 0.025}
-    _, cases = tables(fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__)))
-    curve = scaling(cases)
+    launches, _ = tables(fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__)))
+    curve = scaling(launches)
     assert curve["world_size"].tolist() == [1, 2, 4]
     assert curve["efficiency"].tolist() == pytest.approx([1.0, 0.8, 0.8])
 
-    _, cases = tables(fake.write(tmp_path / "s.db", fake.sweep(ddp.values(), truth.__getitem__)))
-    curve = scaling(cases)
+    launches, _ = tables(fake.write(tmp_path / "s.db", fake.sweep(ddp.values(), truth.__getitem__)))
+    curve = scaling(launches)
     assert curve["efficiency"].tolist() == pytest.approx([1.0, 1.0])
     assert set(curve["base_world_size"]) == {2}
 

@@ -20,10 +20,12 @@ import parabench.session.session
 from answers_helpers import check, sweet_spots
 from command_line import command_of
 from fake_launch import FakeLauncher
+from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.tables import case_table, launch_table
+from parabench.analysis.text.ranking import sentence
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -299,11 +301,13 @@ def test_a_case_that_left_the_set_is_not_flattered_by_the_blocks_that_it_was_spa
     mood = [1.0, 1.01, 1.35, 1.34, 1.36]
     launches = [fake_results.launch(fast, 0.040 * mood[block], block=block) for block in range(5)]
     launches += [fake_results.launch(slow, 0.044 * mood[block], block=block) for block in range(2)]
-    table = case_table(of(*launches, path=tmp_path / "results.db"))
-    assert list(table["case_id"]) == [fast.id, slow.id]
-    assert table["step_time_s"][1] / table["step_time_s"][0] == pytest.approx(1.1)
-    assert table["p90_s"][1] / table["p90_s"][0] == pytest.approx(1.1)
-    assert list(table["n_ok"]) == [5, 2]
+    table = of(*launches, path=tmp_path / "results.db")
+    (answer,) = answers(table)
+    assert [each.case_id for each in answer.candidates] == [fast.id, slow.id]
+    assert answer.candidates[1].slower == pytest.approx(0.1)
+    assert answer.candidates[1].step_time_s < answer.candidates[0].step_time_s
+    assert "is 10 % slower than ddp native 1 MiB, 2 ranks, although its mean is better" in sentence(answer)
+    assert dict(zip(case_table(table)["case_id"], case_table(table)["n_ok"], strict=True)) == {fast.id: 5, slow.id: 2}
 
 
 def test_extra_blocks_are_each_in_a_seeded_order_of_their_own(suite: str, tmp_path: Path) -> None:

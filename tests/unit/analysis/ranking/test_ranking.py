@@ -306,8 +306,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
     assert ("lowest mean: step time" in page) != named
 
 
-def test_a_set_of_unknown_width_names_no_winner(tmp_path):
-    """Cases that were never in one block cannot be compared: nobody knows how far apart they are."""
+def test_configurations_without_a_common_repetition_are_not_compared(tmp_path):
     first, second = ([fake.case(strategy=s) for s in some] for some in (("ddp", "zero1"), ("fsdp", "tp")))
     launches = [
         fake.launch(case, 0.04 * (1 + 0.01 * ((block + at) % 3)), block=block)
@@ -316,8 +315,10 @@ def test_a_set_of_unknown_width_names_no_winner(tmp_path):
         for at, case in enumerate(some)
     ]
     (answer,) = spots(tmp_path, launches)
-    assert (answer.decided, answer.half_width, answer.winner) == (True, None, None)
-    assert sentence(answer).startswith("No clear winner among 4 configurations (95 %, 6 blocks): ")
+    assert (answer.decided, answer.blocks, answer.winner) == (True, 3, None)
+    assert {each.case_id for each in answer.candidates} == {case.id for case in first}
+    assert {each.case_id for each in answer.not_compared} == {case.id for case in second}
+    assert "Not compared, because no launch or repetition that counts connects them with these: " in sentence(answer)
 
 
 def curve_of(tmp_path, truth, noise, blocks=3):

@@ -1,0 +1,131 @@
+"""Sessions whose configurations all succeed in own launches, but one fails in shared launches."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from fake_launch import FakeLauncher
+from page_helpers import unpacked
+from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.session import session_data
+from parabench.analysis.text.ranking import sentence
+from parabench.cli import main
+from parabench.launch.spec import LaunchSpec
+from parabench.report.build import render
+from parabench.report.page_data import page_data
+from parabench.session.request import TrainingRequest
+from parabench.session.session import run_session
+from parabench.store.record import Failure, Launch, Status
+from parabench.store.results import load
+
+STEP_S = {"ddp": 0.010, "fsdp": 0.020, "zero1": 0.022}
+
+
+class FailsShared(FakeLauncher):
+    """Fails `ddp` in shared launches, whose steps take three times as long as those of own launches."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(step_s=lambda case: STEP_S.get(case.strategy, 0.05))
+        self.status = status
+
+    def __call__(self, spec: LaunchSpec) -> Launch:
+        shared = spec.kind == "turns"
+        self.level = lambda _: 3.0 if shared else 1.0
+        fails = shared and self.status is not Status.WRONG
+        self.failing = {"ddp": (self.status, Failure("it ended"))} if fails else {}
+        launch = super().__call__(spec)
+        for arm in launch.arms if self.status is Status.WRONG else ():
+            if arm.case.strategy == "ddp":
+                arm.samples = [each._replace(value=9.0) if each.metric == "loss" else each for each in arm.samples]
+        return launch
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_it(status, strategies, **more):
+        suite = tmp_path / "mine.py"
+        suite.write_text(
+            f'"""Which is fastest?"""\nfrom parabench import sweep\n'
+            f"CASES = [sweep(strategy={strategies}, world_size=2)]\n"
+        )
+        given = {"steps": 5, "rounds": 4, "out": tmp_path / "out", "argv": ["parabench", "run", "mine"], **more}
+        console = Console(file=io.StringIO(), width=200)
+        run_session(TrainingRequest.of(suite=str(suite), **given), console, FailsShared(status))
+        return console.file.getvalue(), session_data(load(tmp_path / "out" / "results.db"))
+
+    return run_it
+
+
+def best_json(folder):
+    result = CliRunner().invoke(main, ["best", str(folder / "out"), "--json", "-"])
+    assert result.exit_code in (0, 1, 3), result.output
+    (answer,) = json.loads(result.stdout)
+    return answer
+
+
+def table_of(packed):
+    return {name: unpacked(column, packed["n"]) for name, column in packed.items() if name != "n"}
+
+
+FAILURES = [Status.WRONG, Status.CRASHED, Status.OOM, Status.HUNG]
+
+
+@pytest.mark.parametrize("status", FAILURES)
+@pytest.mark.parametrize("launches", [1, 3])
+def test_two_cases_are_compared_by_their_own_launches(run, tmp_path, status, launches):
+    said, seen = run(status, ("ddp", "fsdp"), launches=launches)
+    assert set(seen.launches["status"]) == {Status.OK, status}
+    assert not seen.timed["in_turns"].any()
+    step_s = {seen.case(case).strategy: seconds for case, seconds in seen.step_times.items()}
+    assert step_s == pytest.approx({"ddp": 0.010, "fsdp": 0.020}, rel=0.02)
+    answer = best_json(tmp_path)
+    assert answer["best"]["label"] == "ddp native, 2 ranks"
+    (other,) = (*answer["tied"], *answer["slower"])
+    assert other["slower"] == pytest.approx(1, rel=1e-6)
+    assert answer["not_compared"] == []
+    assert ("Fastest: ddp native, 2 ranks: 10.1 ms per step" in said) == (launches == 3), said
+
+
+@pytest.mark.parametrize("status", FAILURES)
+def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
+    """Repetition 1 has the own launches of all, repetition 2 the shared launch, which `fsdp` and `zero1` alone pass."""
+    said, seen = run(status, ("ddp", "fsdp", "zero1"), launches=1)
+    answer = best_json(tmp_path)
+    assert (answer["best"]["strategy"], answer["winner"]) == ("fsdp", None)
+    assert [each["strategy"] for each in answer["tied"]] == ["zero1"]
+    (ddp,) = answer["not_compared"]
+    assert (ddp["strategy"], ddp["slower"], ddp["status"]) == ("ddp", None, f"1 ok, 1 {status}")
+    assert ddp["reason"]
+    assert ddp["step_time_s"] == pytest.approx(0.010, rel=0.02)
+    measured = f"ddp native, 2 ranks: 10.1 ms per step (1 ok, 1 {status})."
+    for text in (" ".join(said.split()), answer["sentence"]):
+        assert f"connects them with these: {measured}" in text
+    assert "To settle it: parabench run --resume --until-decided" in said
+    cases = table_of(page_data(seen, answers(seen.launch_columns))["cases"])
+    of = {strategy: at for at, strategy in enumerate(cases["strategy"])}
+    assert cases["slower"][of["ddp"]] is None
+    assert cases["slower"][of["zero1"]] == pytest.approx(0.1, rel=1e-3)
+    assert cases["mark"][of["ddp"]] == "not compared"
+    assert cases["step_time_s"][of["ddp"]] == pytest.approx(0.010, rel=0.02)
+    assert "Not compared, because no launch or repetition" in render(seen.results)
+
+
+def test_a_common_repetition_connects_a_case_that_failed(run, tmp_path):
+    _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=2)
+    (answer,) = answers(seen.launch_columns)
+    assert answer.not_compared == ()
+    assert len(answer.candidates) == 3
+    assert "Not compared" not in sentence(answer)
+
+
+def test_until_decided_connects_a_case_that_failed(run, tmp_path):
+    """In one more repetition the case has an own launch, next to the launch that the others share."""
+    _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=1, until_decided=True)
+    (answer,) = answers(seen.launch_columns)
+    assert answer.not_compared == ()
+    assert answer.best.strategy == "ddp"
