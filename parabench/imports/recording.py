@@ -48,6 +48,11 @@ TYPES: dict[str, tuple[str, int]] = {
     "byte": ("uint8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1), "bool": ("bool", 1),
     "float8_e4m3fn": ("float8_e4m3fn", 1), "c10::float8_e4m3fn": ("float8_e4m3fn", 1),
     "float8_e5m2": ("float8_e5m2", 1), "c10::float8_e5m2": ("float8_e5m2", 1),
+    "float8_e4m3fnuz": ("float8_e4m3fnuz", 1), "c10::float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
+    "float8_e5m2fnuz": ("float8_e5m2fnuz", 1), "c10::float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
+    "float8_e8m0fnu": ("float8_e8m0fnu", 1), "c10::float8_e8m0fnu": ("float8_e8m0fnu", 1),
+    "uint16": ("uint16", 2), "unsigned short": ("uint16", 2), "uint32": ("uint32", 4), "unsigned int": ("uint32", 4),
+    "uint64": ("uint64", 8), "unsigned long": ("uint64", 8),
     "complexfloat": ("complex64", 8), "c10::complex<float>": ("complex64", 8),
     "complexdouble": ("complex128", 16), "c10::complex<double>": ("complex128", 16),
 }  # fmt: skip
@@ -81,8 +86,11 @@ class StepPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a flight recorder noted of one call: `group` is c10d's name of it, `number` which call of the group it is.
-    `said` is what must be alike on all its ranks; `ranks` are those of the group, None where the dump does not tell."""
+    """One call in a flight recorder: `group` is c10d's name of its group, `number` the call's number in that group.
+
+    `said` must be the same on all its ranks. `ranks` are the group's, None if the dump does not name them. `peer` is the
+    other rank of a send or recv. `made_ns` is when the host made the call, `where` the line of code.
+    """
 
     group: str
     ranks: tuple[int, ...] | None
@@ -91,14 +99,19 @@ class Entry:
     said: str
     state: str
     finished: bool
+    made_ns: int = 0
+    where: str = ""
+    peer: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """What one file tells. `kind` is its reader's name; `rank` None where neither the file nor its name tells it.
+    """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
-    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {why: how many calls}. `unknown` is why something
-    that others know is unknown here. `from_start`: a flight recorder has not yet dropped any of its calls.
+    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons why
+    something is unknown. `process` identifies the process on its host. `alone`: nothing shows that the process had
+    peers. `whole`: the steps are one window, the whole trace. A flight recorder has `groups`, {name: ranks}, and
+    `messages`, its sends and recvs; `from_start`: it has not dropped a call yet.
     """
 
     file: str
@@ -112,7 +125,12 @@ class Recording:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     parts: list[StepPart] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    process: int | str | None = None
+    alone: bool = False
+    whole: bool = False
     entries: list[Entry] = field(default_factory=list)
+    messages: list[Entry] = field(default_factory=list)
+    groups: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -123,7 +141,7 @@ class Recording:
 
     @property
     def rows(self) -> int:
-        return len(self.parts) + len(self.calls) + len(self.entries)
+        return len(self.parts) + len(self.calls) + len(self.entries) + len(self.messages)
 
     def check_room(self) -> None:
         """Raise UsageError where it has more rows than anybody reads."""
@@ -178,11 +196,16 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name tells: behind the word `rank`, else its last number where it ends with one, as in
-    `nccl_trace_rank_3`, `rank3.json` and `dump_3`."""
-    bare = re.sub(r"(\.pt|\.trace|\.json|\.gz|\.pickle|\.pkl)+$", "", name)
-    found = re.search(r"rank[-_.]?(\d{1,7})(?!\d)", name) or re.search(r"(?<!\d)(\d{1,7})$", bare)
+    """Return the rank behind the word `rank` in a file's name, as in `rank3.json` and `nccl_trace_rank_3`."""
+    found = re.search(r"rank[-_.]?(\d{1,7})(?!\d)", name, re.IGNORECASE)
     return whole(int(found[1]), MOST_RANKS - 1) if found else None
+
+
+def number_in_name(name: str) -> tuple[str, int] | None:
+    """Return the number that ends a file's name and the text in front of it: ("dump_", 3) for `dump_3.json`."""
+    bare = re.sub(r"(\.pt|\.trace|\.json|\.gz|\.pickle|\.pkl)+$", "", name)
+    found = re.fullmatch(r"(.*?)(?<!\d)(\d{1,7})", bare, re.DOTALL)
+    return (found[1], int(found[2])) if found and int(found[2]) < MOST_RANKS else None
 
 
 def distinct(values: Iterable[str | None]) -> list[str]:
