@@ -108,8 +108,10 @@ def read_folder(path: Path) -> Folder:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the name of a file's reader; None if it is not a recording. Raises UsageError if it cannot be opened, or is
-    empty under a name that promises a recording."""
+    """Return the name of a file's reader; None if it is not a recording.
+
+    Raises UsageError if it cannot be opened, or is empty under a name that promises a recording.
+    """
     from parabench.imports import literals, stream
 
     if not path.is_file():

@@ -1,9 +1,9 @@
 """Read dumps of torch's flight recorder: the last collectives and messages of each rank, as JSON or as a pickle.
 
-The layout is that of torch 2.13's `FlightRecorder` (its reader: torch/distributed/flight_recorder): `entries`, each with
-`process_group` (name and description), `collective_seq_id`, `p2p_seq_id`, `profiling_name` as `nccl:all_reduce` or
-`nccl:send 0->1`, sizes, types, `state`, stack `frames` and times in nanoseconds since 1970. `pg_config` has the ranks of
-the groups. Only the file's name has the rank.
+The layout is that of torch 2.13's `FlightRecorder` (its reader: torch/distributed/flight_recorder): `entries`, each
+with `process_group` (name and description), `collective_seq_id`, `p2p_seq_id`, `profiling_name` as `nccl:all_reduce` or
+`nccl:send 0->1`, sizes, types, `state`, stack `frames` and times in nanoseconds since 1970. `pg_config` has the ranks
+of the groups. Only the file's name has the rank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parabench.errors import UsageError
 from parabench.imports import literals, stream
 from parabench.imports.recording import (
     LATEST_NS,

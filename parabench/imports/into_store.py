@@ -157,7 +157,7 @@ def _place(traces: Sequence[Recording]) -> None:
     unknown = [one for one in traces if one.rank is None]
     if len(traces) == 1 and unknown:
         traces[0].rank = 0
-        if not traces[0].alone:
+        if not traces[0].alone and not traces[0].quiet:
             traces[0].unknown.append("neither the trace nor its name tells its rank; it is shown as rank 0")
         return
     named = [(one, number_in_name(one.file)) for one in unknown]
@@ -374,7 +374,7 @@ def _left_out(
 
 
 _WHOLE = (
-    "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each step"
+    "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each one"
 )
 
 
@@ -400,7 +400,7 @@ def _facts(
         "recorded": {
             "files": files[:_MOST_NAMED],
             "not_read": len(folder.others),
-            "alone": len(found) == len(traces) == len([one for one in traces if one.alone]) == 1,
+            "alone": any(one.alone for one in traces),
             "size_known": any(one.world_size is not None for one in traces),
             "dumps": len(dumps),
             "behind": story.behind,

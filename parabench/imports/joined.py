@@ -1,10 +1,10 @@
 """Compare the flight recorders of several ranks: calls that some ranks entered and others did not, calls that are not
 finished, and calls that differ.
 
-The calls of a group have the same numbers on all its ranks (`collective_seq_id`), and a recorder keeps the last ones. As
-in torch's own analysis (torch/distributed/flight_recorder/components/builder.py) calls of the same number belong
-together. A dump may hold active calls only (`onlyActive`); then a call that a rank lacks is either finished there or was
-never entered.
+The calls of a group have the same numbers on all its ranks (`collective_seq_id`), and a recorder keeps the last ones.
+As in torch's own analysis (torch/distributed/flight_recorder/components/builder.py) calls of the same number belong
+together. A dump may hold active calls only (`onlyActive`); then a call that a rank lacks is either finished there or
+was never entered.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ def groups(dumps: Sequence[Recording]) -> list[Group]:
     there = {_rank(dump): dump for dump in dumps}
     for group in found.values():
         for rank in group.members or ():
-            dump = there.get(rank)
-            if dump is None:
+            if rank not in there:
                 group.absent[rank] = "it has no dump"
-            elif rank not in group.ranks and (group.name, group.members) not in dump.groups.items():
+                continue
+            dump = there[rank]
+            if rank not in group.ranks and (group.name, group.members) not in dump.groups.items():
                 group.absent[rank] = "its dump does not list the group"
             elif not group.ranks.get(rank) and not dump.from_start and not active:
                 group.ranks.pop(rank, None)
@@ -91,7 +92,8 @@ def _only_active(dumps: Sequence[Recording]) -> bool:
 def story(dumps: Sequence[Recording], case_id: str) -> Story:
     """Return findings about calls that differ, that a rank did not enter, or that are not finished, by their time."""
     active = _only_active(dumps)
-    mismatches, missing, stuck, stalled = [], [], [], []
+    mismatches, missing, stuck = [], [], []
+    stalled: list[tuple[int, int, str]] = []
     behind_in: Counter[int] = Counter()
     unknown: dict[str, list[str]] = {}
     for group in groups(dumps):
@@ -103,14 +105,12 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         why = ""
         if (found := _not_entered(group.ranks, active)) is not None:
             number, entered, behind = found
-            one = group.ranks[entered[0]][number]
-            missing.append((one.made_ns, _missing(group, number, entered, behind)))
+            missing.append((group.ranks[entered[0]][number].made_ns, _missing(group, number, entered, behind)))
             behind_in.update(behind)
-        elif (found := _unfinished(group, active)) is not None:
-            number, entered, _ = found
-            one = group.ranks[entered[0]][number]
-            who = f"all {len(entered)} ranks" if len(entered) > 1 else ranks_said(entered)
-            stuck.append((one.made_ns, f"{_call(group, one)} was entered by {who} and finished on none."))
+        elif differ is not None:
+            continue
+        elif (one := _unfinished(group)) is not None:
+            stuck.append((one.made_ns, group.name, f"{_call(group, one)} was entered by {_all(group)}"))
         elif group.absent:
             reason = next(iter(group.absent.values()))
             why = f"{ranks_said([rank for rank, each in group.absent.items() if each == reason])}: {reason}"
@@ -119,14 +119,17 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         elif not all(_finished_last(calls) for calls in group.ranks.values()) or (
             len({max(calls, default=0) for calls in group.ranks.values()}) > 1
         ):
-            why = "the dumps were written at different times"
+            why = "a rank has finished a call that another has not, so their dumps may be of different times"
         if why:
             unknown.setdefault(why, []).append(group.name)
     found_hang = [text for _, text in sorted(missing)]
     texts = [(RECORDING_HANG, text, _ADVICE) for text in found_hang]
-    if found_hang or stuck:
-        texts += [(RECORDING_HANG, text, _STALLED_ADVICE) for text in _by_rank(stalled)]
-    texts += [(RECORDING_HANG, text, _STUCK_ADVICE) for _, text in sorted(stuck)]
+    if stalled and (found_hang or stuck):
+        texts.insert(0, (RECORDING_HANG, _by_rank(stalled), _STALLED_ADVICE))
+    if stuck:
+        first, *others = sorted(stuck)
+        same = f" It is the same in {_groups_said([name for _, name, _ in others])}." if others else ""
+        texts.append((RECORDING_HANG, f"{first[2]} and finished on none.{same}", _STUCK_ADVICE))
     texts += [(RECORDING_HANG, text, _MESSAGE_ADVICE) for text in _messages(dumps)]
     texts += [("recording_mismatch", text, _MISMATCH_ADVICE) for text in mismatches]
     return Story(
@@ -141,13 +144,13 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
 
 
 _ADVICE = (
-    "Look at what the ranks that did not enter it did instead: the others wait for them. The last calls of each rank are "
-    "in the table below."
+    "Look at what the ranks that did not enter it did instead: the others wait for them. The last calls of each rank "
+    "are in the table below."
 )
 _STALLED_ADVICE = "Look at these ranks first: their devices, or their processes, do not go on."
 _STUCK_ADVICE = (
-    "If a timeout wrote the dumps, all ranks came and the transfer did not end: look at the network, at devices, and at "
-    "calls of other groups in front of it. Otherwise it was only in progress."
+    "If a timeout wrote the dumps, all ranks came and the transfer did not end: look at the network, at devices, and "
+    "at calls of other groups in front of it. Otherwise it was only in progress."
 )
 _MESSAGE_ADVICE = "Look at the rank that does not send or receive, if a timeout wrote the dumps."
 _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
@@ -156,6 +159,10 @@ _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls mus
 def _groups_said(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"group{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more}"
+
+
+def _all(group: Group) -> str:
+    return f"all {len(group.ranks)} ranks" if len(group.ranks) > 1 else ranks_said(list(group.ranks))
 
 
 def _call(group: Group, entry: Entry) -> str:
@@ -171,12 +178,14 @@ def _missing(group: Group, number: int, entered: Sequence[int], behind: Sequence
     if most:
         before = f", whose last call of the group was its call {most}"
     elif all(not group.ranks[rank] for rank in behind) and number > 1:
-        before = f", whose dump{'s' * (len(behind) > 1)} hold no call of the group"
+        before = (
+            ", whose dumps hold no call of the group" if len(behind) > 1 else ", whose dump holds no call of the group"
+        )
     else:
         before = ", whose last call of the group was none"
     return (
-        f"{_call(group, entry)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}{before}; it was not "
-        "over when the dumps were written."
+        f"{_call(group, entry)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}{before}; it was "
+        "not over when the dumps were written."
     )
 
 
@@ -229,7 +238,7 @@ def _finished_last(calls: Mapping[int, Entry]) -> bool:
     return not calls or calls[max(calls)].finished
 
 
-def _unfinished(group: Group, active: bool) -> _Found | None:
+def _unfinished(group: Group) -> Entry | None:
     """Return the first call that all ranks of the group entered and none finished."""
     if group.absent or group.members is None or len(group.ranks) < len(group.members):
         return None
@@ -239,7 +248,7 @@ def _unfinished(group: Group, active: bool) -> _Found | None:
     number = max(each for each in first if each is not None)
     if any(number not in calls or calls[number].finished for calls in group.ranks.values()):
         return None
-    return number, sorted(group.ranks), []
+    return next(iter(group.ranks.values()))[number]
 
 
 def _stalled(group: Group, active: bool) -> Iterator[tuple[int, int, str]]:
@@ -255,12 +264,15 @@ def _stalled(group: Group, active: bool) -> Iterator[tuple[int, int, str]]:
                 break
 
 
-def _by_rank(stalled: Iterable[tuple[int, int, str]]) -> Iterator[str]:
+def _by_rank(stalled: Iterable[tuple[int, int, str]]) -> str:
     first: dict[int, str] = {}
     for _, rank, call in sorted(stalled):
         first.setdefault(rank, call)
-    for rank, call in first.items():
-        yield f"Rank {rank} had not finished {call} when its dump was written, and another rank of the group had."
+    calls = "; ".join(f"rank {rank} in {call}" for rank, call in list(first.items())[:_NAMED])
+    return (
+        f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_said(list(first))} had not finished calls that "
+        f"another rank of the same group had: {calls}."
+    )
 
 
 def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
@@ -282,7 +294,7 @@ def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
             lacks = len(pending.get((peer, other, rank), [])) < len(own)
             what += f" {'to' if op == 'send' else 'from'} rank {peer}"
             if peer not in there:
-                reason = f", whose dump is missing"
+                reason = ", whose dump is missing"
             else:
                 reason = f", which has no unfinished {other} for it" if lacks else ""
         else:

@@ -2,9 +2,9 @@
 
 Names and arguments are those of torch 2.13 and of Kineto's `output_json.cpp`. Steps are annotations `ProfilerStep#N`;
 a trace without them is one window, as in HolisticTraceAnalysis. NCCL's kernels have the collective's name, sizes, type
-and group as arguments, unless a CUDA graph runs them; the operation `record_param_comms` of the same `External id` calls
-them. gloo annotates `gloo:all_reduce` on the thread that runs it, with the shapes of its input if the profiler records
-shapes. `ts` counts microseconds after `baseTimeNanoseconds`.
+and group as arguments, unless a CUDA graph runs them; the operation `record_param_comms` of the same `External id`
+calls them. gloo annotates `gloo:all_reduce` on the thread that runs it, with the shapes of its input if the profiler
+records shapes. `ts` counts microseconds after `baseTimeNanoseconds`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from parabench.store.record import COMMUNICATION, OTHER, WAIT, Phase
 NAME = "kineto"
 
 _STEP = re.compile(r"ProfilerStep ?#(\d{1,10})")
-_BACKEND = re.compile(r"(gloo|mpi|ucc|nccl|xccl):(\w+)")
+_BACKEND = re.compile(r"(gloo|mpi|ucc|\w*ccl\w*):(\w+)")
 # Kernels that communicate: NCCL's of all versions, RCCL's, MSCCL's, oneCCL's, HCCL's, NVSHMEM's and DeepEP's.
 _KERNEL = re.compile(r"(void )?(nccl|rccl|msccl|oneccl|hccl|nvshmem|\w+::nvshmem|deep_ep::|dpsk::ep::)", re.IGNORECASE)
 # The operation in such a kernel's name, behind `ncclDevKernel_`, `ncclKernel_`, `ncclSymkDevKernel_`, or `nccl`.
@@ -188,10 +188,10 @@ def _us(value: object) -> float | None:
 
 def read(path: Path) -> list[Recording]:
     """Return the recordings in a trace file, one for each JSON document. Raises UsageError if it is damaged."""
-    traces: list[tuple[_Trace, dict[str, Any]]] = []
+    traces: list[tuple[_Trace, dict[str, Any]]] = [(_Trace(), {})]
     try:
         for document, key, value in stream.members(path, "traceEvents"):
-            while len(traces) <= document:
+            if document == len(traces):
                 traces.append((_Trace(), {}))
             trace, head = traces[document]
             if key == "traceEvents":
@@ -214,7 +214,7 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         raise ValueError(f"it says that it is rank {rank} of {size}")
     backend = told.get("backend")
     backends = distinct([backend if isinstance(backend, str) else None, *trace.backends])
-    talked = bool(trace.backends or trace.on_device or trace.commanded or trace.params or trace.made)
+    quiet = not (told or trace.backends or trace.on_device or trace.commanded or trace.params or trace.made)
     found = Recording(
         file=path.name,
         kind=NAME,
@@ -225,7 +225,8 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         backend=line(backends[0]) if backends else None,
         gpus=_gpus(head.get("deviceProperties")),
         process=trace.process,
-        alone=size == 1 or not (told or talked),
+        alone=size == 1,
+        quiet=quiet,
     )
     if not trace.steps:
         if trace.begin >= trace.end:
@@ -242,14 +243,21 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         StepPart(step, name, clock.ns(begin), clock.ns(end))
         for step, name, begin, end in _parts(trace, running, _computing(trace, found))
     ]
+    if size != 1 and not found.unknown and not any(part.name == COMMUNICATION for part in found.parts):
+        found.unknown.append(
+            "no collective ran within its steps, so communication is unknown"
+            if seen
+            else "it has no collective, so whether the process communicated is unknown: if there were several "
+            "processes, start the profiler after init_process_group"
+        )
     _put_calls(found, trace, seen, clock, _groups(told))
     found.check_room()
     return found
 
 
 def _numbered(steps: list[tuple[int, float, float]], found: Recording) -> list[tuple[int, float, float]]:
-    """Return the steps with different numbers: if a number repeats, as after a restart of the profiler, they are counted
-    from 0 in the order of their time."""
+    """Return the steps with different numbers: if a number repeats, as after a restart of the profiler, they are
+    counted from 0 in the order of their time."""
     if len({number for number, _, _ in steps}) == len(steps):
         return steps
     found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
@@ -301,9 +309,9 @@ def _calls(trace: _Trace, found: Recording) -> Iterator[tuple[_Seen, bool]]:
         return
     if trace.commanded or (trace.annotated and found.device != "cpu"):
         found.unknown.append(
-            f"none of its {trace.kernel_count:,} kernels is known to be a collective's, so when collectives ran is unknown"
+            f"none of its {trace.kernel_count:,} kernels is known as a collective's, so when they ran is unknown"
             if trace.kernel_count
-            else "it has no kernels, so when collectives ran is unknown: profile with ProfilerActivity.CUDA"
+            else "it has no kernels, so when collectives ran is unknown: profile the device, too"
         )
     yield from ((one, False) for one in trace.commanded)
     if not trace.commanded:
@@ -431,7 +439,7 @@ _COUNTS = ("nelems", "size")
 
 
 def _of_params(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size | None:
-    """Return the same from the arguments of NCCL's calls. The whole of a gather is its output, of a scatter its input."""
+    """Return the same from the arguments of NCCL's calls. A gather has its output's bytes, a scatter its input's."""
     counts = [whole(one.args.get(f"{way} msg {what}")) for way in ("In", "Out") for what in _COUNTS]
     known, kind = [each for each in counts if each is not None], type_of(one.args.get("dtype"))
     # torch shortens a list of more than 30 ranks; the trace's own list of groups is whole.

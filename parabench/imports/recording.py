@@ -88,8 +88,8 @@ class StepPart(NamedTuple):
 class Entry:
     """One call in a flight recorder: `group` is c10d's name of its group, `number` the call's number in that group.
 
-    `said` must be the same on all its ranks. `ranks` are the group's, None if the dump does not name them. `peer` is the
-    other rank of a send or recv. `made_ns` is when the host made the call, `where` the line of code.
+    `said` must be the same on all its ranks. `ranks` are the group's, None if the dump does not name them. `peer` is
+    the other rank of a send or recv. `made_ns` is when the host made the call, `where` the line of code.
     """
 
     group: str
@@ -108,10 +108,11 @@ class Entry:
 class Recording:
     """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
-    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons why
-    something is unknown. `process` identifies the process on its host. `alone`: nothing shows that the process had
-    peers. `whole`: the steps are one window, the whole trace. A flight recorder has `groups`, {name: ranks}, and
-    `messages`, its sends and recvs; `from_start`: it has not dropped a call yet.
+    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons
+    why something is unknown. `process` identifies the process on its host. `alone`: the process had no peers. `quiet`:
+    the trace has neither a process group nor a collective. `whole`: the steps are one window, the whole trace. A flight
+    recorder has `groups`, {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a call
+    yet.
     """
 
     file: str
@@ -127,6 +128,7 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
     process: int | str | None = None
     alone: bool = False
+    quiet: bool = False
     whole: bool = False
     entries: list[Entry] = field(default_factory=list)
     messages: list[Entry] = field(default_factory=list)

@@ -204,8 +204,8 @@ def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
 
 
 def _entries(text: str) -> Iterator[dict[str, Any] | None]:
-    """Yield the JSON objects of a file, however they are laid out, and None for a damaged one; the next is looked for on
-    the next line. The file may end in the middle of one."""
+    """Yield the JSON objects of a file, however they are laid out, and None for a damaged one, after which the search
+    goes on with the next line. The file may end in the middle of one."""
     decoder, at = json.JSONDecoder(strict=False), 0
     while (at := text.find("{", at)) >= 0:
         try:

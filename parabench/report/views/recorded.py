@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from parabench.analysis.environment.facts import devices_said
-from parabench.analysis.session import Session, SessionData, data_of
+from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected
 from parabench.analysis.step.timeline import Timeline
@@ -43,6 +43,22 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     )
 
 
+# Lines on the terminal, which people paste into issues.
+_LINES = 5
+
+
+def conclusions(results: Results) -> list[str]:
+    """Return the conclusions and warnings of recordings in a few lines."""
+    seen = session_data(results)
+    lines = list(sentences(seen))
+    # The sentence about the profiler is the same for all traces.
+    messages = [str(row["message"]) for _, row in results.finding.iterrows() if row["code"] != "recording_profiled"]
+    lines += [f"warning: {message}" for message in messages if message not in lines]
+    if len(lines) > _LINES:
+        lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
+    return lines
+
+
 def sentences(seen: SessionData) -> Iterator[str]:
     """Yield the conclusions: the length of a step, its exposed communication, and whether ranks wait for each other."""
     if seen.launches.empty:
@@ -51,16 +67,13 @@ def sentences(seen: SessionData) -> Iterator[str]:
     lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)
     if len(lengths):
         low, high = (format.milliseconds(float(each)) for each in (lengths.min(), lengths.max()))
-        what = "The whole trace, which has no steps," if _whole(seen) else "A step"
-        over = format.count(len(ranks), "rank")
-        if len(lengths) > 1:
-            over = f"{format.count(len(lengths), 'step')} of {over} ({_range(low, high)})"
-        median = format.milliseconds(float(lengths.median()))
-        yield (
-            f"{what} took {median} on its slowest rank, the median of {over}."
-            if len(lengths) > 1
-            else f"{what} took {median} on its slowest rank, among {over}."
-        )
+        over = f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')}"
+        if _whole(seen):
+            over = format.count(len(ranks), "rank")
+            yield f"The whole trace, which has no steps, took {high} on the slowest of {over}."
+        else:
+            median = format.milliseconds(float(lengths.median()))
+            yield f"A step took {median} on its slowest rank, the median of {over} ({_range(low, high)})."
         yield _exposed(seen, ranks)
     yield from _waiting(seen)
     ops = inspected(seen, seen.launches)
@@ -76,8 +89,6 @@ def _whole(seen: SessionData) -> bool:
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
     known = ranks.dropna(subset="exposed_share")
     what = "trace" if _whole(seen) else "step"
-    if recorded.told(seen).get("alone") and not (ranks["communication_s"] > 0).any():
-        return "The trace has neither a process group nor a collective, so this process did not communicate."
     if known.empty:
         return f"How much of the {what} is exposed communication is unknown: the warnings have the reason."
     most = known.iloc[int(known["exposed_share"].argmax())]
@@ -104,7 +115,9 @@ def _waiting(seen: SessionData) -> Iterator[str]:
     for rank, count in (told.get("behind") or {}).items():
         behind.setdefault(int(count), []).append(int(rank))
     if max(behind, default=1) > 1:
-        parts = [f"{_ranks(own)} in {format.count(count, 'group')}" for count, own in sorted(behind.items(), reverse=True)]
+        parts = [
+            f"{_ranks(own)} in {format.count(count, 'group')}" for count, own in sorted(behind.items(), reverse=True)
+        ]
         yield f"Others wait for {', '.join(parts)}; the first call that was not entered comes first."
     stored = seen.results.finding
     for code in ("recording_hang", "recording_mismatch"):
