@@ -291,7 +291,7 @@ def _clock_findings(traces: Sequence[Recording], hosts: Sequence[str], case_id: 
     if len(hosts) > 1:
         sentences.append(f"The recordings are of {len(hosts)} hosts, and none tells how far their clocks agree.")
     if apart > CLOCK_TOLERANCE_NS:
-        length = format.milliseconds(apart / 1e9) if apart < 10**9 else format.duration(apart / 1e9, 3)
+        length = format.duration(apart / 1e9, 3) if apart >= 10**9 else format.milliseconds(apart / 1e9)
         sentences.append(
             f"The ranks' clocks differ by at least {length}: a rank had finished a collective so long before another "
             "rank began it."

@@ -185,13 +185,15 @@ def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
         if entry is None:
             broken += 1
             continue
-        # Each object has a header, or one header is in front of all of them.
-        if isinstance(entry.get("header"), dict):
-            header = entry["header"]
+        # Each object has a header, or one object with nothing else is in front of the others.
+        own = entry.get("header")
+        own = own if isinstance(own, dict) else {}
+        if own and not {"coll_perf", "p2p_perf"} & entry.keys():
+            header = own
         for kind, name in (("coll_", "coll"), ("p2p_", "p2p")):
             call = entry.get(f"{kind}perf")
             if isinstance(call, dict) and name in call:
-                op, size, ranks = str(call[name]), call.get(f"{kind}msg_size_bytes"), header.get("n_ranks")
+                op, size, ranks = str(call[name]), call.get(f"{kind}msg_size_bytes"), (own or header).get("n_ranks")
                 if _is_count(size) and _is_count(ranks):  # else it is damaged, or of a version that is not known
                     told = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
                     calls.setdefault((OPS.get(op, op), size, ranks), []).append(told)
