@@ -10,16 +10,15 @@ was never entered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from parabench.imports.recording import OPS, Entry, Recording
+from parabench.imports.recording import Entry, Recording, op_of
 from parabench.store.record import RECORDING_HANG, Finding
 
 # No rank finishes one of these operations before the last rank has entered it.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
-_COLLECTIVES = frozenset(OPS.values())
 # Messages in a sentence.
 _NAMED = 4
 
@@ -45,7 +44,7 @@ class Story:
 
     findings: list[Finding]
     hang: str | None
-    behind: dict[int, int]
+    behind: Mapping[int, int]
     unknown: list[str]
 
 
@@ -56,7 +55,7 @@ def groups(dumps: Sequence[Recording]) -> list[Group]:
         for entry in dump.entries:
             group = found.setdefault((entry.group, entry.ranks), Group(entry.group, entry.ranks))
             own = group.ranks.setdefault(_rank(dump), {})
-            if entry.op in _COLLECTIVES:
+            if op_of(entry.op) is not None:
                 own[entry.number] = entry
             elif entry.number in own:  # the state of coalesced calls is that of `nccl:coalesced` behind them
                 own[entry.number] = replace(own[entry.number], finished=entry.finished, state=entry.state)
@@ -92,50 +91,62 @@ def _only_active(dumps: Sequence[Recording]) -> bool:
 def story(dumps: Sequence[Recording], case_id: str) -> Story:
     """Return findings about calls that differ, that a rank did not enter, or that are not finished, by their time."""
     active = _only_active(dumps)
-    mismatches, missing, stuck = [], [], []
+    mismatches: list[str] = []
+    missing: list[tuple[int, str]] = []
+    stuck: list[tuple[int, str, str]] = []
     stalled: list[tuple[int, int, str]] = []
     behind_in: Counter[int] = Counter()
     unknown: dict[str, list[str]] = {}
     for group in groups(dumps):
-        if (differ := _first_mismatch(group.ranks)) is not None:
-            number, said = differ
-            told = "; ".join(f"{ranks_said(own)} called {what}" for what, own in said.items())
-            mismatches.append(f"Call {number} of group {group.name} is not the same on its ranks: {told}.")
+        last = [calls[max(calls)] for calls in group.ranks.values() if calls]
         stalled += _stalled(group, active)
-        why = ""
+        if (differ := _first_mismatch(group.ranks)) is not None:
+            told = "; ".join(f"{ranks_said(own)} called {what}" for what, own in differ[1].items())
+            mismatches.append(f"Call {differ[0]} of group {group.name} is not the same on its ranks: {told}.")
         if (found := _not_entered(group.ranks, active)) is not None:
-            number, entered, behind = found
-            missing.append((group.ranks[entered[0]][number].made_ns, _missing(group, number, entered, behind)))
-            behind_in.update(behind)
+            missing.append((found[0].made_ns, _missing(group, *found)))
+            behind_in.update(found[2])
         elif differ is not None:
             continue
         elif (one := _unfinished(group)) is not None:
-            stuck.append((one.made_ns, group.name, f"{_call(group, one)} was entered by {_all(group)}"))
+            text = f"{_call(one)} was entered by all {len(group.ranks)} ranks and finished on none."
+            stuck.append((one.made_ns, group.name, text))
         elif group.absent:
             reason = next(iter(group.absent.values()))
-            why = f"{ranks_said([rank for rank, each in group.absent.items() if each == reason])}: {reason}"
+            which = ranks_said([rank for rank, each in group.absent.items() if each == reason])
+            unknown.setdefault(f"{which}: {reason}", []).append(group.name)
         elif group.members is None:
-            why = "the dumps do not list its ranks"
-        elif not all(_finished_last(calls) for calls in group.ranks.values()) or (
-            len({max(calls, default=0) for calls in group.ranks.values()}) > 1
-        ):
-            why = "a rank has finished a call that another has not, so their dumps may be of different times"
-        if why:
-            unknown.setdefault(why, []).append(group.name)
-    found_hang = [text for _, text in sorted(missing)]
-    texts = [(RECORDING_HANG, text, _ADVICE) for text in found_hang]
-    if stalled and (found_hang or stuck):
-        texts.insert(0, (RECORDING_HANG, _by_rank(stalled), _STALLED_ADVICE))
+            unknown.setdefault("the dumps do not list its ranks", []).append(group.name)
+        elif not all(each.finished for each in last) or len({each.number for each in last}) > 1:
+            unknown.setdefault(
+                "a rank has finished a call that another has not, so their dumps may be of different times", []
+            ).append(group.name)
+    hangs = [text for _, text in sorted(missing)]
+    hang = hangs[0] if hangs else None
+    if stalled and (hangs or stuck):
+        first = {rank: call for _, rank, call in sorted(stalled, reverse=True)}
+        calls = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:_NAMED])
+        own = "their dumps" if len(first) > 1 else "its dump"
+        hangs.insert(
+            0,
+            f"By {own} {ranks_said(list(first))} had not finished calls that another rank of the same group "
+            f"had: {calls}.",
+        )
     if stuck:
-        first, *others = sorted(stuck)
+        (_, _, text), *others = sorted(stuck)
         same = f" It is the same in {_groups_said([name for _, name, _ in others])}." if others else ""
-        texts.append((RECORDING_HANG, f"{first[2]} and finished on none.{same}", _STUCK_ADVICE))
-    texts += [(RECORDING_HANG, text, _MESSAGE_ADVICE) for text in _messages(dumps)]
-    texts += [("recording_mismatch", text, _MISMATCH_ADVICE) for text in mismatches]
+        hangs.append(text + same)
+    hangs += _messages(dumps)
     return Story(
-        findings=[Finding(code=code, message=text, advice=advice, case_id=case_id) for code, text, advice in texts],
-        hang=found_hang[0] if found_hang else None,
-        behind=dict(sorted(behind_in.items())),
+        findings=[
+            *(Finding(code=RECORDING_HANG, message=text, advice=_HANG_ADVICE, case_id=case_id) for text in hangs),
+            *(
+                Finding(code="recording_mismatch", message=text, advice=_MISMATCH_ADVICE, case_id=case_id)
+                for text in mismatches
+            ),
+        ],
+        hang=hang,
+        behind=behind_in,
         unknown=[
             f"Whether ranks wait for each other in {_groups_said(names)} is unknown: {why}."
             for why, names in unknown.items()
@@ -143,16 +154,10 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
     )
 
 
-_ADVICE = (
-    "Look at what the ranks that did not enter it did instead: the others wait for them. The last calls of each rank "
-    "are in the table below."
+_HANG_ADVICE = (
+    "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no timeout "
+    "wrote the dumps, it may only have been in progress."
 )
-_STALLED_ADVICE = "Look at these ranks first: their devices, or their processes, do not go on."
-_STUCK_ADVICE = (
-    "If a timeout wrote the dumps, all ranks came and the transfer did not end: look at the network, at devices, and "
-    "at calls of other groups in front of it. Otherwise it was only in progress."
-)
-_MESSAGE_ADVICE = "Look at the rank that does not send or receive, if a timeout wrote the dumps."
 _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
 
 
@@ -161,31 +166,20 @@ def _groups_said(names: Sequence[str]) -> str:
     return f"group{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more}"
 
 
-def _all(group: Group) -> str:
-    return f"all {len(group.ranks)} ranks" if len(group.ranks) > 1 else ranks_said(list(group.ranks))
+def _call(entry: Entry) -> str:
+    called = f" called at {entry.where}," if entry.where else ""
+    return f"Call {entry.number} of group {entry.group}, {entry.said},{called}"
 
 
-def _call(group: Group, entry: Entry) -> str:
-    called = f", called at {entry.where}," if entry.where else ","
-    return f"Call {entry.number} of group {group.name}, {entry.said}{called}"
-
-
-def _missing(group: Group, number: int, entered: Sequence[int], behind: Sequence[int]) -> str:
+def _missing(group: Group, entry: Entry, entered: Sequence[int], behind: Sequence[int]) -> str:
     """Return the sentence about a call that some ranks did not enter."""
-    entry = group.ranks[entered[0]][number]
-    last = {rank: max(group.ranks[rank], default=0) for rank in behind}
-    most = max(last.values())
-    if most:
-        before = f", whose last call of the group was its call {most}"
-    elif all(not group.ranks[rank] for rank in behind) and number > 1:
-        before = (
-            ", whose dumps hold no call of the group" if len(behind) > 1 else ", whose dump holds no call of the group"
-        )
-    else:
-        before = ", whose last call of the group was none"
+    most = max(max(group.ranks[rank], default=0) for rank in behind)
+    last = f"whose last call of the group was its call {most}" if most else "whose last call of the group was none"
+    if not most and entry.number > 1:
+        last = "whose dumps hold no call of the group" if len(behind) > 1 else "whose dump holds no call of the group"
     return (
-        f"{_call(group, entry)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}{before}; it was "
-        "not over when the dumps were written."
+        f"{_call(entry)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}, {last}; it was not over "
+        "when the dumps were written."
     )
 
 
@@ -201,78 +195,50 @@ def _first_mismatch(ranks: Ranks) -> tuple[int, dict[str, list[int]]] | None:
     return None
 
 
-_Found = tuple[int, list[int], list[int]]
-
-
-def _not_entered(ranks: Ranks, active: bool) -> _Found | None:
-    """Return (number, ranks that entered, ranks that did not) of the first call that some ranks did not enter and none
+def _not_entered(ranks: Ranks, active: bool) -> tuple[Entry, list[int], list[int]] | None:
+    """Return (call, ranks that entered, ranks that did not) for the first call that some ranks did not enter and none
     finished."""
     # A rank without active calls may have finished a broadcast, but not an operation that needs all ranks.
-    idle = [rank for rank, calls in ranks.items() if not calls]
-    last = {rank: max(calls, default=0) for rank, calls in ranks.items() if calls or not active}
-    least = min(last.values(), default=0)
+    idle = [rank for rank, calls in ranks.items() if active and not calls]
+    last = {rank: max(calls, default=0) for rank, calls in ranks.items() if rank not in idle}
     held = {number: entry for calls in ranks.values() for number, entry in calls.items()}
-    candidates = [
-        number
-        for number, entry in held.items()
-        if number > least or (active and idle and entry.op in MUTUAL)
-    ]  # fmt: skip
-    if not candidates:
+    least = min(last.values(), default=0)
+    number = min((n for n, each in held.items() if n > least or (idle and each.op in MUTUAL)), default=None)
+    if number is None:
         return None
-    number = min(candidates)
-    behind = [rank for rank, most in last.items() if most < number]
-    behind += [rank for rank in idle if active and held[number].op in MUTUAL]
+    behind = [rank for rank, most in last.items() if most < number] + idle * (held[number].op in MUTUAL)
     entered = sorted(rank for rank, calls in ranks.items() if number in calls)
     # If a rank has finished it, all ranks had entered it, and one dump is older than the others.
-    passed = active and any(calls and min(calls) > number for calls in ranks.values())
-    if passed or not behind or any(ranks[rank][number].finished for rank in entered):
-        return None
-    return number, entered, sorted(behind)
+    over = any(_has_finished(calls, number, active) for calls in ranks.values())
+    return None if over or not behind else (held[number], entered, sorted(behind))
+
+
+def _has_finished(calls: Mapping[int, Entry], number: int, active: bool) -> bool:
+    """Return whether a rank has finished a call; a dump of active calls has none that are finished."""
+    return (number in calls and calls[number].finished) or (active and bool(calls) and min(calls) > number)
 
 
 def _first_open(calls: Mapping[int, Entry]) -> int | None:
     return min((number for number, entry in calls.items() if not entry.finished), default=None)
 
 
-def _finished_last(calls: Mapping[int, Entry]) -> bool:
-    return not calls or calls[max(calls)].finished
-
-
 def _unfinished(group: Group) -> Entry | None:
     """Return the first call that all ranks of the group entered and none finished."""
-    if group.absent or group.members is None or len(group.ranks) < len(group.members):
-        return None
     first = [_first_open(calls) for calls in group.ranks.values()]
-    if None in first:
+    if group.absent or group.members is None or None in first:
         return None
     number = max(each for each in first if each is not None)
-    if any(number not in calls or calls[number].finished for calls in group.ranks.values()):
-        return None
-    return next(iter(group.ranks.values()))[number]
+    same = [calls.get(number) for calls in group.ranks.values()]
+    return same[0] if all(each is not None and not each.finished for each in same) else None
 
 
 def _stalled(group: Group, active: bool) -> Iterator[tuple[int, int, str]]:
     """Yield (time, rank, call) for a rank that has not finished a call which another rank has."""
     for rank, calls in group.ranks.items():
         number = _first_open(calls)
-        if number is None or calls[number].op not in MUTUAL:
-            continue
-        for own in group.ranks.values():
-            over = number in own and own[number].finished
-            if over or (active and own and min(own) > number):
+        if number is not None and calls[number].op in MUTUAL:
+            if any(_has_finished(own, number, active) for own in group.ranks.values()):
                 yield calls[number].made_ns, rank, f"call {number} of group {group.name}"
-                break
-
-
-def _by_rank(stalled: Iterable[tuple[int, int, str]]) -> str:
-    first: dict[int, str] = {}
-    for _, rank, call in sorted(stalled):
-        first.setdefault(rank, call)
-    calls = "; ".join(f"rank {rank} in {call}" for rank, call in list(first.items())[:_NAMED])
-    return (
-        f"By {'their dumps' if len(first) > 1 else 'its dump'} {ranks_said(list(first))} had not finished calls that "
-        f"another rank of the same group had: {calls}."
-    )
 
 
 def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
@@ -308,15 +274,16 @@ def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
 
 def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
     """Return the last call of each rank in each group, groups with unfinished calls first."""
-    listed = sorted(groups(dumps), key=lambda group: all(_finished_last(calls) for calls in group.ranks.values()))
+    last = [
+        {rank: calls[max(calls)] for rank, calls in sorted(group.ranks.items()) if calls} for group in groups(dumps)
+    ]
     return [
         {
-            "group": group.name, "rank": rank, "number": (number := max(calls)), "op": calls[number].op,
-            "state": calls[number].state, "finished": calls[number].finished,
+            "group": each.group, "rank": rank, "number": each.number, "op": each.op, "state": each.state,
+            "finished": each.finished,
         }
-        for group in listed
-        for rank, calls in sorted(group.ranks.items())
-        if calls
+        for own in sorted(last, key=lambda own: all(each.finished for each in own.values()))
+        for rank, each in own.items()
     ]  # fmt: skip
 
 

@@ -21,41 +21,24 @@ LATEST_NS = 7_258_118_400 * 10**9
 
 REMEDY = "take it out of the folder, or write it again"
 
-# Names of operations in torch's profiler and flight recorder, their underscores left out, and ours.
-OPS = {
-    "allreduce": "all_reduce", "allreducecoalesced": "all_reduce", "allreducesparse": "all_reduce",
-    "allgather": "all_gather", "allgatherbase": "all_gather", "allgathersingle": "all_gather",
-    "allgatherintotensor": "all_gather", "allgatherintotensorcoalesced": "all_gather",
-    "allgathercoalesced": "all_gather", "allgatherv": "all_gather",
-    "reducescatter": "reduce_scatter", "reducescatterbase": "reduce_scatter", "reducescattersingle": "reduce_scatter",
-    "reducescattertensor": "reduce_scatter", "reducescattertensorcoalesced": "reduce_scatter",
-    "reducescattercoalesced": "reduce_scatter", "reducescatterv": "reduce_scatter",
-    "broadcast": "broadcast", "broadcastoop": "broadcast", "reduce": "reduce", "reduceoop": "reduce",
-    "alltoall": "all_to_all", "alltoallbase": "all_to_all", "alltoallsingle": "all_to_all",
-    "alltoallv": "all_to_all", "alltoallvsingle": "all_to_all",
-    "gather": "gather", "scatter": "scatter", "barrier": "barrier", "allreducebarrier": "barrier",
-    "send": "send", "recv": "recv",
+# Operations in torch's profiler and flight recorder without underscores, such as `_allgather_base`, and in ours.
+_OP = re.compile(
+    r"(allreduce|allgather|reducescatter|alltoall|broadcast|reduce|gather|scatter|barrier|send|recv)"
+    r"(sparse|base|single|vsingle|v|oop|(into)?tensor)?(coalesced)?"
+)
+_OURS = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
 }  # fmt: skip
 
-# Bytes of an element, by torch's names of types (c10/core/ScalarType.h) in its recordings, in small letters.
-TYPES: dict[str, tuple[str, int]] = {
-    "float": ("float32", 4), "float32": ("float32", 4), "double": ("float64", 8), "float64": ("float64", 8),
-    "half": ("float16", 2), "c10::half": ("float16", 2), "float16": ("float16", 2),
-    "bfloat16": ("bfloat16", 2), "c10::bfloat16": ("bfloat16", 2),
-    "long": ("int64", 8), "long int": ("int64", 8), "int64": ("int64", 8), "int": ("int32", 4), "int32": ("int32", 4),
-    "short": ("int16", 2), "short int": ("int16", 2), "int16": ("int16", 2),
-    "char": ("int8", 1), "signed char": ("int8", 1), "int8": ("int8", 1),
-    "byte": ("uint8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1), "bool": ("bool", 1),
-    "float8_e4m3fn": ("float8_e4m3fn", 1), "c10::float8_e4m3fn": ("float8_e4m3fn", 1),
-    "float8_e5m2": ("float8_e5m2", 1), "c10::float8_e5m2": ("float8_e5m2", 1),
-    "float8_e4m3fnuz": ("float8_e4m3fnuz", 1), "c10::float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
-    "float8_e5m2fnuz": ("float8_e5m2fnuz", 1), "c10::float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
-    "float8_e8m0fnu": ("float8_e8m0fnu", 1), "c10::float8_e8m0fnu": ("float8_e8m0fnu", 1),
-    "uint16": ("uint16", 2), "unsigned short": ("uint16", 2), "uint32": ("uint32", 4), "unsigned int": ("uint32", 4),
-    "uint64": ("uint64", 8), "unsigned long": ("uint64", 8),
-    "complexfloat": ("complex64", 8), "c10::complex<float>": ("complex64", 8),
-    "complexdouble": ("complex128", 16), "c10::complex<double>": ("complex128", 16),
+# torch's other names of types (c10/core/ScalarType.h), in small letters and without `c10::`.
+_TYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
+    "short": "int16", "short int": "int16", "char": "int8", "signed char": "int8", "byte": "uint8",
+    "unsigned char": "uint8", "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
+    "complexfloat": "complex64", "complex<float>": "complex64",
+    "complexdouble": "complex128", "complex<double>": "complex128",
 }  # fmt: skip
+_TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
 
 
 class Call(NamedTuple):
@@ -152,13 +135,18 @@ class Recording:
 
 
 def op_of(name: str) -> str | None:
-    """Our name of an operation: `all_gather` of `_allgather_base`; None for what is none."""
-    return OPS.get(re.sub(r"[^a-z]", "", name.lower()))
+    """Return our name of an operation: `all_gather` for `_allgather_base`; None if it is not known."""
+    bare = re.sub(r"[^a-z]", "", name.lower())
+    found = _OP.fullmatch("barrier" if bare == "allreducebarrier" else bare)
+    return _OURS.get(found[1], found[1]) if found else None
 
 
 def type_of(name: object) -> tuple[str, int] | None:
-    """(our name of an element's type, its bytes); None for one that is not known."""
-    return TYPES.get(name.lower()) if isinstance(name, str) else None
+    """Return (our name of an element's type, its bytes); None if it is not known."""
+    bare = name.lower().removeprefix("c10::") if isinstance(name, str) else ""
+    bare = _TYPES.get(bare, bare)
+    found = _TYPE.fullmatch(bare)
+    return (bare, int(found[1]) // 8) if found else ("bool", 1) if bare == "bool" else None
 
 
 def whole(value: object, most: int = MOST) -> int | None:
