@@ -54,46 +54,31 @@ def read(path: Path) -> list[Recording]:
             "nccl_trace_rank_0",
         )
     found = Recording(file=path.name, kind=NAME, rank=rank)
-    kept: list[Any] = []
-    head: Mapping[str, Any] = {}
     if literals.begins(stream.beginning(path, 4)):
         dump = literals.read(path)
         if isinstance(dump, list):
             raise stream.unreadable(path, "it is a dump by a torch before 2.4, whose entries name no group")
-        head = mapping(dump)
-        kept = head["entries"] if isinstance(head.get("entries"), list) else []
+        entries = mapping(dump).get("entries")
     else:
-        members: dict[str, Any] = {}
+        dump, entries = {}, []
         for document, key, value in stream.members(path, "entries"):
             if document:
                 raise stream.unreadable(path, "another dump follows the first one in it")
-            if key != "entries":
-                members[key] = value
+            if key == "entries":
+                entries.append(value)
             else:
-                # Stacks are most of a dump.
-                wanted = {name: mapping(value)[name] for name in _READ if name in mapping(value)}
-                kept.append(wanted | {"frames": _where(mapping(value))})
-        head = members
+                dump[key] = value
     try:
-        _put(found, kept, mapping(head.get("pg_config")))
+        _put(found, entries if isinstance(entries, list) else [], mapping(mapping(dump).get("pg_config")))
     except ValueError as error:
         raise stream.unreadable(path, error) from error
     found.check_room()
     return [found]
 
 
-_READ = (
-    "process_group", "profiling_name", "collective_seq_id", "p2p_seq_id", "is_p2p", "record_id", "input_sizes",
-    "output_sizes", "input_dtypes", "output_dtypes", "state", "retired", "time_created_ns", "duration_ms",
-    "time_discovered_completed_ns",
-)  # fmt: skip
-
-
 def _where(entry: Mapping[str, Any]) -> str:
     """Return the innermost line of code outside of torch that made the call; empty if the dump has no stacks."""
     frames = entry.get("frames")
-    if isinstance(frames, str):
-        return frames
     for frame in frames if isinstance(frames, Sequence) else ():
         file, number = mapping(frame).get("filename"), mapping(frame).get("line")
         if isinstance(file, str) and "/torch/" not in file and file.endswith(".py"):

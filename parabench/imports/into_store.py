@@ -81,13 +81,9 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 
 def launch_of(folder: Folder) -> Launch:
     """Return a folder's recordings as a launch. Raises UsageError if they cannot be of one training run."""
-    traces = [one for one in folder.recordings if one.kind == kineto.NAME]
+    _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
-    _place(traces)
-    _tell_repeats_apart(traces, left_out)
-    found = [one for one in folder.recordings if one.file not in left_out]
-    _check_one_training(found, left_out)
-    found = [one for one in found if one.file not in left_out]
+    found = list(_of_one_run(folder.recordings, left_out))
     traces = [one for one in found if one.kind == kineto.NAME]
     unplaced = [one for one in traces if one.rank is None]
     traces = [one for one in traces if one.rank is not None]
@@ -157,88 +153,48 @@ def _place(traces: Sequence[Recording]) -> None:
     unknown = [one for one in traces if one.rank is None]
     if len(traces) == 1 and unknown:
         traces[0].rank = 0
-        if not traces[0].alone and not traces[0].quiet:
+        if not traces[0].alone:
             traces[0].unknown.append("neither the trace nor its name tells its rank; it is shown as rank 0")
         return
-    named = [(one, number_in_name(one.file)) for one in unknown]
-    fronts = {number[0] for _, number in named if number}
-    numbers = sorted(number[1] for _, number in named if number)
-    spans = [_span(one) for one in unknown]
-    together = bool(spans) and max(begin for begin, _ in spans) < min(end for _, end in spans)
-    if len(fronts) == 1 and len(unknown) == len(traces) and numbers == list(range(len(traces))) and together:
-        for one, number in named:
-            one.rank = number[1] if number else None
+    named = [(one, *found) for one in unknown if (found := number_in_name(one.file))]
+    together = max((_span(one)[0] for one in traces), default=0) < min((_span(one)[1] for one in traces), default=0)
+    numbers = sorted(number for _, _, number in named)
+    if len({front for _, front, _ in named}) == 1 and together and numbers == list(range(len(traces))):
+        for one, _, rank in named:
+            one.rank = rank
 
 
 def _span(one: Recording) -> tuple[int, int]:
-    """Return the first and last time of a trace's steps; (0, 0) if it has none."""
-    moments = [moment for pair in one.steps.values() for moment in pair]
+    """Return the first and last time of a trace's steps, or of a dump's calls; (0, 0) if there are none."""
+    moments = [moment for pair in one.steps.values() for moment in pair] + [each.made_ns for each in one.entries]
     return min(moments, default=0), max(moments, default=0)
 
 
-def _tell_repeats_apart(traces: Sequence[Recording], left_out: dict[str, str]) -> None:
-    """Renumber the steps of a profiler that was restarted, and leave out second files of the same time.
+def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
+    """Yield the recordings that can be of one training run, and put the others into `left_out` with the reason.
 
-    Several files of a rank may repeat step numbers if one process wrote them one after the other, and all ranks did so
-    alike: then steps are counted from 0 by their time.
+    A rank's first trace of a step counts, and its newest dump. Raises UsageError if traces have different numbers of
+    ranks, or the recordings are too many.
     """
-    of_rank: dict[int, list[Recording]] = {}
-    for one in sorted(traces, key=_span):
-        if one.rank is None or not one.steps:
-            continue
-        own = of_rank.setdefault(one.rank, [])
-        other = next((each for each in own if _span(one)[0] < _span(each)[1]), None)
-        if other is not None and set(one.steps) & set(other.steps):
-            left_out[one.file] = f"left out, because {other.file} is of the same rank, steps and time"
-        else:
-            own.append(one)
-    counts = {tuple(tuple(one.steps) for one in own) for own in of_rank.values()}
-    repeated = any(len(set(steps)) < len(steps) for steps in ([n for file in own for n in file] for own in counts))
-    one_process = all(len({(one.process, one.host) for one in own}) == 1 for own in of_rank.values())
-    if not repeated or len(counts) > 1 or not one_process:
-        return
-    for own in of_rank.values():
-        first = 0
-        for one in own:
-            new = {step: first + at for at, step in enumerate(one.steps)}
-            one.steps = {new[step]: pair for step, pair in one.steps.items()}
-            one.parts = [part._replace(step=new[part.step]) for part in one.parts]
-            one.calls = [call._replace(step=new[call.step]) for call in one.calls]
-            first += len(new)
-        own[-1].unknown.append("step numbers repeat in several files, so steps are counted from 0 by their time")
-
-
-def _check_one_training(found: Sequence[Recording], left_out: dict[str, str]) -> None:
-    """Leave out recordings of ranks that the training run does not have.
-
-    Raises UsageError if recordings contradict each other, or are too many.
-    """
-    if sum(one.rows for one in found) > MOST_ROWS:
+    if sum(one.rows for one in recordings) > MOST_ROWS:
         raise UsageError(f"these recordings hold more than {MOST_ROWS:,} steps and calls; give a folder with fewer")
-    sizes: dict[int, str] = {}
-    for one in found:
-        if one.world_size is not None and one.kind == kineto.NAME:
-            sizes.setdefault(one.world_size, one.file)
+    sizes = {one.world_size: one.file for one in recordings if one.world_size is not None and one.kind == kineto.NAME}
     if len(sizes) > 1:
         told = " and ".join(f"{file} of one of {size}" for size, file in list(sizes.items())[:2])
         raise UsageError(f"{told} ranks are not of one training; give a folder of one training")
-    seen: dict[tuple[str, int], Recording] = {}
-    steps: dict[tuple[int, int], str] = {}
-    for one in found:
-        if one.rank is None:
-            continue
-        size, file = next(iter(sizes.items()), (MOST_RANKS, ""))
-        if one.rank >= size:
+    size, file = next(iter(sizes.items()), (MOST_RANKS, ""))
+    kept: dict[tuple[str, int], list[Recording]] = {}
+    for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
+        own = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
+        is_dump = one.kind == flight_recorder.NAME
+        other = next((each for each in own if is_dump or set(each.steps) & set(one.steps)), None)
+        if one.rank is not None and one.rank >= size:
             left_out[one.file] = f"left out, because it is of rank {one.rank}, and {file} of one of {size} ranks"
-            continue
-        other = seen.setdefault((one.kind, one.rank), one)
-        if one.kind != kineto.NAME and other is not one:
-            raise UsageError(f"{other.file} and {one.file} are both of rank {one.rank}; give a folder of one training")
-        for step in one.steps:
-            if (there := steps.setdefault((one.rank, step), one.file)) != one.file:
-                raise UsageError(
-                    f"{there} and {one.file} both have step {step} of rank {one.rank}; give a folder of one training"
-                )
+        elif other is not None:
+            left_out[one.file] = f"left out, because {other.file} is of the same rank{' and steps' * (not is_dump)}"
+        else:
+            own.append(one)
+            yield one
 
 
 def _world_size(found: Sequence[Recording]) -> int:
@@ -403,8 +359,7 @@ def _facts(
             "alone": any(one.alone for one in traces),
             "size_known": any(one.world_size is not None for one in traces),
             "dumps": len(dumps),
-            "behind": story.behind,
-            "unknown_waits": story.unknown[:_MOST_NAMED],
+            "waits": story.waits[:_MOST_NAMED],
             "last_calls": joined.last_calls(dumps)[:_MOST_NAMED],
         }
     }

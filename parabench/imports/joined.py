@@ -39,13 +39,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Story:
-    """What the dumps show together: `hang` is the message of the first call that a rank did not enter; `behind` is
-    {rank: number of groups in which others wait for it}; `unknown` are sentences."""
+    """What the dumps show together: `hang` is the message of the first call that a rank did not enter; `waits` are
+    sentences about ranks that others wait for, and groups for which that is unknown."""
 
     findings: list[Finding]
     hang: str | None
-    behind: Mapping[int, int]
-    unknown: list[str]
+    waits: list[str]
 
 
 def groups(dumps: Sequence[Recording]) -> list[Group]:
@@ -137,6 +136,15 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         same = f" It is the same in {_groups_said([name for _, name, _ in others])}." if others else ""
         hangs.append(text + same)
     hangs += _messages(dumps)
+    waits = [
+        f"Whether ranks wait for each other in {_groups_said(names)} is unknown: {why}."
+        for why, names in unknown.items()
+    ]
+    if max(behind_in.values(), default=1) > 1:
+        counts = sorted(set(behind_in.values()), reverse=True)
+        ranks = [ranks_said([rank for rank, each in behind_in.items() if each == count]) for count in counts]
+        who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
+        waits.insert(0, f"Others wait for {', '.join(who)}.")
     return Story(
         findings=[
             *(Finding(code=RECORDING_HANG, message=text, advice=_HANG_ADVICE, case_id=case_id) for text in hangs),
@@ -146,17 +154,13 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
             ),
         ],
         hang=hang,
-        behind=behind_in,
-        unknown=[
-            f"Whether ranks wait for each other in {_groups_said(names)} is unknown: {why}."
-            for why, names in unknown.items()
-        ],
+        waits=waits,
     )
 
 
 _HANG_ADVICE = (
-    "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no timeout "
-    "wrote the dumps, it may only have been in progress."
+    "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no "
+    "timeout wrote the dumps, it may only have been in progress."
 )
 _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
 
@@ -236,9 +240,10 @@ def _stalled(group: Group, active: bool) -> Iterator[tuple[int, int, str]]:
     """Yield (time, rank, call) for a rank that has not finished a call which another rank has."""
     for rank, calls in group.ranks.items():
         number = _first_open(calls)
-        if number is not None and calls[number].op in MUTUAL:
-            if any(_has_finished(own, number, active) for own in group.ranks.values()):
-                yield calls[number].made_ns, rank, f"call {number} of group {group.name}"
+        if number is None or calls[number].op not in MUTUAL:
+            continue
+        if any(_has_finished(own, number, active) for own in group.ranks.values()):
+            yield calls[number].made_ns, rank, f"call {number} of group {group.name}"
 
 
 def _messages(dumps: Sequence[Recording]) -> Iterator[str]:

@@ -90,7 +90,6 @@ class _Trace:
     steps: list[tuple[int, float, float]] = field(default_factory=list)
     begin: float = math.inf
     end: float = -math.inf
-    process: int | str | None = None
     parts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     modules: list[tuple[float, float]] = field(default_factory=list)
     engine: Times = field(default_factory=Times)
@@ -121,8 +120,6 @@ class _Trace:
         if kind == "kernel":
             self._kernel(name, at, at + lasts, args)
         elif kind in (_ANNOTATION, _OPERATOR):
-            if self.process is None and isinstance(event.get("pid"), (int, str)):
-                self.process = event["pid"]
             self._on_host(name, kind, at, at + lasts, args, thread if isinstance(thread, (int, str)) else "")
 
     def _kernel(self, name: str, at: float, end: float, args: Mapping[str, Any]) -> None:
@@ -214,7 +211,6 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         raise ValueError(f"it says that it is rank {rank} of {size}")
     backend = told.get("backend")
     backends = distinct([backend if isinstance(backend, str) else None, *trace.backends])
-    quiet = not (told or trace.backends or trace.on_device or trace.commanded or trace.params or trace.made)
     found = Recording(
         file=path.name,
         kind=NAME,
@@ -224,9 +220,7 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         device=_device(trace, backends),
         backend=line(backends[0]) if backends else None,
         gpus=_gpus(head.get("deviceProperties")),
-        process=trace.process,
         alone=size == 1,
-        quiet=quiet,
     )
     if not trace.steps:
         if trace.begin >= trace.end:

@@ -92,10 +92,9 @@ class Recording:
     """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
     `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons
-    why something is unknown. `process` identifies the process on its host. `alone`: the process had no peers. `quiet`:
-    the trace has neither a process group nor a collective. `whole`: the steps are one window, the whole trace. A flight
-    recorder has `groups`, {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a call
-    yet.
+    why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole trace. A
+    flight recorder has `groups`, {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a
+    call yet.
     """
 
     file: str
@@ -109,9 +108,7 @@ class Recording:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     parts: list[StepPart] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    process: int | str | None = None
     alone: bool = False
-    quiet: bool = False
     whole: bool = False
     entries: list[Entry] = field(default_factory=list)
     messages: list[Entry] = field(default_factory=list)

@@ -108,36 +108,22 @@ _MOST_SENTENCES = 2
 
 def _waiting(seen: SessionData) -> Iterator[str]:
     """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
-    told = recorded.told(seen)
-    if not told.get("dumps"):
-        return
-    behind: dict[int, list[int]] = {}
-    for rank, count in (told.get("behind") or {}).items():
-        behind.setdefault(int(count), []).append(int(rank))
-    if max(behind, default=1) > 1:
-        parts = [
-            f"{_ranks(own)} in {format.count(count, 'group')}" for count, own in sorted(behind.items(), reverse=True)
-        ]
-        yield f"Others wait for {', '.join(parts)}; the first call that was not entered comes first."
-    stored = seen.results.finding
-    for code in ("recording_hang", "recording_mismatch"):
-        messages = [str(each) for each in stored[stored["code"] == code]["message"]]
-        yield from messages[:_MOST_SENTENCES]
-        if len(messages) > _MOST_SENTENCES:
-            yield f"{len(messages) - _MOST_SENTENCES} more of these are among the warnings."
-    unknown = told.get("unknown_waits") or []
-    yield from unknown[:_MOST_SENTENCES]
-    if stored["code"].isin(("recording_hang", "recording_mismatch")).any() or unknown:
-        return
-    if told.get("last_calls"):
+    told, stored = recorded.told(seen), seen.results.finding
+    waits = told.get("waits") or []
+    yield from waits[:_MOST_SENTENCES]
+    wrong = [stored[stored["code"] == code]["message"] for code in ("recording_hang", "recording_mismatch")]
+    for messages in wrong:
+        yield from map(str, messages[:_MOST_SENTENCES])
+    more = sum(max(0, len(each) - _MOST_SENTENCES) for each in wrong)
+    if more:
+        yield f"{format.count(more, 'warning')} more of this kind below."
+    if told.get("dumps") and not (waits or any(map(len, wrong))):
         of = format.count(len({each["rank"] for each in told["last_calls"]}), "rank")
-        yield f"By the flight recorders of {of} all entered and finished the same collectives: none waits for another."
-    else:
-        yield "Whether ranks wait for each other is unknown: the flight recorders hold no collective."
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
+        yield (
+            f"By the flight recorders of {of} all entered and finished the same collectives: none waits for another."
+            if told["last_calls"]
+            else "Whether ranks wait for each other is unknown: the flight recorders hold no collective."
+        )
 
 
 def _facts(seen: SessionData) -> list[tuple[str, str]]:

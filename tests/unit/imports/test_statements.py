@@ -37,7 +37,7 @@ from recordings import (
 
 ACTIVE = {"state": "scheduled"} | {name: value for name, value in RUNNING.items() if name != "state"}
 OTHERS = "[0, 1, 2, 3]"
-HIDDEN = "none waits for another"
+HEALTHY = "none waits for another"
 NO_SHARE = "Exposed communication is"
 UNKNOWN_SHARE = "exposed communication is unknown"
 
@@ -102,7 +102,7 @@ ROWS = [
         "only_active",
         {f"_dump_{n}": dump(*([open_call(900, n)] if n < 3 else []), ranks=OTHERS) for n in range(4)},
         ("Call 900 of group 0 (default_pg), all_to_all, was entered by ranks 0-2 and not by rank 3, whose dump holds",),
-        (HIDDEN, "TORCH_FR_BUFFER_SIZE", "is unknown"),
+        (HEALTHY, "TORCH_FR_BUFFER_SIZE", "is unknown"),
     ),
     Row(
         "only_active_broadcast",
@@ -111,7 +111,7 @@ ROWS = [
             for n in range(4)
         },
         ("in group 0 (default_pg) is unknown",),
-        ("not by rank 0", HIDDEN),
+        ("not by rank 0", HEALTHY),
     ),
     Row(
         "several_groups",
@@ -128,14 +128,14 @@ ROWS = [
             "rank_1": dump(entry(7, **ACTIVE), entry(8, **ACTIVE)),
         },
         ("By its dump rank 0 had not finished calls that another rank of the same group had: rank 0 in call 5",),
-        (HIDDEN,),
+        (HEALTHY,),
     ),
     Row(
         "in_one_call",
         {f"rank_{n}": dump(*map(entry, range(1, 6)), entry(6, **RUNNING)) for n in (0, 1)},
         ("Call 6 of group 0 (default_pg), all_reduce of 4,000 bytes of float32, was entered by all 2 ranks and",
          "finished on none."),
-        (HIDDEN, "not by rank"),
+        (HEALTHY, "not by rank"),
     ),
     Row(
         "where_it_was_called",
@@ -150,7 +150,7 @@ ROWS = [
         "pipeline",
         {"rank_0": dump(entry(1), message(1, "nccl:send 0->1")), "rank_1": dump(entry(1))},
         ("rank 0's send to rank 1 (call 1 of group 0 (default_pg)), which has no unfinished recv for it",),
-        (HIDDEN,),
+        (HEALTHY,),
     ),
     Row(
         "batched_messages",
@@ -160,14 +160,14 @@ ROWS = [
             )
             for n, name in ((0, "nccl:send 0->1"), (1, "nccl:recv 1<-0"))
         },
-        (HIDDEN,),
+        (HEALTHY,),
         ("Messages were not finished",),
     ),
     Row(
         "batched_messages_pending",
         {f"rank_{n}": dump(entry(1), message(1, "nccl:coalesced")) for n in (0, 1)},
         ("Messages were not finished when the dumps were written: rank 0's coalesced",),
-        (HIDDEN,),
+        (HEALTHY,),
     ),
     Row(
         "rolled_group",
@@ -176,7 +176,7 @@ ROWS = [
             "rank_1": dump(entry(90, record_id=90), groups={"9": "[0, 1]"}),
         },
         ("in group 9 is unknown: rank 1: its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE",),
-        (HIDDEN, "not by rank 1"),
+        (HEALTHY, "not by rank 1"),
     ),
     Row(
         "names_of_groups_differ",
@@ -185,19 +185,19 @@ ROWS = [
             "rank_1": dump(of_group("8", 1, **RUNNING), entry(1), groups={"8": "[0, 1]"}),
         },
         ("its dump does not list the group",),
-        (HIDDEN, "not by rank"),
+        (HEALTHY, "not by rank"),
     ),
     Row(
         "a_dump_is_missing",
         {"rank_0": dump(entry(1))},
         ("in group 0 (default_pg) is unknown: rank 1: it has no dump",),
-        (HIDDEN,),
+        (HEALTHY,),
     ),
     Row(
         "dumps_of_different_times",
         {"rank_0": dump(entry(1), entry(2)), "rank_1": dump(entry(1))},
         ("their dumps may be of different times",),
-        (HIDDEN, "not by rank"),
+        (HEALTHY, "not by rank"),
     ),
     Row(
         "ranks_behind_by_far",
@@ -211,13 +211,13 @@ ROWS = [
         "mismatch",
         {"rank_0": dump(entry(6, **RUNNING)), "rank_1": dump(entry(6, "nccl:all_gather", **RUNNING))},
         ("Call 6 of group 0 (default_pg) is not the same on its ranks",),
-        (HIDDEN, "all 2 ranks"),
+        (HEALTHY, "all 2 ranks"),
     ),
-    Row("healthy", {f"rank_{n}": dump(entry(1), entry(2)) for n in (0, 1)}, (HIDDEN,), ("unknown", "warning")),
+    Row("healthy", {f"rank_{n}": dump(entry(1), entry(2)) for n in (0, 1)}, (HEALTHY,), ("unknown", "warning")),
     Row(
         "gzip_pickle",
         {f"rank_{n}__gz": gzip.compress(pickle.dumps(dump(entry(1)), 2)) for n in (0, 1)},
-        (HIDDEN,),
+        (HEALTHY,),
     ),
     Row(
         "old_list",
@@ -360,18 +360,26 @@ ROWS = [
     Row(
         "wrong_rank",
         {"rank0__json": of_gpu(0), "rank1__json": of_gpu(1), "rank_5": dump(entry(1))},
-        ("rank_5: left out, because it is of rank 5, and rank0.json of one of 2 ranks", "2 steps of 2 ranks"),
+        ("rank_5: left out, because it is of rank 5", "2 steps of 2 ranks"),
     ),
     # Several files of a rank.
     Row(
         "epochs",
         {f"{at}___rank{n}__json": of_gpu(n) | more for n in (0, 1) for at, more in (("a", {}), ("b", LATER))},
-        ("4 steps of 2 ranks", "step numbers repeat in several files"),
+        ("2 steps of 2 ranks", "b/rank0.json: left out, because a/rank0.json is of the same rank and steps"),
+    ),
+    Row(
+        "two_dumps_of_a_rank",
+        {
+            "old___rank_0": dump(entry(1, **RUNNING)), "new___rank_0": dump(entry(1), entry(2)),
+            "rank_1": dump(entry(1), entry(2)),
+        },
+        (HEALTHY, "old/rank_0: left out, because new/rank_0 is of the same rank"),
     ),
     Row(
         "a_copy",
         {"copy__json": of_gpu(0), "rank0__json": of_gpu(0), "rank1__json": of_gpu(1)},
-        ("rank0.json: left out, because copy.json is of the same rank, steps and time", "2 steps of 2 ranks"),
+        ("rank0.json: left out, because copy.json is of the same rank and steps", "2 steps of 2 ranks"),
     ),
 ]  # fmt: skip
 
