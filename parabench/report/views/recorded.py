@@ -116,7 +116,7 @@ def _waiting(seen: SessionData) -> Iterator[str]:
         yield from map(str, messages[:_MOST_SENTENCES])
     more = sum(max(0, len(each) - _MOST_SENTENCES) for each in wrong)
     if more:
-        yield f"{format.count(more, 'warning')} more of this kind below."
+        yield f"{format.count(more, 'more warning')} of this kind."
     if told.get("dumps") and not (waits or any(map(len, wrong))):
         of = format.count(len({each["rank"] for each in told["last_calls"]}), "rank")
         yield (
