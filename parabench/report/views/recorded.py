@@ -50,7 +50,7 @@ _LINES = 5
 def conclusions(results: Results) -> list[str]:
     """Return the conclusions and warnings of recordings in a few lines."""
     seen = session_data(results)
-    lines = list(sentences(seen))
+    lines = [each for each in sentences(seen) if not each.endswith(_MORE)]
     # The sentence about the profiler is the same for all traces.
     messages = [str(row["message"]) for _, row in results.finding.iterrows() if row["code"] != "recording_profiled"]
     lines += [f"warning: {message}" for message in messages if message not in lines]
@@ -104,6 +104,7 @@ def _range(low: str, high: str) -> str:
 
 # Sentences of one kind in front of the tables; the warnings have the others.
 _MOST_SENTENCES = 2
+_MORE = " of this kind."
 
 
 def _waiting(seen: SessionData) -> Iterator[str]:
@@ -116,7 +117,7 @@ def _waiting(seen: SessionData) -> Iterator[str]:
         yield from map(str, messages[:_MOST_SENTENCES])
     more = sum(max(0, len(each) - _MOST_SENTENCES) for each in wrong)
     if more:
-        yield f"{format.count(more, 'more warning')} of this kind."
+        yield f"{format.count(more, 'more warning')}{_MORE}"
     if told.get("dumps") and not (waits or any(map(len, wrong))):
         of = format.count(len({each["rank"] for each in told["last_calls"]}), "rank")
         yield (
