@@ -231,13 +231,14 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
     trace.steps = _numbered(trace.steps, found)
     clock = _Clock(whole(head.get("baseTimeNanoseconds"), LATEST_NS) or 0)
     found.steps = {step: (clock.ns(begin), clock.ns(end)) for step, begin, end in sorted(trace.steps)}
+    reasons = len(found.unknown)
     seen = list(_calls(trace, found))
     running = union(np.array([(one.at, one.end) for one, began in seen if began], dtype=np.float64).reshape(-1, 2))
     found.parts = [
         StepPart(step, name, clock.ns(begin), clock.ns(end))
         for step, name, begin, end in _parts(trace, running, _computing(trace, found))
     ]
-    if size != 1 and not found.unknown and not any(part.name == COMMUNICATION for part in found.parts):
+    if size != 1 and len(found.unknown) == reasons and not any(part.name == COMMUNICATION for part in found.parts):
         found.unknown.append(
             "no collective ran within its steps, so communication is unknown"
             if seen
