@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import zlib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,6 +42,9 @@ def read(path: Path) -> Any:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise stream.unreadable(path, f"a dump has {MOST_BYTES >> 20} MiB at most")
+        # A damaged place in the memo would make the Unpickler fill gigabytes.
+        if any("PUT" in code.name and int(told) > len(raw) for code, told, _ in pickletools.genops(raw)):
+            raise ValueError("it keeps more values than it has")
         return _Plain(io.BytesIO(raw), errors="replace").load()
     except UsageError:
         raise
