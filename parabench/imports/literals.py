@@ -43,7 +43,7 @@ def read(path: Path) -> Any:
         if len(raw) > MOST_BYTES:
             raise stream.unreadable(path, f"a dump has {MOST_BYTES >> 20} MiB at most")
         # A damaged place in the memo would make the Unpickler fill gigabytes.
-        if any("PUT" in code.name and int(told) > len(raw) for code, told, _ in pickletools.genops(raw)):
+        if any("PUT" in code.name and (told or 0) > len(raw) for code, told, _ in pickletools.genops(raw)):
             raise ValueError("it keeps more values than it has")
         return _Plain(io.BytesIO(raw), errors="replace").load()
     except UsageError:
