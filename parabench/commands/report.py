@@ -85,7 +85,9 @@ def report(
         if stores:
             raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
         named = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
-        note(_of_recordings(source, output, named, template))
+        conclusions, files = _of_recordings(source, output, named, template)
+        say(conclusions)
+        note(files)
     elif len(chosen) > 1:
         from parabench.report.views.comparison import write_comparison
 
@@ -100,13 +102,17 @@ def report(
         show(output.resolve().as_uri(), str(output))
 
 
-def _of_recordings(source: Path, output: Path, named: bool, template: Path | None) -> list[str]:
-    """Write the page of a folder of recordings, and beside it their store; returns both files. Nothing is written into
-    the folder unless the page is `named` there. Raises UsageError, and then neither is left."""
+def _of_recordings(source: Path, output: Path, named: bool, template: Path | None) -> tuple[list[str], list[str]]:
+    """Write the page of a folder of recordings and, next to it, their results database.
+
+    Returns the page's conclusions and both files. Nothing is written into the folder unless the page is `named` there.
+    Raises UsageError, and then neither file is left.
+    """
     from parabench.files import is_special
     from parabench.imports import read_folder
     from parabench.imports.into_store import fresh_store, record
     from parabench.report.build import write_report
+    from parabench.report.views.recorded import conclusions
     from parabench.store.results import load
 
     if is_special(output):
@@ -119,8 +125,10 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     folder = read_folder(source)
     with fresh_store(store) as part:
         record(folder, part, command())
-        write_report(load(part), output, None, template)
-    return [str(output), str(store)]
+        results = load(part)
+        write_report(results, output, None, template)
+        lines = conclusions(results)
+    return lines, [str(output), str(store)]
 
 
 def _copy(folder: Path, stores: tuple[str, ...]) -> None:

@@ -1,8 +1,7 @@
-"""Recordings that others made: what reads each kind of file, and a folder of them as one.
+"""Read the recordings of others: the reader of each kind of file, and a folder of files.
 
-A reader is a function of a path that returns a `Recording`, or raises UsageError for a file that is damaged; its entry
-says by which members of a file's outermost JSON object, near its beginning, such a file is known. Nothing that is read
-is executed.
+A reader is a function of a path that returns a list of `Recording`, or raises UsageError for a damaged file. Its entry
+names members of the outermost JSON object that identify such a file. Nothing that is read is executed.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from parabench.registry import Entry, load
 if TYPE_CHECKING:
     from parabench.imports.recording import Recording
 
-# A folder with more files is no folder of recordings.
+# A folder with more files is not a folder of recordings.
 MOST_FILES = 20_000
-# Within so many bytes a file tells what it is.
+# The kind of a file shows within so many bytes.
 _LOOK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Entry):
-    """A kind of recording. `keys` are names of which a file of it has one in the beginning; `pickled`: it may be a
-    pickle instead of JSON, which is read as plain values alone."""
+    """A kind of recording. The outermost object of such a file has one of the names in `keys`, and its beginning one
+    of the texts in `marks`, if there are any. A pickle with one of the marks is of the kind, too."""
 
     keys: frozenset[str]
-    pickled: bool = False
+    marks: tuple[str, ...] = ()
 
 
 READERS: dict[str, Reader] = {
@@ -45,71 +44,106 @@ READERS: dict[str, Reader] = {
         target="parabench.imports.flight_recorder:read",
         summary="dumps of torch's flight recorder, nccl_trace_rank_*",
         keys=frozenset({"pg_config", "pg_status", "entries"}),
-        pickled=True,
+        marks=("pg_config", "profiling_name"),
     ),
     "NCCL Inspector": Reader(
         target="parabench.imports.inspector:read",
         summary="JSON of NCCL's Inspector, *-pid*.log",
-        keys=frozenset({"coll_perf"}),
+        keys=frozenset({"coll_perf", "p2p_perf"}),
     ),
 }
 
-_NAME = re.compile(r'"(\w{1,40})"\s*:')
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]', re.DOTALL)
+# Names of files that should hold something.
+_EXPECTED = re.compile(r"\.(json|log|pkl|pickle)(\.gz)?$|rank|dump|trace")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder holds: its recordings by the path below it, and the files that are none."""
+    """The content of a folder: its recordings, files of other kinds, and {damaged file: reason}, by the path below
+    it."""
 
     path: Path
     recordings: list[Recording]
     others: list[str]
+    damaged: dict[str, str]
 
 
 def read_folder(path: Path) -> Folder:
-    """Every recording in the folder and those below it, by name. Links to other folders are not followed.
+    """Return the recordings in a folder and the folders below it, by name, or the one in a file.
 
-    Raises UsageError for no folder, for one without any recording, and for a recording that is damaged.
+    Links to other folders are not followed. Raises UsageError if no recording can be read.
     """
-    if not path.is_dir():
-        raise UsageError(f"--from {path} is not a folder; give the one that the recordings are in")
-    found, others = [], []
-    for file in _files(path):
-        name = str(file.relative_to(path))
-        kind = kind_of(file)
-        if kind is None:
-            others.append(name)
+    from parabench.imports.recording import REMEDY
+
+    if not path.exists():
+        raise UsageError(f"--from {path} does not exist; give the folder that the recordings are in")
+    found, others, damaged = [], [], {}
+    first: UsageError | None = None
+    for file in [path] if path.is_file() else _files(path):
+        name = file.name if file == path else str(file.relative_to(path))
+        try:
+            kind = kind_of(file)
+            if kind is None:
+                others.append(name)
+                continue
+            recordings: list[Recording] = load(READERS, "reader", kind)(file)
+        except UsageError as error:
+            first = first or error
+            damaged[name] = str(error).removeprefix(f"{file} cannot be read: ").removesuffix(f"; {REMEDY}")
             continue
-        recording: Recording = load(READERS, "reader", kind)(file)
-        recording.file = name
-        found.append(recording)
-    if not found:
-        kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
-        raise UsageError(
-            f"--from {path} holds no recording among its {len(others)} files; it reads {kinds}"
-            if others
-            else f"--from {path} holds no file; it reads {kinds}"
-        )
-    return Folder(path, found, others)
+        for document, recording in enumerate(recordings):
+            recording.file = f"{name}, part {document + 1}" if document else name
+            found.append(recording)
+    if found:
+        return Folder(path, found, others, damaged)
+    if first is not None:
+        raise first
+    kinds = "; ".join(f"{name} ({entry.summary})" for name, entry in READERS.items())
+    raise UsageError(
+        f"--from {path} holds no recording among its {len(others)} files; it reads {kinds}"
+        if others
+        else f"--from {path} holds no file; it reads {kinds}"
+    )
 
 
 def kind_of(path: Path) -> str | None:
-    """The name of the reader of a file; None for what is no recording. Raises UsageError for what cannot be opened."""
+    """Return the name of a file's reader; None if it is not a recording.
+
+    Raises UsageError if it cannot be opened, or is empty under a name that promises a recording.
+    """
     from parabench.imports import literals, stream
 
     if not path.is_file():
         return None
     raw = stream.beginning(path, _LOOK_BYTES)
-    if literals.begins(raw):
-        return next(name for name, entry in READERS.items() if entry.pickled)
-    if not raw.lstrip().startswith(b"{"):
-        return None
-    names = set(_NAME.findall(raw.decode(errors="replace")))
-    return next((name for name, entry in READERS.items() if names & entry.keys), None)
+    if not raw and _EXPECTED.search(path.name):
+        raise stream.unreadable(path, "it is empty")
+    text = stream.decoder(raw).decode(raw)
+    pickled = literals.begins(raw)
+    names = set() if pickled or not text.lstrip().startswith("{") else _outermost(text)
+    for name, entry in READERS.items():
+        marked = any(mark in text for mark in entry.marks)
+        if (pickled or names & entry.keys) and (marked or (not entry.marks and not pickled)):
+            return name
+    return None
+
+
+def _outermost(text: str) -> set[str]:
+    """Return the names of an outermost object's members, as far as the text goes."""
+    depth, names = 0, set()
+    for token in _TOKEN.finditer(text):
+        if token[0] in ("{", "["):
+            depth += 1
+        elif token[0] in ("}", "]"):
+            depth -= 1
+        elif depth == 1 and token[2]:
+            names.add(token[1])
+    return names
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The files below a folder in the order of their names, hidden ones left out."""
+    """Yield the files below a folder in the order of their names, without hidden ones."""
     count = 0
     for folder, below, names in os.walk(path):
         below[:] = sorted(name for name in below if not name.startswith("."))

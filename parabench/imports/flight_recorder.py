@@ -1,27 +1,27 @@
-"""Dumps of torch's flight recorder: the last calls of collectives of each rank, as JSON or as a pickle of plain values.
+"""Read dumps of torch's flight recorder: the last collectives and messages of each rank, as JSON or as a pickle.
 
-The layout is that of torch 2.13's `FlightRecorder` (its own reader: torch/distributed/flight_recorder): `entries`, each
-with `process_group` (name and description), `collective_seq_id`, `p2p_seq_id`, `profiling_name` as `nccl:all_reduce`,
-sizes, types, `state` and moments in nanoseconds since 1970; `pg_config` has the ranks of the groups. The rank is in the
-file's name alone.
+The layout is that of torch 2.13's `FlightRecorder` (its reader: torch/distributed/flight_recorder): `entries`, each
+with `process_group` (name and description), `collective_seq_id`, `p2p_seq_id`, `profiling_name` as `nccl:all_reduce` or
+`nccl:send 0->1`, sizes, types, `state`, stack `frames` and times in nanoseconds since 1970. `pg_config` has the ranks
+of the groups. Only the file's name has the rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parabench.errors import UsageError
 from parabench.imports import literals, stream
 from parabench.imports.recording import (
     LATEST_NS,
     MOST_STEP,
-    REMEDY,
     Call,
     Entry,
     Recording,
     mapping,
+    number_in_name,
     op_of,
     product,
     rank_in_name,
@@ -33,65 +33,78 @@ from parabench.plan.case import line
 from parabench.store.record import MESSAGES, Phase
 
 NAME = "flight recorder"
-# By these members a dump is known.
-KEYS = frozenset({"pg_config", "pg_status", "entries", "comm_lib_version", "nccl_version", "host_metadata"})
 
 # Milliseconds of a call that took no longer than a year.
 _LONGEST_MS = 366 * 86_400 * 1e3
-# What c10d calls the group of all ranks.
+# c10d's name for the group of all ranks.
 _WORLD = "default_pg"
+# A message's name has the positions of its two ranks in the group: `send 0->1`, `recv 1<-0`.
+_MESSAGE = re.compile(r"(?:send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 
 
-def read(path: Path) -> Recording:
-    """What a dump tells. Raises UsageError for one that is damaged, or holds more than plain values."""
+def read(path: Path) -> list[Recording]:
+    """Return the one recording in a dump. Raises UsageError if it is damaged, or holds more than plain values."""
+    numbered = number_in_name(path.name)
     rank = rank_in_name(path.name)
+    rank = numbered[1] if rank is None and numbered else rank
     if rank is None:
-        raise UsageError(
-            f"{path} is a flight recorder's dump, and only its name could tell of which rank: name it as torch does, "
-            "such as nccl_trace_rank_0"
+        raise stream.unreadable(
+            path,
+            "it is a flight recorder's dump, and only its name could have the rank: name it as torch does, such as "
+            "nccl_trace_rank_0",
         )
     found = Recording(file=path.name, kind=NAME, rank=rank)
     if literals.begins(stream.beginning(path, 4)):
-        dump = mapping(literals.read(path))
-        entries = dump.get("entries")
-        _put(found, entries if isinstance(entries, list) else [], mapping(dump.get("pg_config")))
+        dump = literals.read(path)
+        if isinstance(dump, list):
+            raise stream.unreadable(path, "it is a dump by a torch before 2.4, whose entries name no group")
+        entries = mapping(dump).get("entries")
     else:
-        kept: list[dict[str, Any]] = []
-        head: dict[str, Any] = {}
-        for key, value in stream.members(path, "entries"):
-            if key != "entries":
-                head[key] = value
+        dump, entries = {}, []
+        for document, key, value in stream.members(path, "entries"):
+            if document:
+                raise stream.unreadable(path, "another dump follows the first one in it")
+            if key == "entries":
+                entries.append(value)
             else:
-                # Stacks are most of a dump.
-                kept.append({name: mapping(value)[name] for name in _READ if name in mapping(value)})
-        _put(found, kept, mapping(head.get("pg_config")))
-    if not found.entries:
-        found.unknown.append("it holds no calls: TORCH_FR_BUFFER_SIZE says how many are kept")
+                dump[key] = value
+    try:
+        _put(found, entries if isinstance(entries, list) else [], mapping(mapping(dump).get("pg_config")))
+    except ValueError as error:
+        raise stream.unreadable(path, error) from error
     found.check_room()
-    return found
+    return [found]
 
 
-_READ = (
-    "process_group", "profiling_name", "collective_seq_id", "p2p_seq_id", "is_p2p", "record_id", "input_sizes",
-    "output_sizes", "input_dtypes", "output_dtypes", "state", "retired", "time_created_ns", "duration_ms",
-    "time_discovered_completed_ns",
-)  # fmt: skip
+def _where(entry: Mapping[str, Any]) -> str:
+    """Return the innermost line of code outside of torch that made the call; empty if the dump has no stacks."""
+    frames = entry.get("frames")
+    for frame in frames if isinstance(frames, Sequence) else ():
+        file, number = mapping(frame).get("filename"), mapping(frame).get("line")
+        if isinstance(file, str) and "/torch/" not in file and file.endswith(".py"):
+            return line(f"{file}:{number}")
+    return ""
 
 
-def _put(found: Recording, entries: list[Any], config: Mapping[str, Any]) -> None:
-    """The calls and entries of a dump. Raises UsageError for a moment or number that is none."""
-    of_group = {name: ranks_in(mapping(told).get("ranks")) for name, told in config.items()}
+def _label(name: object, description: object) -> str:
+    """Return how the page names a group."""
+    return line(f"{name} ({description})" if description not in ("", "undefined", None) else name)
+
+
+def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) -> None:
+    """Add a dump's calls, messages and groups. Raises ValueError for an entry without operation or group."""
+    of_group = {str(name): ranks_in(mapping(each).get("ranks")) for name, each in config.items()}
+    found.groups = {
+        _label(name, mapping(config[name]).get("desc")): ranks for name, ranks in of_group.items() if name in config
+    }
     backends: dict[str, None] = {}
-    for at, told in enumerate(entries):
-        entry = mapping(told)
+    for at, each in enumerate(entries):
+        entry = mapping(each)
         name, group = entry.get("profiling_name"), entry.get("process_group")
         if not isinstance(name, str) or not isinstance(group, (list, tuple)) or len(group) != 2:
-            raise UsageError(f"{found.file} cannot be read: entry {at} tells no operation or no group; {REMEDY}")
+            raise ValueError(f"entry {at} has no operation or no group, as dumps by a torch before 2.4")
         backend, _, called = name.partition(":")
         op = op_of(called.split(" ")[0])
-        if op is None:  # groups of calls (`nccl:coalesced`), splits
-            found.leave_out("they are no collectives")
-            continue
         backends[line(backend)] = None
         ranks = of_group.get(str(group[0]))
         if ranks is None and len(of_group) == 1 and group[1] == _WORLD:
@@ -101,27 +114,36 @@ def _put(found: Recording, entries: list[Any], config: Mapping[str, Any]) -> Non
         if number is None:
             found.leave_out("they have no number")
             continue
+        made = whole(entry.get("time_created_ns"), LATEST_NS) or None
+        noted = Entry(
+            group=_label(*group), ranks=ranks, number=number, op=op or line(called), said=_said(op, called, entry),
+            state=line(entry.get("state")), finished=_finished(backend, entry), made_ns=made or 0,
+            where=_where(entry), peer=_peer(called, ranks),
+        )  # fmt: skip
+        (found.messages if message else found.entries).append(noted)
+        if op is None:  # groups of calls (`nccl:coalesced`), splits
+            found.leave_out("they are no collectives")
+            continue
         size = _size(op, entry)
-        if not message:
-            said_group = line(f"{group[0]} ({group[1]})" if group[1] not in ("", "undefined") else group[0])
-            found.entries.append(
-                Entry(
-                    group=said_group, ranks=ranks, number=number, op=op, said=_said(op, entry),
-                    state=line(entry.get("state")), finished=_finished(backend, entry),
-                )
-            )  # fmt: skip
         if size is None or ranks is None:
             found.leave_out("their sizes, types or groups are unknown")
             continue
         found.calls.append(
             Call(
                 number, whole(entry.get("record_id"), MOST_STEP) or 0, op, ranks, len(ranks), *size,
-                whole(entry.get("time_created_ns"), LATEST_NS) or None, None, _duration_ns(entry), Phase.FLIGHT,
+                made, None, _duration_ns(entry), Phase.FLIGHT,
             )
         )  # fmt: skip
     found.backend = next(iter(backends), None)
     found.device = "cuda" if found.backend == "nccl" else None
     found.from_start = any(whole(mapping(each).get("record_id")) == 0 for each in entries)
+
+
+def _peer(called: str, ranks: tuple[int, ...] | None) -> int | None:
+    """Return the other rank of `send 0->1`, whose numbers are positions in the group."""
+    match = _MESSAGE.fullmatch(called)
+    place = int(match[2]) if match else None
+    return ranks[place] if ranks is not None and place is not None and place < len(ranks) else None
 
 
 def _duration_ns(entry: Mapping[str, Any]) -> int | None:
@@ -170,8 +192,10 @@ def _tensors(entry: Mapping[str, Any], way: str) -> Iterator[tuple[int, tuple[st
 _UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter")
 
 
-def _said(op: str, entry: Mapping[str, Any]) -> str:
-    """What all ranks of a call must say alike: operation, elements that go in, type."""
+def _said(op: str | None, called: str, entry: Mapping[str, Any]) -> str:
+    """Return what must be the same on all ranks of a call: operation, bytes, type."""
+    if op is None:
+        return line(called)
     size = _size(op, entry)
     if size is None or op in _UNEVEN or op == "barrier":
         return op

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from parabench.analysis.stats import intervals as sets
+
 Pairs = npt.NDArray[np.float64]
 # Intervals are joined as soon as there are so many, or twice as many as were apart the last time; of those that are
 # apart there are so many kernels in a trace of several GB.
@@ -35,15 +37,16 @@ class Times:
 
 
 def union(pairs: Pairs) -> Pairs:
-    """Intervals (n, 2) in rising order, of which none touch."""
-    pairs = pairs[pairs[:, 1] > pairs[:, 0]]
-    if not len(pairs):
-        return pairs.reshape(0, 2)
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    ends = np.maximum.accumulate(pairs[:, 1])
-    first = np.append(True, pairs[1:, 0] > ends[:-1])
-    last = np.append(np.flatnonzero(first)[1:] - 1, len(pairs) - 1)
-    return np.column_stack([pairs[first, 0], ends[last]])
+    """Return the intervals in rising order, joined where they touch."""
+    return _pairs(_set(pairs))
+
+
+def _set(pairs: Pairs) -> sets.Intervals:
+    return sets.union(np.zeros(len(pairs)), pairs[:, 0], pairs[:, 1])
+
+
+def _pairs(intervals: sets.Intervals) -> Pairs:
+    return np.column_stack([intervals.start, intervals.end])
 
 
 def within(pairs: Pairs, begin: float, end: float) -> Pairs:
@@ -53,16 +56,8 @@ def within(pairs: Pairs, begin: float, end: float) -> Pairs:
 
 
 def without(pairs: Pairs, others: Pairs) -> Pairs:
-    """What of them lies in none of the others; both as `union` has them."""
-    found = []
-    for begin, end in pairs.tolist():
-        for other_begin, other_end in within(others, begin, end).tolist():
-            if other_begin > begin:
-                found.append((begin, other_begin))
-            begin = max(begin, other_end)
-        if begin < end:
-            found.append((begin, end))
-    return np.array(found, dtype=np.float64).reshape(-1, 2)
+    """Return the parts of intervals that are in none of the others."""
+    return _pairs(_set(pairs) - _set(others))
 
 
 def bridged(pieces: Pairs, others: Iterable[Pairs]) -> Pairs:

@@ -1,23 +1,23 @@
-"""A folder of recordings as a session of a store of its own: one launch, of what is known of the training."""
+"""Write a folder of recordings as a session of a separate results database: one launch with what is known."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, joined, kineto
+from parabench.imports import Folder, flight_recorder, joined, kineto
 from parabench.imports.joined import MUTUAL, ranks_said
-from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct
+from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct, number_in_name
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.store.record import (
-    RECORDING_HANG,
     CollectiveSample,
     Failure,
     Finding,
@@ -80,11 +80,14 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
 
 
 def launch_of(folder: Folder) -> Launch:
-    """The training of which a folder's recordings tell, as a launch. Raises UsageError."""
-    found = folder.recordings
-    _check_one_training(found)
-    traces, dumps = ([one for one in found if one.kind == kind] for kind in (kineto.NAME, "flight recorder"))
-    traces, unplaced = _placed(traces)
+    """Return a folder's recordings as a launch. Raises UsageError if they cannot be of one training run."""
+    _place([one for one in folder.recordings if one.kind == kineto.NAME])
+    left_out = dict(folder.damaged)
+    found = list(_of_one_run(folder.recordings, left_out))
+    traces = [one for one in found if one.kind == kineto.NAME]
+    unplaced = [one for one in traces if one.rank is None]
+    traces = [one for one in traces if one.rank is not None]
+    dumps = [one for one in found if one.kind == flight_recorder.NAME]
     hosts = distinct(one.host for one in found)
     case = RecordedCase(
         name=line(folder.path.resolve().name),
@@ -100,16 +103,16 @@ def launch_of(folder: Folder) -> Launch:
         launch.spans += _spans(one, clock)
     for one in [*traces, *dumps]:
         launch.collectives += _collectives(one, clock)
+    story = joined.story(dumps, case.id)
     launch.findings = [
-        *joined.findings(dumps, case.id),
+        *story.findings,
         *_clock_findings(traces, hosts, case.id),
         *_rank_findings(traces, dumps, case),
-        *_left_out(found, unplaced, case.id),
+        *_left_out(found, unplaced, left_out, case.id),
     ]
-    hang = next((each for each in launch.findings if each.code == RECORDING_HANG), None)
-    if hang is not None:
-        launch.status, launch.failure = Status.HUNG, Failure(hang.message)
-    launch.facts = _facts(folder, dumps)
+    if story.hang is not None:
+        launch.status, launch.failure = Status.HUNG, Failure(story.hang)
+    launch.facts = _facts(folder, found, dumps, story)
     return launch
 
 
@@ -141,51 +144,68 @@ class _Origin:
         return None if ns is None else self.s(ns)
 
 
-def _check_one_training(found: Sequence[Recording]) -> None:
-    """Raise UsageError where recordings contradict each other, or are too many."""
-    if sum(one.rows for one in found) > MOST_ROWS:
+def _place(traces: Sequence[Recording]) -> None:
+    """Give traces without a rank the one that their names show, or 0 to a single trace.
+
+    A number that ends a name is a rank only if several names differ in nothing else, count from 0, and belong to traces
+    of the same time; otherwise it may count steps, or belong to the model's name.
+    """
+    unknown = [one for one in traces if one.rank is None]
+    if len(traces) == 1 and unknown:
+        traces[0].rank = 0
+        if not traces[0].alone:
+            traces[0].unknown.append("neither the trace nor its name tells its rank; it is shown as rank 0")
+        return
+    named = [(one, *found) for one in unknown if (found := number_in_name(one.file))]
+    together = max((_span(one)[0] for one in traces), default=0) < min((_span(one)[1] for one in traces), default=0)
+    numbers = sorted(number for _, _, number in named)
+    if len({front for _, front, _ in named}) == 1 and together and numbers == list(range(len(traces))):
+        for one, _, rank in named:
+            one.rank = rank
+
+
+def _span(one: Recording) -> tuple[int, int]:
+    """Return the first and last time of a trace's steps, or of a dump's calls; (0, 0) if there are none."""
+    moments = [moment for pair in one.steps.values() for moment in pair] + [each.made_ns for each in one.entries]
+    return min(moments, default=0), max(moments, default=0)
+
+
+def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
+    """Yield the recordings that can be of one training run, and put the others into `left_out` with the reason.
+
+    A rank's first trace of a step counts, and its newest dump. Raises UsageError if traces have different numbers of
+    ranks, or the recordings are too many.
+    """
+    if sum(one.rows for one in recordings) > MOST_ROWS:
         raise UsageError(f"these recordings hold more than {MOST_ROWS:,} steps and calls; give a folder with fewer")
-    sizes: dict[int, str] = {}
-    seen: dict[tuple[str, int], Recording] = {}
-    steps: dict[tuple[int, int], str] = {}
-    for one in found:
-        if one.world_size is not None and one.kind == kineto.NAME:
-            sizes.setdefault(one.world_size, one.file)
-        if one.rank is None:
-            continue
-        other = seen.setdefault((one.kind, one.rank), one)
-        if one.kind != kineto.NAME and other is not one:
-            raise UsageError(f"{other.file} and {one.file} are both of rank {one.rank}; give a folder of one training")
-        for step in one.steps:
-            if (there := steps.setdefault((one.rank, step), one.file)) != one.file:
-                raise UsageError(
-                    f"{there} and {one.file} both have step {step} of rank {one.rank}; give a folder of one training"
-                )
+    sizes = {one.world_size: one.file for one in recordings if one.world_size is not None and one.kind == kineto.NAME}
     if len(sizes) > 1:
         told = " and ".join(f"{file} of one of {size}" for size, file in list(sizes.items())[:2])
         raise UsageError(f"{told} ranks are not of one training; give a folder of one training")
-    for size, file in sizes.items():
-        beyond = next((one for one in found if one.rank is not None and one.rank >= size), None)
-        if beyond is not None:
-            raise UsageError(
-                f"{beyond.file} is of rank {beyond.rank}, and {file} of one of {size} ranks; give a folder of one "
-                "training"
-            )
-
-
-def _placed(traces: Sequence[Recording]) -> tuple[list[Recording], list[Recording]]:
-    """(the traces with a rank, those without). A single one of a process that was alone is rank 0's."""
-    if len(traces) == 1 and traces[0].rank is None:
-        traces[0].rank = 0
-    return [one for one in traces if one.rank is not None], [one for one in traces if one.rank is None]
+    size, file = next(iter(sizes.items()), (MOST_RANKS, ""))
+    kept: dict[tuple[str, int], list[Recording]] = {}
+    for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
+        own = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
+        is_dump = one.kind == flight_recorder.NAME
+        other = next((each for each in own if is_dump or set(each.steps) & set(one.steps)), None)
+        if one.rank is not None and one.rank >= size:
+            left_out[one.file] = f"left out, because it is of rank {one.rank}, and {file} of one of {size} ranks"
+        elif other is not None:
+            left_out[one.file] = f"left out, because {other.file} is of the same rank{' and steps' * (not is_dump)}"
+        else:
+            own.append(one)
+            yield one
 
 
 def _world_size(found: Sequence[Recording]) -> int:
-    """How many ranks there were; where no trace tells, at least as many."""
+    """Return the number of ranks; if no trace has it, the smallest that fits all recordings."""
     told = [one.world_size for one in found if one.world_size is not None]
     ranks = [one.rank for one in found if one.rank is not None]
-    of_groups = [each.ranks[-1] for one in found for each in one.entries if each.ranks]
-    return min(max([1, *told, *(rank + 1 for rank in (*ranks, *of_groups))]), MOST_RANKS)
+    calls = [call for one in found for call in one.calls]
+    told += [call.group_size for call in calls]
+    ranks += [call.ranks[-1] for call in calls if call.ranks]
+    ranks += [each[-1] for one in found for each in one.groups.values() if each]
+    return min(max([1, *told, *(rank + 1 for rank in ranks)]), MOST_RANKS)
 
 
 def _samples(one: Recording, clock: _Origin) -> Iterator[Sample]:
@@ -218,28 +238,32 @@ def _word(ranks: Sequence[int]) -> str:
 
 
 def _clock_findings(traces: Sequence[Recording], hosts: Sequence[str], case_id: str) -> Iterator[Finding]:
-    """That clocks of several hosts may differ; and by how much they do at least, where a rank was done with a call
-    before another one began it."""
-    if len(hosts) < 2:
-        return
+    """Yield that clocks of several hosts may differ, and by how much clocks differ at least if a rank finished a call
+    before another rank began it. Traces by a torch before 2.11 do not name their hosts."""
     apart = _apart_ns(traces)
-    said = f"The recordings are of {len(hosts)} hosts, and none tells how far their clocks agree"
+    if len(hosts) < 2 and apart <= CLOCK_TOLERANCE_NS:
+        return
+    sentences = []
+    if len(hosts) > 1:
+        sentences.append(f"The recordings are of {len(hosts)} hosts, and none tells how far their clocks agree.")
     if apart > CLOCK_TOLERANCE_NS:
-        said += (
-            f"; they differ by at least {apart / 1e6:.3g} ms, for a rank was done with a collective so long before "
-            "another one began it"
+        length = format.duration(apart / 1e9, 3) if apart >= 10**9 else format.milliseconds(apart / 1e9)
+        sentences.append(
+            f"The ranks' clocks differ by at least {length}: a rank had finished a collective so long before another "
+            "rank began it."
         )
     yield Finding(
         code="recording_clocks",
-        message=f"{said}.",
+        message=" ".join(sentences),
         advice="Compare lengths of different ranks, which need one clock each, and no moments.",
         case_id=case_id,
     )
 
 
 def _apart_ns(traces: Sequence[Recording]) -> int:
-    """By how much the last rank began a call after the first one was done with it, at most of all calls."""
+    """Return the longest time by which a rank began a call after another rank had finished it."""
     every: dict[tuple[Any, ...], list[Call]] = {}
+    totals: dict[tuple[Any, ...], set[int]] = {}
     for one in traces:
         counts: Counter[tuple[Any, ...]] = Counter()
         for call in one.calls:
@@ -247,6 +271,10 @@ def _apart_ns(traces: Sequence[Recording]) -> int:
                 key = (call.step, call.op, call.ranks, call.bytes)
                 counts[key] += 1
                 every.setdefault((*key, counts[key]), []).append(call)
+        for key, count in counts.items():
+            totals.setdefault(key, set()).add(count)
+    # If ranks have different numbers of a call, its n-th is not the same call on all of them.
+    every = {key: calls for key, calls in every.items() if len(totals[key[:-1]]) == 1}
     starts = (max(call.start_ns or 0 for call in calls) for calls in every.values())
     ends = (min((call.start_ns or 0) + (call.duration_ns or 0) for call in calls) for calls in every.values())
     return max((start - end for start, end in zip(starts, ends, strict=True)), default=0)
@@ -273,14 +301,20 @@ def _rank_findings(traces: Sequence[Recording], dumps: Sequence[Recording], case
         )
 
 
-def _left_out(found: Sequence[Recording], unplaced: Sequence[Recording], case_id: str) -> Iterator[Finding]:
-    """What is not in the tables, and why."""
+def _left_out(
+    found: Sequence[Recording], unplaced: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str
+) -> Iterator[Finding]:
+    """Yield what is not in the tables, with the reason."""
     why: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for one in found:
         why.update(one.left_out)
         for reason in one.unknown:
             files.setdefault(reason, []).append(one.file)
+        if one.whole:
+            files.setdefault(_WHOLE, []).append(one.file)
+    for file, reason in files_left_out.items():
+        files.setdefault(reason, []).append(file)
     told = [f"{count:,} call{'s' * (count > 1)} left out: {reason}." for reason, count in why.items()]
     told += [f"{_listed(names)}: {reason}." for reason, names in files.items()]
     if unplaced:
@@ -295,6 +329,11 @@ def _left_out(found: Sequence[Recording], unplaced: Sequence[Recording], case_id
         )
 
 
+_WHOLE = (
+    "it has no steps (`ProfilerStep#N`), so the whole trace is one step here; call the profiler's step() after each one"
+)
+
+
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(line(name) for name in names[:_NAMED]) + more
@@ -304,20 +343,27 @@ def _listed(names: Sequence[str]) -> str:
 _MOST_NAMED = 5000
 
 
-def _facts(folder: Folder, dumps: Sequence[Recording]) -> dict[str, Any]:
+def _facts(
+    folder: Folder, found: Sequence[Recording], dumps: Sequence[Recording], story: joined.Story
+) -> dict[str, Any]:
     files = [
         {"file": line(one.file), "kind": one.kind, "rank": one.rank, "host": one.host, "steps": len(one.steps),
-         "calls": len(one.calls)}
-        for one in folder.recordings
+         "calls": len(one.calls), "whole": one.whole}
+        for one in found
     ]  # fmt: skip
+    traces = [one for one in found if one.kind == kineto.NAME]
     facts: dict[str, Any] = {
         "recorded": {
             "files": files[:_MOST_NAMED],
             "not_read": len(folder.others),
+            "alone": any(one.alone for one in traces),
+            "size_known": any(one.world_size is not None for one in traces),
+            "dumps": len(dumps),
+            "waits": story.waits[:_MOST_NAMED],
             "last_calls": joined.last_calls(dumps)[:_MOST_NAMED],
         }
     }
-    if inspected := [{"file": line(one.file), "ops": one.ops} for one in folder.recordings if one.ops]:
+    if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
         facts["nccl_inspector"] = inspected[:_MOST_NAMED]
     return facts
 

@@ -1,38 +1,79 @@
-"""What the flight recorders of several ranks tell together: which call of a group some ranks entered and others did
-not, and where ranks called different things.
+"""Compare the flight recorders of several ranks: calls that some ranks entered and others did not, calls that are not
+finished, and calls that differ.
 
-The calls of a group are numbered, alike on all its ranks (`collective_seq_id`); a recorder keeps the last ones. As in
-torch's own analysis (torch/distributed/flight_recorder/components/builder.py) calls of the same number belong together.
+The calls of a group have the same numbers on all its ranks (`collective_seq_id`), and a recorder keeps the last ones.
+As in torch's own analysis (torch/distributed/flight_recorder/components/builder.py) calls of the same number belong
+together. A dump may hold active calls only (`onlyActive`); then a call that a rank lacks is either finished there or
+was never entered.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from parabench.imports.recording import Entry, Recording
+from parabench.imports.recording import Entry, Recording, op_of
 from parabench.store.record import RECORDING_HANG, Finding
 
-# Of these operations nobody is done before the last rank has come.
+# No rank finishes one of these operations before the last rank has entered it.
 MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
+# Messages in a sentence.
+_NAMED = 4
 
-# {rank: {number: what it called}} of one group.
+# {rank: {number: call}} of one group.
 Ranks = Mapping[int, Mapping[int, Entry]]
 
 
-def groups(dumps: Sequence[Recording]) -> dict[tuple[str, tuple[int, ...] | None], dict[int, dict[int, Entry]]]:
-    """{group and its ranks: {rank: {number: what it called}}}; a rank of the group whose dump has no call of it is
-    there too, if the dump goes back to the first call."""
-    found: dict[tuple[str, tuple[int, ...] | None], dict[int, dict[int, Entry]]] = {}
+@dataclass(frozen=True)
+class Group:
+    """The calls of one group. A rank without calls is in `ranks` if its dump shows that it has none; `absent` is {rank:
+    reason} for the others. `members` is None if the dumps do not list the group's ranks."""
+
+    name: str
+    members: tuple[int, ...] | None
+    ranks: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    absent: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the dumps show together: `hang` is the message of the first call that a rank did not enter; `waits` are
+    sentences about ranks that others wait for, and groups for which that is unknown."""
+
+    findings: list[Finding]
+    hang: str | None
+    waits: list[str]
+
+
+def groups(dumps: Sequence[Recording]) -> list[Group]:
+    """Return the groups in the order of the dumps."""
+    found: dict[tuple[str, tuple[int, ...] | None], Group] = {}
     for dump in dumps:
         for entry in dump.entries:
-            own = found.setdefault((entry.group, entry.ranks), {})
-            own.setdefault(_rank(dump), {})[entry.number] = entry
-    for (_, members), ranks in found.items():
-        for dump in dumps:
-            if dump.from_start and members is not None and _rank(dump) in members:
-                ranks.setdefault(_rank(dump), {})
-    return found
+            group = found.setdefault((entry.group, entry.ranks), Group(entry.group, entry.ranks))
+            own = group.ranks.setdefault(_rank(dump), {})
+            if op_of(entry.op) is not None:
+                own[entry.number] = entry
+            elif entry.number in own:  # the state of coalesced calls is that of `nccl:coalesced` behind them
+                own[entry.number] = replace(own[entry.number], finished=entry.finished, state=entry.state)
+    active = _only_active(dumps)
+    there = {_rank(dump): dump for dump in dumps}
+    for group in found.values():
+        for rank in group.members or ():
+            if rank not in there:
+                group.absent[rank] = "it has no dump"
+                continue
+            dump = there[rank]
+            if rank not in group.ranks and (group.name, group.members) not in dump.groups.items():
+                group.absent[rank] = "its dump does not list the group"
+            elif not group.ranks.get(rank) and not dump.from_start and not active:
+                group.ranks.pop(rank, None)
+                group.absent[rank] = "its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE"
+            else:
+                group.ranks.setdefault(rank, {})
+    return [group for group in found.values() if any(group.ranks.values())]
 
 
 def _rank(dump: Recording) -> int:
@@ -40,36 +81,114 @@ def _rank(dump: Recording) -> int:
     return dump.rank
 
 
-def findings(dumps: Sequence[Recording], case_id: str) -> Iterator[Finding]:
-    """Of each group the first call that some ranks entered and others did not, and the first in which they differ."""
-    for (group, _), ranks in groups(dumps).items():
-        if (differ := _first_mismatch(ranks)) is not None:
-            number, said = differ
-            told = "; ".join(f"{ranks_said(own)} called {what}" for what, own in said.items())
-            yield Finding(
-                code="recording_mismatch",
-                message=f"Call {number} of group {group} is not the same on its ranks: {told}.",
-                advice="Look for a branch that ranks take differently: its calls must be the same, in the same order.",
-                case_id=case_id,
-            )
-        if (stands := _stands(ranks)) is not None:
-            number, entered, behind = stands
-            entry = ranks[entered[0]][number]
-            last = max((max(ranks[rank], default=0) for rank in behind), default=0)
-            before = f"its call {last}" if last else "none"
-            yield Finding(
-                code=RECORDING_HANG,
-                message=f"Call {number} of group {group}, {entry.said}, was entered by {ranks_said(entered)} and not "
-                f"by {ranks_said(behind)}, whose last call of the group was {before}; it was not over when the dumps "
-                "were written.",
-                advice="Look at what those ranks did instead: the others wait for them, and the last calls of each "
-                "rank are in the table below.",
-                case_id=case_id,
-            )
+def _only_active(dumps: Sequence[Recording]) -> bool:
+    """Return whether the dumps hold only calls that are not finished."""
+    every = [entry for dump in dumps for entry in (*dump.entries, *dump.messages)]
+    return bool(every) and not any(entry.finished for entry in every)
+
+
+def story(dumps: Sequence[Recording], case_id: str) -> Story:
+    """Return findings about calls that differ, that a rank did not enter, or that are not finished, by their time."""
+    active = _only_active(dumps)
+    mismatches: list[str] = []
+    missing: list[tuple[int, str]] = []
+    stuck: list[tuple[int, str, str]] = []
+    stalled: list[tuple[int, int, str]] = []
+    behind_in: Counter[int] = Counter()
+    unknown: dict[str, list[str]] = {}
+    for group in groups(dumps):
+        last = [calls[max(calls)] for calls in group.ranks.values() if calls]
+        stalled += _stalled(group, active)
+        if (differ := _first_mismatch(group.ranks)) is not None:
+            told = "; ".join(f"{ranks_said(own)} called {what}" for what, own in differ[1].items())
+            mismatches.append(f"Call {differ[0]} of group {group.name} is not the same on its ranks: {told}.")
+        if (found := _not_entered(group.ranks, active)) is not None:
+            missing.append((found[0].made_ns, _missing(group, *found)))
+            behind_in.update(found[2])
+        elif differ is not None:
+            continue
+        elif (one := _unfinished(group)) is not None:
+            text = f"{_call(one)} was entered by all {len(group.ranks)} ranks and finished on none."
+            stuck.append((one.made_ns, group.name, text))
+        elif group.absent:
+            reason = next(iter(group.absent.values()))
+            which = ranks_said([rank for rank, each in group.absent.items() if each == reason])
+            unknown.setdefault(f"{which}: {reason}", []).append(group.name)
+        elif group.members is None:
+            unknown.setdefault("the dumps do not list its ranks", []).append(group.name)
+        elif not all(each.finished for each in last) or len({each.number for each in last}) > 1:
+            unknown.setdefault(
+                "a rank has finished a call that another has not, so their dumps may be of different times", []
+            ).append(group.name)
+    hangs = [text for _, text in sorted(missing)]
+    hang = hangs[0] if hangs else None
+    if stalled and (hangs or stuck):
+        first = {rank: call for _, rank, call in sorted(stalled, reverse=True)}
+        calls = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:_NAMED])
+        own = "their dumps" if len(first) > 1 else "its dump"
+        hangs.insert(
+            0,
+            f"By {own} {ranks_said(list(first))} had not finished calls that another rank of the same group "
+            f"had: {calls}.",
+        )
+    if stuck:
+        (_, _, text), *others = sorted(stuck)
+        same = f" It is the same in {_groups_said([name for _, name, _ in others])}." if others else ""
+        hangs.append(text + same)
+    hangs += _messages(dumps)
+    waits = [
+        f"Whether ranks wait for each other in {_groups_said(names)} is unknown: {why}."
+        for why, names in unknown.items()
+    ]
+    if max(behind_in.values(), default=1) > 1:
+        counts = sorted(set(behind_in.values()), reverse=True)
+        ranks = [ranks_said([rank for rank, each in behind_in.items() if each == count]) for count in counts]
+        who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
+        waits.insert(0, f"Others wait for {', '.join(who)}.")
+    return Story(
+        findings=[
+            *(Finding(code=RECORDING_HANG, message=text, advice=_HANG_ADVICE, case_id=case_id) for text in hangs),
+            *(
+                Finding(code="recording_mismatch", message=text, advice=_MISMATCH_ADVICE, case_id=case_id)
+                for text in mismatches
+            ),
+        ],
+        hang=hang,
+        waits=waits,
+    )
+
+
+_HANG_ADVICE = (
+    "Look first at ranks that did not enter, or did not finish, what others did: the others wait for them. If no "
+    "timeout wrote the dumps, it may only have been in progress."
+)
+_MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
+
+
+def _groups_said(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"group{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more}"
+
+
+def _call(entry: Entry) -> str:
+    called = f" called at {entry.where}," if entry.where else ""
+    return f"Call {entry.number} of group {entry.group}, {entry.said},{called}"
+
+
+def _missing(group: Group, entry: Entry, entered: Sequence[int], behind: Sequence[int]) -> str:
+    """Return the sentence about a call that some ranks did not enter."""
+    most = max(max(group.ranks[rank], default=0) for rank in behind)
+    last = f"whose last call of the group was its call {most}" if most else "whose last call of the group was none"
+    if not most and entry.number > 1:
+        last = "whose dumps hold no call of the group" if len(behind) > 1 else "whose dump holds no call of the group"
+    return (
+        f"{_call(entry)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}, {last}; it was not over "
+        "when the dumps were written."
+    )
 
 
 def _first_mismatch(ranks: Ranks) -> tuple[int, dict[str, list[int]]] | None:
-    """(number, {what was called: by which ranks}) of the first call in which ranks differ."""
+    """Return (number, {call: ranks}) of the first call in which ranks differ."""
     for number in sorted({number for calls in ranks.values() for number in calls}):
         said: dict[str, list[int]] = {}
         for rank in sorted(ranks):
@@ -80,29 +199,96 @@ def _first_mismatch(ranks: Ranks) -> tuple[int, dict[str, list[int]]] | None:
     return None
 
 
-def _stands(ranks: Ranks) -> tuple[int, list[int], list[int]] | None:
-    """(number, who entered, who did not) of the first call that some ranks entered, none finished, and others did not
-    come to."""
-    last = {rank: max(calls, default=0) for rank, calls in ranks.items()}
-    number = min(last.values()) + 1
-    entered = sorted(rank for rank, calls in ranks.items() if number in calls)
-    behind = sorted(rank for rank in ranks if last[rank] < number)
-    # Where somebody is done with it all have come, and one dump is older than the others.
-    if not entered or any(ranks[rank][number].finished for rank in entered):
+def _not_entered(ranks: Ranks, active: bool) -> tuple[Entry, list[int], list[int]] | None:
+    """Return (call, ranks that entered, ranks that did not) for the first call that some ranks did not enter and none
+    finished."""
+    # A rank without active calls may have finished a broadcast, but not an operation that needs all ranks.
+    idle = [rank for rank, calls in ranks.items() if active and not calls]
+    last = {rank: max(calls, default=0) for rank, calls in ranks.items() if rank not in idle}
+    held = {number: entry for calls in ranks.values() for number, entry in calls.items()}
+    least = min(last.values(), default=0)
+    number = min((n for n, each in held.items() if n > least or (idle and each.op in MUTUAL)), default=None)
+    if number is None:
         return None
-    return number, entered, behind
+    behind = [rank for rank, most in last.items() if most < number] + idle * (held[number].op in MUTUAL)
+    entered = sorted(rank for rank, calls in ranks.items() if number in calls)
+    # If a rank has finished it, all ranks had entered it, and one dump is older than the others.
+    over = any(_has_finished(calls, number, active) for calls in ranks.values())
+    return None if over or not behind else (held[number], entered, sorted(behind))
+
+
+def _has_finished(calls: Mapping[int, Entry], number: int, active: bool) -> bool:
+    """Return whether a rank has finished a call; a dump of active calls has none that are finished."""
+    return (number in calls and calls[number].finished) or (active and bool(calls) and min(calls) > number)
+
+
+def _first_open(calls: Mapping[int, Entry]) -> int | None:
+    return min((number for number, entry in calls.items() if not entry.finished), default=None)
+
+
+def _unfinished(group: Group) -> Entry | None:
+    """Return the first call that all ranks of the group entered and none finished."""
+    first = [_first_open(calls) for calls in group.ranks.values()]
+    if group.absent or group.members is None or None in first:
+        return None
+    number = max(each for each in first if each is not None)
+    same = [calls.get(number) for calls in group.ranks.values()]
+    return same[0] if all(each is not None and not each.finished for each in same) else None
+
+
+def _stalled(group: Group, active: bool) -> Iterator[tuple[int, int, str]]:
+    """Yield (time, rank, call) for a rank that has not finished a call which another rank has."""
+    for rank, calls in group.ranks.items():
+        number = _first_open(calls)
+        if number is None or calls[number].op not in MUTUAL:
+            continue
+        if any(_has_finished(own, number, active) for own in group.ranks.values()):
+            yield calls[number].made_ns, rank, f"call {number} of group {group.name}"
+
+
+def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
+    """Yield a sentence about sends and recvs that are not finished."""
+    there = {_rank(dump) for dump in dumps}
+    pending: dict[tuple[int, str, int | None], list[Entry]] = {}
+    for dump in dumps:
+        # The state of batched messages is that of `nccl:coalesced` of the same number.
+        over = {(each.group, each.number) for each in dump.messages if each.finished}
+        for each in dump.messages:
+            if (each.group, each.number) not in over:
+                pending.setdefault((_rank(dump), each.op, each.peer), []).append(each)
+    told = []
+    for (rank, op, peer), own in pending.items():
+        first = min(own, key=lambda each: each.number)
+        what = f"rank {rank}'s {op}"
+        if peer is not None and op in ("send", "recv"):
+            other = "recv" if op == "send" else "send"
+            lacks = len(pending.get((peer, other, rank), [])) < len(own)
+            what += f" {'to' if op == 'send' else 'from'} rank {peer}"
+            if peer not in there:
+                reason = ", whose dump is missing"
+            else:
+                reason = f", which has no unfinished {other} for it" if lacks else ""
+        else:
+            lacks, reason = False, ""
+        told.append((not lacks, first.made_ns, f"{what} (call {first.number} of group {first.group}){reason}"))
+    if told:
+        texts = [text for _, _, text in sorted(told)]
+        more = f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+        yield f"Messages were not finished when the dumps were written: {'; '.join(texts[:_NAMED])}{more}."
 
 
 def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
-    """Of each group and rank the last call: "group", "rank", "number", "op", "state" and whether it is "finished"."""
+    """Return the last call of each rank in each group, groups with unfinished calls first."""
+    last = [
+        {rank: calls[max(calls)] for rank, calls in sorted(group.ranks.items()) if calls} for group in groups(dumps)
+    ]
     return [
         {
-            "group": group, "rank": rank, "number": (number := max(calls)), "op": calls[number].op,
-            "state": calls[number].state, "finished": calls[number].finished,
+            "group": each.group, "rank": rank, "number": each.number, "op": each.op, "state": each.state,
+            "finished": each.finished,
         }
-        for (group, _), ranks in groups(dumps).items()
-        for rank, calls in sorted(ranks.items())
-        if calls
+        for own in sorted(last, key=lambda own: all(each.finished for each in own.values()))
+        for rank, each in own.items()
     ]  # fmt: skip
 
 

@@ -21,36 +21,24 @@ LATEST_NS = 7_258_118_400 * 10**9
 
 REMEDY = "take it out of the folder, or write it again"
 
-# Names of operations in torch's profiler and flight recorder, their underscores left out, and ours.
-OPS = {
-    "allreduce": "all_reduce", "allreducecoalesced": "all_reduce", "allreducesparse": "all_reduce",
-    "allgather": "all_gather", "allgatherbase": "all_gather", "allgathersingle": "all_gather",
-    "allgatherintotensor": "all_gather", "allgatherintotensorcoalesced": "all_gather",
-    "allgathercoalesced": "all_gather", "allgatherv": "all_gather",
-    "reducescatter": "reduce_scatter", "reducescatterbase": "reduce_scatter", "reducescattersingle": "reduce_scatter",
-    "reducescattertensor": "reduce_scatter", "reducescattertensorcoalesced": "reduce_scatter",
-    "reducescattercoalesced": "reduce_scatter", "reducescatterv": "reduce_scatter",
-    "broadcast": "broadcast", "broadcastoop": "broadcast", "reduce": "reduce", "reduceoop": "reduce",
-    "alltoall": "all_to_all", "alltoallbase": "all_to_all", "alltoallsingle": "all_to_all",
-    "alltoallv": "all_to_all", "alltoallvsingle": "all_to_all",
-    "gather": "gather", "scatter": "scatter", "barrier": "barrier", "allreducebarrier": "barrier",
-    "send": "send", "recv": "recv",
+# Operations in torch's profiler and flight recorder without underscores, such as `_allgather_base`, and in ours.
+_OP = re.compile(
+    r"(allreduce|allgather|reducescatter|alltoall|broadcast|reduce|gather|scatter|barrier|send|recv)"
+    r"(sparse|base|single|vsingle|v|oop|(into)?tensor)?(coalesced)?"
+)
+_OURS = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
 }  # fmt: skip
 
-# Bytes of an element, by torch's names of types (c10/core/ScalarType.h) in its recordings, in small letters.
-TYPES: dict[str, tuple[str, int]] = {
-    "float": ("float32", 4), "float32": ("float32", 4), "double": ("float64", 8), "float64": ("float64", 8),
-    "half": ("float16", 2), "c10::half": ("float16", 2), "float16": ("float16", 2),
-    "bfloat16": ("bfloat16", 2), "c10::bfloat16": ("bfloat16", 2),
-    "long": ("int64", 8), "long int": ("int64", 8), "int64": ("int64", 8), "int": ("int32", 4), "int32": ("int32", 4),
-    "short": ("int16", 2), "short int": ("int16", 2), "int16": ("int16", 2),
-    "char": ("int8", 1), "signed char": ("int8", 1), "int8": ("int8", 1),
-    "byte": ("uint8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1), "bool": ("bool", 1),
-    "float8_e4m3fn": ("float8_e4m3fn", 1), "c10::float8_e4m3fn": ("float8_e4m3fn", 1),
-    "float8_e5m2": ("float8_e5m2", 1), "c10::float8_e5m2": ("float8_e5m2", 1),
-    "complexfloat": ("complex64", 8), "c10::complex<float>": ("complex64", 8),
-    "complexdouble": ("complex128", 16), "c10::complex<double>": ("complex128", 16),
+# torch's other names of types (c10/core/ScalarType.h), in small letters and without `c10::`.
+_TYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "long": "int64", "long int": "int64", "int": "int32",
+    "short": "int16", "short int": "int16", "char": "int8", "signed char": "int8", "byte": "uint8",
+    "unsigned char": "uint8", "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
+    "complexfloat": "complex64", "complex<float>": "complex64",
+    "complexdouble": "complex128", "complex<double>": "complex128",
 }  # fmt: skip
+_TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
 
 
 class Call(NamedTuple):
@@ -81,8 +69,11 @@ class StepPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a flight recorder noted of one call: `group` is c10d's name of it, `number` which call of the group it is.
-    `said` is what must be alike on all its ranks; `ranks` are those of the group, None where the dump does not tell."""
+    """One call in a flight recorder: `group` is c10d's name of its group, `number` the call's number in that group.
+
+    `said` must be the same on all its ranks. `ranks` are the group's, None if the dump does not name them. `peer` is
+    the other rank of a send or recv. `made_ns` is when the host made the call, `where` the line of code.
+    """
 
     group: str
     ranks: tuple[int, ...] | None
@@ -91,14 +82,19 @@ class Entry:
     said: str
     state: str
     finished: bool
+    made_ns: int = 0
+    where: str = ""
+    peer: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """What one file tells. `kind` is its reader's name; `rank` None where neither the file nor its name tells it.
+    """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
-    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {why: how many calls}. `unknown` is why something
-    that others know is unknown here. `from_start`: a flight recorder has not yet dropped any of its calls.
+    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons
+    why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole trace. A
+    flight recorder has `groups`, {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a
+    call yet.
     """
 
     file: str
@@ -112,7 +108,11 @@ class Recording:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     parts: list[StepPart] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    alone: bool = False
+    whole: bool = False
     entries: list[Entry] = field(default_factory=list)
+    messages: list[Entry] = field(default_factory=list)
+    groups: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Recording:
 
     @property
     def rows(self) -> int:
-        return len(self.parts) + len(self.calls) + len(self.entries)
+        return len(self.parts) + len(self.calls) + len(self.entries) + len(self.messages)
 
     def check_room(self) -> None:
         """Raise UsageError where it has more rows than anybody reads."""
@@ -132,13 +132,18 @@ class Recording:
 
 
 def op_of(name: str) -> str | None:
-    """Our name of an operation: `all_gather` of `_allgather_base`; None for what is none."""
-    return OPS.get(re.sub(r"[^a-z]", "", name.lower()))
+    """Return our name of an operation: `all_gather` for `_allgather_base`; None if it is not known."""
+    bare = re.sub(r"[^a-z]", "", name.lower())
+    found = _OP.fullmatch("barrier" if bare == "allreducebarrier" else bare)
+    return _OURS.get(found[1], found[1]) if found else None
 
 
 def type_of(name: object) -> tuple[str, int] | None:
-    """(our name of an element's type, its bytes); None for one that is not known."""
-    return TYPES.get(name.lower()) if isinstance(name, str) else None
+    """Return (our name of an element's type, its bytes); None if it is not known."""
+    bare = name.lower().removeprefix("c10::") if isinstance(name, str) else ""
+    bare = _TYPES.get(bare, bare)
+    found = _TYPE.fullmatch(bare)
+    return (bare, int(found[1]) // 8) if found else ("bool", 1) if bare == "bool" else None
 
 
 def whole(value: object, most: int = MOST) -> int | None:
@@ -178,11 +183,16 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank that a file's name tells: behind the word `rank`, else its last number where it ends with one, as in
-    `nccl_trace_rank_3`, `rank3.json` and `dump_3`."""
-    bare = re.sub(r"(\.pt|\.trace|\.json|\.gz|\.pickle|\.pkl)+$", "", name)
-    found = re.search(r"rank[-_.]?(\d{1,7})(?!\d)", name) or re.search(r"(?<!\d)(\d{1,7})$", bare)
+    """Return the rank behind the word `rank` in a file's name, as in `rank3.json` and `nccl_trace_rank_3`."""
+    found = re.search(r"rank[-_.]?(\d{1,7})(?!\d)", name, re.IGNORECASE)
     return whole(int(found[1]), MOST_RANKS - 1) if found else None
+
+
+def number_in_name(name: str) -> tuple[str, int] | None:
+    """Return the number that ends a file's name and the text in front of it: ("dump_", 3) for `dump_3.json`."""
+    bare = re.sub(r"(\.pt|\.trace|\.json|\.gz|\.pickle|\.pkl)+$", "", name)
+    found = re.fullmatch(r"(.*?)(?<!\d)(\d{1,7})", bare, re.DOTALL)
+    return (found[1], int(found[2])) if found and int(found[2]) < MOST_RANKS else None
 
 
 def distinct(values: Iterable[str | None]) -> list[str]:

@@ -1,11 +1,17 @@
-"""JSON that may be larger than the memory: the members of its outermost object one after the other, and of one of them,
-a list, the elements. Files that are compressed by gzip are read as what is in them."""
+"""Read JSON that may be larger than the memory: the members of the outermost object one after the other, and the
+elements of one member that is a list.
+
+Real files are not always strict JSON. Control characters in strings, invalid UTF-8, a byte order mark, UTF-16, `NaN` in
+any spelling and invalid escapes are accepted, and so are several objects in a file. Files compressed by gzip are
+uncompressed.
+"""
 
 from __future__ import annotations
 
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,27 +21,29 @@ from parabench.errors import UsageError
 from parabench.imports.recording import REMEDY
 
 CHUNK_BYTES = 1 << 20
-# Of one member or element: an event of a trace has some hundred bytes, with a stack some thousand.
+# The most characters of one member or element: an event has some hundred, with a stack some thousand.
 LONGEST = 16 << 20
-# Of a whole file, uncompressed.
+# The most bytes of a whole file, uncompressed.
 MOST_BYTES = 16 << 30
 GZIP = b"\x1f\x8b"
 _SPACE = " \t\r\n"
-# What may stand behind a value.
+# What may follow a value.
 _ENDS = (*_SPACE, ",", ":", "]", "}")
 
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(strict=False)
+# Numbers that C++ prints in its own spelling; none has a value.
+_NAN = re.compile(r"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
 
 def opened(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """The file's bytes, uncompressed. Raises OSError."""
+    """Return the file's bytes, uncompressed. Raises OSError."""
     with path.open("rb") as file:
         compressed = file.read(len(GZIP)) == GZIP
     return gzip.open(path, "rb") if compressed else path.open("rb")
 
 
 def beginning(path: Path, size: int = CHUNK_BYTES) -> bytes:
-    """The first bytes of what the file holds. Raises UsageError."""
+    """Return the first bytes of the file's content. Raises UsageError."""
     try:
         with opened(path) as file:
             return file.read(size)
@@ -44,18 +52,26 @@ def beginning(path: Path, size: int = CHUNK_BYTES) -> bytes:
 
 
 def unreadable(path: Path, why: object) -> UsageError:
-    """The error of a file that is damaged."""
-    said = why.strerror if isinstance(why, OSError) and why.strerror else why
-    return UsageError(f"{path} cannot be read: {said}; {REMEDY}")
+    """Return the error for a damaged file."""
+    reason = why.strerror if isinstance(why, OSError) and why.strerror else why
+    return UsageError(f"{path} cannot be read: {reason}; {REMEDY}")
 
 
-def members(path: Path, elements_of: str) -> Iterator[tuple[str, Any]]:
-    """(name, value) of each member of the outermost object; of the one called `elements_of`, which must be a list, the
-    name with each element. Raises UsageError for what is no such JSON, is cut off, or has a part of more than LONGEST.
+def decoder(raw: bytes) -> codecs.IncrementalDecoder:
+    """Return the decoder for a text that begins with these bytes."""
+    utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return codecs.getincrementaldecoder("utf-16" if utf16 else "utf-8-sig")(errors="replace")
+
+
+def members(path: Path, elements_of: str) -> Iterator[tuple[int, str, Any]]:
+    """Yield (document, name, value) for each member of each outermost object, documents counted from 0.
+
+    The member called `elements_of` must be a list; its name is yielded with each element.
+    Raises UsageError if the file is not such JSON, is cut off, or has a value longer than LONGEST.
     """
     try:
         with opened(path) as file:
-            yield from _Text(file).members(elements_of)
+            yield from _Text(file).documents(elements_of)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         if isinstance(error, UsageError):
             raise
@@ -63,13 +79,21 @@ def members(path: Path, elements_of: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Text:
-    """The text of a file, as much of it as the next value needs. Raises ValueError for what is no JSON."""
+    """As much of a file's text as the next value needs. Raises ValueError if it is not JSON."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
-        self._file, self._decoder = file, codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._file = file
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._text, self._at, self._read, self._over = "", 0, 0, False
 
-    def members(self, elements_of: str) -> Iterator[tuple[str, Any]]:
+    def documents(self, elements_of: str) -> Iterator[tuple[int, str, Any]]:
+        document = 0
+        while document == 0 or self._next() == "{":
+            for name, value in self._members(elements_of):
+                yield document, name, value
+            document += 1
+
+    def _members(self, elements_of: str) -> Iterator[tuple[str, Any]]:
         self._expect("{")
         if self._taken("}"):
             return
@@ -102,11 +126,13 @@ class _Text:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
-            except ValueError as error:
+            except json.JSONDecodeError as error:
+                if self._repaired(error):
+                    continue
                 if self._over:
                     raise ValueError(f"it is no JSON, or cut off: {error}") from error
             else:
-                # A number may go on in what is not read yet: 1.5 is cut behind the point.
+                # The rest of a number may not be read yet: 1.5 is cut behind the point.
                 if self._over or self._text[end : end + 1] in _ENDS:
                     self._at = end
                     return value
@@ -114,8 +140,19 @@ class _Text:
                 raise ValueError(f"it is no JSON, or one value in it is longer than {LONGEST >> 20} MiB")
             self._more()
 
+    def _repaired(self, error: json.JSONDecodeError) -> bool:
+        """Correct the text if it is wrong in a known way, and return whether it was."""
+        at, new = error.pos, ""
+        if error.msg.startswith("Invalid \\escape") and self._text[at + 1 : at + 2] not in ("", "u"):
+            new, end = "\\\\", at + 1
+        elif (found := _NAN.match(self._text, at)) and found.end() < len(self._text):
+            new, end = "NaN", found.end()
+        if new:
+            self._text = self._text[:at] + new + self._text[end:]
+        return bool(new)
+
     def _next(self) -> str:
-        """The next character that is no space; it is not taken. Empty at the end."""
+        """Return the next character that is not a space, without taking it; empty at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in _SPACE:
@@ -136,11 +173,13 @@ class _Text:
             raise ValueError(f"it is no JSON: {found!r} in the place of {mark!r}" if found else "it is cut off")
 
     def _more(self) -> None:
-        """Read on, twice as much where one value takes all that is there, so that it is not decoded too often."""
+        """Read on, twice as much if one value takes all there is, so that it is not decoded too often."""
         left = self._text[self._at :]
         raw = self._file.read(max(CHUNK_BYTES, len(left)))
         self._read += len(raw)
         if self._read > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
+        if self._decoder is None:
+            self._decoder = decoder(raw)
         self._over = not raw
         self._text, self._at = left + self._decoder.decode(raw, final=self._over), 0

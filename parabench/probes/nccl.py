@@ -142,11 +142,11 @@ def _name(word: str, names: tuple[str, ...]) -> str:
     return names[int(word)] if len(word) == 1 and int(word) < len(names) else word
 
 
-# The plugin's name for each number and ours, with what makes SI units of it.
+# The plugin's name for each number, behind `coll_` or `p2p_`, and ours, with the factor to SI units.
 NUMBERS = {
-    "coll_exec_time_us": ("duration_s", 1e-6),
-    "coll_algobw_gbs": ("algbw_bytes_per_s", 1e9),
-    "coll_busbw_gbs": ("busbw_bytes_per_s", 1e9),
+    "exec_time_us": ("duration_s", 1e-6),
+    "algobw_gbs": ("algbw_bytes_per_s", 1e9),
+    "busbw_gbs": ("busbw_bytes_per_s", 1e9),
 }
 
 
@@ -171,31 +171,53 @@ def _is_off(environment: Mapping[str, str], name: str) -> bool:
 
 
 def inspector_ops(text: str) -> list[dict[str, Any]]:
-    """One entry for each operation and size: "op", "bytes", "ranks", "calls", and the medians "duration_s",
-    "algbw_bytes_per_s" and "busbw_bytes_per_s", None where the plugin tells none."""
+    """Return one entry for each operation and size: "op", "bytes", "ranks", "calls", and the medians "duration_s",
+    "algbw_bytes_per_s" and "busbw_bytes_per_s", None if the plugin wrote none."""
+    return inspected(text)[0]
+
+
+def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the same, and how many JSON objects cannot be read."""
     calls: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
+    broken = 0
+    header: Mapping[str, Any] = {}
     for entry in _entries(text):
-        call = entry.get("coll_perf")
-        if isinstance(call, dict) and "coll" in call:
-            op, header = str(call["coll"]), entry.get("header")
-            size, ranks = call.get("coll_msg_size_bytes"), header.get("n_ranks") if isinstance(header, dict) else None
-            if _is_count(size) and _is_count(ranks):  # else it is damaged, or of a version that is not known
-                calls.setdefault((OPS.get(op, op), size, ranks), []).append(call)
-    return [
+        if entry is None:
+            broken += 1
+            continue
+        # Each object has a header, or one object with nothing else is in front of the others.
+        own = entry.get("header")
+        own = own if isinstance(own, dict) else {}
+        if own and not {"coll_perf", "p2p_perf"} & entry.keys():
+            header = own
+        for kind, name in (("coll_", "coll"), ("p2p_", "p2p")):
+            call = entry.get(f"{kind}perf")
+            if isinstance(call, dict) and name in call:
+                op, size, ranks = str(call[name]), call.get(f"{kind}msg_size_bytes"), (own or header).get("n_ranks")
+                if _is_count(size) and _is_count(ranks):  # else it is damaged, or of a version that is not known
+                    told = {ours: call.get(f"{kind}{theirs}") for theirs, (ours, _) in NUMBERS.items()}
+                    calls.setdefault((OPS.get(op, op), size, ranks), []).append(told)
+    listed = [
         {"op": op, "bytes": size, "ranks": ranks, "calls": len(each)}
-        | {ours: _median(each, theirs, factor) for theirs, (ours, factor) in NUMBERS.items()}
+        | {ours: _median(each, ours, factor) for ours, factor in NUMBERS.values()}
         for (op, size, ranks), each in calls.items()
     ]
+    return listed, broken
 
 
-def _entries(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, one after the other, however they are laid out; it may end in the middle of one."""
-    decoder, at = json.JSONDecoder(), 0
+def _entries(text: str) -> Iterator[dict[str, Any] | None]:
+    """Yield the JSON objects of a file, however they are laid out, and None for a damaged one, after which the search
+    goes on with the next line. The file may end in the middle of one."""
+    decoder, at = json.JSONDecoder(strict=False), 0
     while (at := text.find("{", at)) >= 0:
         try:
             entry, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            return
+            at = text.find("\n", at)
+            if at < 0:
+                return
+            yield None
+            continue
         yield entry
 
 

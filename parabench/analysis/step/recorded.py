@@ -58,8 +58,8 @@ def rank_table(seen: SessionData) -> pd.DataFrame:
     sums = sums.reindex(columns=[*PARTS, COMMUNICATION, WAIT])
     named = sums.notna().groupby("rank").any()
     case = seen.launches.iloc[0]
-    # One rank has nothing to say to anybody; of several that were not seen to it is unknown.
-    named[COMMUNICATION] |= bool(case["world_size"] == 1)
+    # A process without peers does not communicate; otherwise communication that was not recorded is unknown.
+    named[COMMUNICATION] |= bool(told(seen).get("alone"))
     named[WAIT] = named[COMMUNICATION] & bool(case["device"] != UNKNOWN)
     named[OTHER] = True
     known = named.reindex(sums.index.get_level_values("rank")).set_axis(sums.index)
@@ -91,7 +91,8 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     rows = rows.assign(nth=nth, told=rows["duration_s"].notna())
     one = rows.groupby(["step", "nth", *_CALL], dropna=False)
     calls = one.agg(ranks_told=("told", "sum"), shortest_s=("duration_s", "min")).reset_index()
-    whole = (calls["ranks_told"] == calls["group_size"]) & calls["op"].isin(MUTUAL)
+    # Groups of the same size with unknown ranks may be different groups, whose calls must not be matched.
+    whole = (calls["ranks_told"] == calls["group_size"]) & calls["op"].isin(MUTUAL) & calls["ranks"].notna()
     calls["shortest_s"] = calls["shortest_s"].where(whole)
     shortest = calls.groupby(_CALL, dropna=False)["shortest_s"].median()
     groups = rows.groupby(_CALL, dropna=False)
@@ -142,7 +143,6 @@ def median_timeline(seen: SessionData) -> Timeline | None:
 
 
 def told(seen: SessionData) -> dict[str, Any]:
-    """What the launch tells of its recordings: "files", "not_read" and "last_calls", as `imports.into_store` has
-    them."""
+    """Return the launch's facts about its recordings, as `imports.into_store` writes them."""
     recorded: dict[str, Any] = seen.facts[int(seen.launches["launch_id"].iloc[0])].get("recorded") or {}
     return recorded

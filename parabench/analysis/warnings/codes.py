@@ -53,7 +53,7 @@ CODES: dict[str, str] = {
     "poor_fit": "the cost model is far from what was measured",
     "power_capped": "a device was at its power limit during timed steps",
     "recording_clocks": "clocks of the hosts of recordings may differ, or do",
-    "recording_hang": "some ranks entered a collective that others did not, and it was not over",
+    "recording_hang": "calls or messages that some ranks did not enter, or that were not finished",
     "recording_left_out": "what of recordings could not be read, and why",
     "recording_mismatch": "ranks of a group called different collectives, or different sizes",
     "recording_profiled": "the steps of a recording were timed with a profiler in them",

@@ -43,9 +43,12 @@ _LEGEND_PX = 190
 _GAP = 0.55
 
 
-def timeline_panel(timeline: Timeline, label: str, hatched: str = "blocked") -> Panel:
+def timeline_panel(
+    timeline: Timeline, label: str, hatched: str = "blocked", names: Mapping[str, str] | None = None
+) -> Panel:
     """Two rows or more a rank: parts of the step, with hatching where training was blocked on communication, or
-    whatever `hatched` is, and below them its calls, with a mark where a bucket's last gradient was there."""
+    whatever `hatched` is, and below them its calls, with a mark where a bucket's last gradient was there. `names`
+    replace the usual ones of parts in the legend."""
     ranks = spread_over_nodes(timeline.ranks, timeline.node_of, MOST_RANKS)
     calls, spans = (_of_ranks(table, ranks) for table in (timeline.calls, timeline.spans))
     _place(calls)
@@ -56,6 +59,7 @@ def timeline_panel(timeline: Timeline, label: str, hatched: str = "blocked") -> 
     traces: list[Trace] = []
     for name in (part.removesuffix("_s") for part in STEP_PARTS):
         colour, meaning = PART[f"{name}_s"]
+        meaning = (names or {}).get(f"{name}_s", meaning)
         _bars(traces, [span for span in spans if span["name"] == name], top, meaning, {"color": colour})
     pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": "#333333", "bgcolor": "rgba(255,255,255,0.6)"}
     _bars(traces, [span for span in spans if span["name"] == WAIT], top, hatched, {"pattern": pattern})

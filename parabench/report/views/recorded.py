@@ -10,11 +10,13 @@ from pathlib import Path
 import pandas as pd
 
 from parabench.analysis.environment.facts import devices_said
-from parabench.analysis.session import Session, SessionData, data_of
+from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected
+from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
+from parabench.report.figures.figures import Panel
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED
@@ -34,58 +36,95 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         template_folder,
         session=session,
         name=next(iter(seen.labels.values()), session.suite),
-        sentences=list(_sentences(seen)),
+        sentences=list(sentences(seen)),
         facts=_facts(seen),
         findings=finding_groups(results, session, (), seen.labels),
         command=shlex.join(session.argv),
     )
 
 
-def _sentences(seen: SessionData) -> Iterator[str]:
-    """The answer: how long a step took, what of it communication cost, and whether ranks wait for each other."""
+# Lines on the terminal, which people paste into issues.
+_LINES = 5
+
+
+def conclusions(results: Results) -> list[str]:
+    """Return the conclusions and warnings of recordings in a few lines."""
+    seen = session_data(results)
+    lines = [each for each in sentences(seen) if not each.endswith(_MORE)]
+    # The sentence about the profiler is the same for all traces.
+    messages = [str(row["message"]) for _, row in results.finding.iterrows() if row["code"] != "recording_profiled"]
+    lines += [f"warning: {message}" for message in messages if message not in lines]
+    if len(lines) > _LINES:
+        lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
+    return lines
+
+
+def sentences(seen: SessionData) -> Iterator[str]:
+    """Yield the conclusions: the length of a step, its exposed communication, and whether ranks wait for each other."""
     if seen.launches.empty:
         yield "No recording is stored."
         return
-    launch = seen.launches.iloc[0]
     lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)
     if len(lengths):
-        yield (
-            f"A step took {format.milliseconds(float(lengths.median()))} on its slowest rank, the median of "
-            f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')} "
-            f"({_range(format.milliseconds(float(lengths.min())), format.milliseconds(float(lengths.max())))})."
-        )
-        known = ranks.dropna(subset="exposed_share")
-        if len(known):
-            most = known.iloc[int(known["exposed_share"].argmax())]
-            low, high = (format.percent(float(each)) for each in (known["exposed_share"].min(), most["exposed_share"]))
-            who = "" if low == high else f", most on rank {int(most['rank'])}"
-            yield f"Exposed communication is {_range(low, high)} of each rank's step{who}."
+        low, high = (format.milliseconds(float(each)) for each in (lengths.min(), lengths.max()))
+        over = f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')}"
+        if _whole(seen):
+            over = format.count(len(ranks), "rank")
+            yield f"The whole trace, which has no steps, took {high} on the slowest of {over}."
         else:
-            yield "How much of it is exposed communication is unknown."
-    yield from _waiting(seen, int(launch["world_size"]))
+            median = format.milliseconds(float(lengths.median()))
+            yield f"A step took {median} on its slowest rank, the median of {over} ({_range(low, high)})."
+        yield _exposed(seen, ranks)
+    yield from _waiting(seen)
     ops = inspected(seen, seen.launches)
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
+
+
+def _whole(seen: SessionData) -> bool:
+    """Return whether all traces are without steps."""
+    return all(each.get("whole") for each in recorded.told(seen).get("files") or [] if each.get("steps"))
+
+
+def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
+    known = ranks.dropna(subset="exposed_share")
+    what = "trace" if _whole(seen) else "step"
+    if known.empty:
+        return f"How much of the {what} is exposed communication is unknown: the warnings have the reason."
+    most = known.iloc[int(known["exposed_share"].argmax())]
+    low, high = (format.percent(float(each)) for each in (known["exposed_share"].min(), most["exposed_share"]))
+    who = "" if low == high else f", most on rank {int(most['rank'])}"
+    some = "" if len(known) == len(ranks) else f" on {len(known)} of {len(ranks)} ranks; it is unknown on the others"
+    return f"Exposed communication is {_range(low, high)} of each rank's {what}{who}{some}."
 
 
 def _range(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _waiting(seen: SessionData, world_size: int) -> Iterator[str]:
-    """What flight recorders tell of ranks that do not call the same; that they do, only where there is one of each."""
-    stored = seen.results.finding
-    wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"].tolist()
-    yield from map(str, wrong)
-    ranks = {each["rank"] for each in recorded.told(seen).get("last_calls") or []}
-    if not ranks or wrong:
-        return
-    if len(ranks) < world_size:
-        of = f"{len(ranks)} of {format.count(world_size, 'rank')}"
-        yield f"Whether ranks wait for each other is unknown: there are flight recorders of {of}."
-    else:
-        of = format.count(world_size, "rank")
-        yield f"By the flight recorders of {of} all entered the same collectives, and none waits for another."
+# Sentences of one kind in front of the tables; the warnings have the others.
+_MOST_SENTENCES = 2
+_MORE = " of this kind."
+
+
+def _waiting(seen: SessionData) -> Iterator[str]:
+    """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
+    told, stored = recorded.told(seen), seen.results.finding
+    waits = told.get("waits") or []
+    yield from waits[:_MOST_SENTENCES]
+    wrong = [stored[stored["code"] == code]["message"] for code in ("recording_hang", "recording_mismatch")]
+    for messages in wrong:
+        yield from map(str, messages[:_MOST_SENTENCES])
+    more = sum(max(0, len(each) - _MOST_SENTENCES) for each in wrong)
+    if more:
+        yield f"{format.count(more, 'more warning')}{_MORE}"
+    if told.get("dumps") and not (waits or any(map(len, wrong))):
+        of = format.count(len({each["rank"] for each in told["last_calls"]}), "rank")
+        yield (
+            f"By the flight recorders of {of} all entered and finished the same collectives: none waits for another."
+            if told["last_calls"]
+            else "Whether ranks wait for each other is unknown: the flight recorders hold no collective."
+        )
 
 
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
@@ -94,7 +133,7 @@ def _facts(seen: SessionData) -> list[tuple[str, str]]:
     if len(seen.launches):
         case = seen.launches.iloc[0]
         rows += [
-            ("ranks", f"{int(case['world_size']):,}"),
+            ("ranks", _size(seen, int(case["world_size"]))),
             ("device", str(case["device"])),
             ("backend", str(case["backend"])),
         ]
@@ -105,6 +144,13 @@ def _facts(seen: SessionData) -> list[tuple[str, str]]:
     return rows + [(name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()]
 
 
+def _size(seen: SessionData, world_size: int) -> str:
+    """Return the number of ranks, which is a lower bound if no trace has it."""
+    told = recorded.told(seen)
+    known = told.get("size_known") or told.get("alone")
+    return f"{world_size:,}" if known else f"{world_size:,} or more: no trace has the number"
+
+
 def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
     """The table, of a long one its first rows, which is said."""
     if len(table) > MOST_ROWS:
@@ -112,8 +158,10 @@ def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str
     return table_of(title, columns, table.head(MOST_ROWS).to_dict("records"), closed=False, note=note)
 
 
-def _steps(seen: SessionData) -> Section:
+def _steps(seen: SessionData) -> Section | None:
     ranks = seen.once(recorded.rank_table)
+    if ranks.empty and all(each["kind"] != "kineto" for each in recorded.told(seen).get("files") or []):
+        return None
     named = [part for part in STEP_PARTS if part != "other_s" and ranks[part].notna().any()]
     columns = (
         Column("Rank", "rank"),
@@ -128,9 +176,9 @@ def _steps(seen: SessionData) -> Section:
     return Section(
         "steps",
         "Where each rank's step goes",
-        "Medians over the recorded steps, in ms. Communication runs beside the parts, exposed communication while the "
-        "rank computes nothing.",
-        "No step was recorded: none of the files is a trace with ProfilerStep annotations.",
+        ("The traces have no steps: each is one window. " if _whole(seen) else "Medians over the recorded steps. ")
+        + "Communication runs beside the parts, exposed communication while the rank computes nothing.",
+        "No step was recorded: no trace has a rank, or an event with a time.",
         (_cut("Steps by rank", columns, ranks),) if len(ranks) else (),
         reading="A step is what lies between two calls of the profiler's step() on the host. Parts are annotations: "
         "torch's own of DataLoader and optimizer, and those called data, forward, backward, optimizer. Where forward "
@@ -144,7 +192,8 @@ def _timeline(seen: SessionData) -> Section | None:
     if one is None:
         return None
     hosts = {each.get("host") for each in recorded.told(seen).get("files") or [] if each.get("steps")}
-    nothing = "Ranks of several hosts have several clocks, so their moments are not drawn beside each other."
+    clocks = (seen.results.finding["code"] == "recording_clocks").any()
+    nothing = "The ranks' clocks differ, or may differ, so their times are not drawn on one axis."
     more = f" {MOST_RANKS} of {len(one.ranks)} ranks are drawn." if len(one.ranks) > MOST_RANKS else ""
     label = f"step {one.step}: {format.milliseconds(one.length_s)}"
     return Section(
@@ -153,9 +202,13 @@ def _timeline(seen: SessionData) -> Section | None:
         "The recorded step of median length. Each rank shows the parts of its step (hatched: exposed communication), "
         "and below them its collectives.",
         nothing,
-        panels=[] if len(hosts) > 1 else [replace(timeline_panel(one, label, "exposed communication"), case="")],
+        panels=[] if len(hosts) > 1 or clocks else [replace(_panel(one, label), case="")],
         reading=f"A collective includes the time that it waits for later ranks.{more}",
     )
+
+
+def _panel(one: Timeline, label: str) -> Panel:
+    return timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
 
 
 _CALL = (

@@ -22,7 +22,7 @@ from recordings import event, of_gpu, params, step
 def read(folder: Path, trace: Any, name: str = "rank0.json") -> Any:
     path = folder / name
     path.write_text(trace if isinstance(trace, str) else json.dumps(trace))
-    return kineto.read(path)
+    return kineto.read(path)[0]
 
 
 def lengths(found: Any, number: int) -> dict[str, float]:
@@ -106,10 +106,32 @@ def test_what_is_not_known_of_a_call_leaves_it_out_and_says_so(tmp_path):
     assert (cut.ranks, cut.group_size) == (None, 2)
 
 
-def test_a_trace_without_steps_says_what_to_call(tmp_path):
-    found = read(tmp_path, {"traceEvents": [event("aten::add", "cpu_op", 1, 2)]})
-    assert (found.steps, found.calls) == ({}, [])
-    assert "call the profiler's step()" in found.unknown[0]
+def test_trace_is_one_window_when_it_has_no_steps(tmp_path):
+    trace = of_gpu()
+    trace["traceEvents"] = [each for each in trace["traceEvents"] if "ProfilerStep" not in each["name"]]
+    found = read(tmp_path, trace)
+    assert found.whole
+    begin = 1_700_000_000_001_000_000
+    assert found.steps == {0: (begin, begin + 190_000)}
+    assert lengths(found, 0)[COMMUNICATION] == 80
+    assert len(found.calls) == 2
+
+
+def test_trace_without_events_has_no_window(tmp_path):
+    found = read(tmp_path, {"traceEvents": []})
+    assert (found.steps, found.calls, found.whole) == ({}, [], False)
+
+
+def test_steps_are_renumbered_when_numbers_repeat(tmp_path):
+    found = read(tmp_path, {"traceEvents": [step(3, 50, 9), step(3, 0, 9), step(4, 70, 9)]})
+    assert [begin for begin, _ in found.steps.values()] == [0, 50_000, 70_000]
+    assert list(found.steps) == [0, 1, 2]
+
+
+def test_microseconds_since_1970_stay_exact(tmp_path):
+    at = 1_700_000_000_123_457
+    found = read(tmp_path, {"traceEvents": [step(0, at, 9)]})
+    assert found.steps == {0: (at * 1000, (at + 9) * 1000)}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +151,6 @@ def test_an_event_that_is_none_is_left_out(tmp_path, odd):
     ("trace", "why"),
     [
         ({"traceEvents": {}}, "in the place of"),
-        ({"traceEvents": [step(0, 0, 9), step(0, 20, 9)]}, "step 0 is there twice"),
         ({"traceEvents": [step(0, -5, 9)]}, "which is no moment"),
         ({"traceEvents": [], "distributedInfo": {"rank": 4, "world_size": 2}}, "rank 4 of 2"),
         ('{"traceEvents": [{"ph": "X"', "cut off"),
@@ -146,7 +167,7 @@ def test_a_damaged_trace_is_refused_in_a_line(tmp_path, trace, why):
 def test_a_compressed_trace_is_read_and_a_cut_one_refused(tmp_path):
     raw = gzip.compress(json.dumps(of_gpu()).encode())
     (tmp_path / "rank0.json.gz").write_bytes(raw)
-    assert len(kineto.read(tmp_path / "rank0.json.gz").calls) == 2
+    assert len(kineto.read(tmp_path / "rank0.json.gz")[0].calls) == 2
     (tmp_path / "rank0.json.gz").write_bytes(raw[:-20])
     with pytest.raises(UsageError, match="cannot be read"):
         kineto.read(tmp_path / "rank0.json.gz")

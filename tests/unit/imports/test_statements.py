@@ -1,0 +1,491 @@
+"""Which sentences a folder of recordings must lead to, and which it must not: one row for each kind of input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+
+import recordings
+from command_line import parabench
+from page_helpers import Page
+from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.step import recorded
+from parabench.imports import kineto, read_folder
+from parabench.imports.into_store import launch_of, record
+from parabench.report.views.recorded import sentences
+from parabench.store.results import load
+from recordings import (
+    INSPECTED,
+    RUNNING,
+    alone,
+    bare,
+    changed,
+    dump,
+    entry,
+    event,
+    message,
+    named_kernels,
+    of_gpu,
+    step,
+)
+
+ACTIVE = {"state": "scheduled"} | {name: value for name, value in RUNNING.items() if name != "state"}
+OTHERS = "[0, 1, 2, 3]"
+HEALTHY = "none waits for another"
+NO_SHARE = "Exposed communication is"
+UNKNOWN_SHARE = "exposed communication is unknown"
+
+
+def open_call(number: int, rank: int, **more: Any) -> dict[str, Any]:
+    return entry(number, "nccl:all_to_all", record_id=1000 + rank, **ACTIVE) | more
+
+
+def of_group(group: str, number: int, **more: Any) -> dict[str, Any]:
+    return entry(number) | {"process_group": [group, ""], "record_id": 900} | more
+
+
+def lines(*entries: Any) -> str:
+    return "\n".join(each if isinstance(each, str) else json.dumps(each) for each in entries)
+
+
+HEADER = {"header": INSPECTED["header"], "metadata": INSPECTED["metadata"]}
+CALL = {"coll_perf": INSPECTED["coll_perf"]}
+SENT = {"p2p_perf": {"p2p": "Send", "p2p_msg_size_bytes": 64, "p2p_exec_time_us": 5, "p2p_algobw_gbs": 1.5}}
+TEXT = json.dumps(of_gpu(0))
+SNAPSHOT = pickle.dumps({"segments": [{"address": 1}], "device_traces": [[]]}, 4)
+CPU_ONLY = {
+    "traceEvents": [
+        step(0, 1000, 100),
+        event("aten::add", "cpu_op", 1000, 50),
+        event("record_param_comms", "cpu_op", 1010, 9, **recordings.params(4, "all_to_all", **{"Group size": 8})),
+        event("nccl:all_to_all", "user_annotation", 1010, 9),
+    ]
+}
+MTIA = {
+    "distributedInfo": {"backend": "cpu:gloo,mtia:hccl", "rank": 0, "world_size": 2},
+    "traceEvents": [
+        step(0, 1000, 100),
+        event("gloo:barrier", "user_annotation", 1010, 1, 9),
+        event("aten::add", "cpu_op", 1000, 50),
+    ],
+}
+OLD_STEPS = {
+    "traceEvents": [
+        event("ProfilerStep#5", "Operator", 1000, 100),
+        event("gemm", "Kernel", 1010, 25, 7),
+        event("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "Kernel", 1050, 25, 7),
+    ]
+}
+TEXT_TIMES = of_gpu(0)
+TEXT_TIMES["traceEvents"] = [each | {"ts": str(each["ts"])} for each in TEXT_TIMES["traceEvents"]]
+NO_STEPS = of_gpu(0)
+NO_STEPS["traceEvents"] = [each for each in NO_STEPS["traceEvents"] if "ProfilerStep" not in each["name"]]
+LATER = {"baseTimeNanoseconds": 1_700_000_060_000_000_000}
+
+
+class Row(NamedTuple):
+    name: str
+    files: dict[str, Any]
+    must: tuple[str, ...]
+    must_not: tuple[str, ...] = ()
+
+
+ROWS = [
+    # Flight recorders.
+    Row(
+        "only_active",
+        {f"_dump_{n}": dump(*([open_call(900, n)] if n < 3 else []), ranks=OTHERS) for n in range(4)},
+        ("Call 900 of group 0 (default_pg), all_to_all, was entered by ranks 0-2 and not by rank 3, whose dump holds",),
+        (HEALTHY, "TORCH_FR_BUFFER_SIZE", "is unknown"),
+    ),
+    Row(
+        "only_active_broadcast",
+        {
+            f"_dump_{n}": dump(*([open_call(900, n, profiling_name="nccl:broadcast")] if n else []), ranks=OTHERS)
+            for n in range(4)
+        },
+        ("in group 0 (default_pg) is unknown",),
+        ("not by rank 0", HEALTHY),
+    ),
+    Row(
+        "several_groups",
+        {
+            "rank_0": dump(entry(1), entry(2, **RUNNING), of_group("7", 1, **RUNNING), groups={"7": "[0, 1]"}),
+            "rank_1": dump(entry(1), groups={"7": "[0, 1]"}),
+        },
+        ("Others wait for rank 1 in 2 groups", "Call 2 of group 0", "Call 1 of group 7"),
+    ),
+    Row(
+        "device_stuck",
+        {
+            "rank_0": dump(*[entry(n, **ACTIVE) for n in (5, 6)], *[entry(n, **ACTIVE) for n in (7,)]),
+            "rank_1": dump(entry(7, **ACTIVE), entry(8, **ACTIVE)),
+        },
+        ("By its dump rank 0 had not finished calls that another rank of the same group had: rank 0 in call 5",),
+        (HEALTHY,),
+    ),
+    Row(
+        "in_one_call",
+        {f"rank_{n}": dump(*map(entry, range(1, 6)), entry(6, **RUNNING)) for n in (0, 1)},
+        ("Call 6 of group 0 (default_pg), all_reduce of 4,000 bytes of float32, was entered by all 2 ranks and",
+         "finished on none."),
+        (HEALTHY, "not by rank"),
+    ),
+    Row(
+        "where_it_was_called",
+        {
+            "rank_0": dump(entry(1), entry(2, frames=[{"filename": "/x/torch/c10d.py", "line": 1},
+                                                     {"filename": "train.py", "line": 7}], **RUNNING)),
+            "rank_1": dump(entry(1)),
+        },
+        ("float32, called at train.py:7, was entered by rank 0 and not by rank 1",),
+    ),
+    Row(
+        "pipeline",
+        {"rank_0": dump(entry(1), message(1, "nccl:send 0->1")), "rank_1": dump(entry(1))},
+        ("rank 0's send to rank 1 (call 1 of group 0 (default_pg)), which has no unfinished recv for it",),
+        (HEALTHY,),
+    ),
+    Row(
+        "batched_messages",
+        {
+            f"rank_{n}": dump(
+                entry(1), message(1, name), message(1, "nccl:coalesced", state="completed", retired=True),
+            )
+            for n, name in ((0, "nccl:send 0->1"), (1, "nccl:recv 1<-0"))
+        },
+        (HEALTHY,),
+        ("Messages were not finished",),
+    ),
+    Row(
+        "batched_messages_pending",
+        {f"rank_{n}": dump(entry(1), message(1, "nccl:coalesced")) for n in (0, 1)},
+        ("Messages were not finished when the dumps were written: rank 0's coalesced",),
+        (HEALTHY,),
+    ),
+    Row(
+        "rolled_group",
+        {
+            "rank_0": dump(entry(90, record_id=90), of_group("9", 1, **RUNNING), groups={"9": "[0, 1]"}),
+            "rank_1": dump(entry(90, record_id=90), groups={"9": "[0, 1]"}),
+        },
+        ("in group 9 is unknown: rank 1: its recorder has dropped older calls; raise TORCH_FR_BUFFER_SIZE",),
+        (HEALTHY, "not by rank 1"),
+    ),
+    Row(
+        "names_of_groups_differ",
+        {
+            "rank_0": dump(of_group("9", 1, **RUNNING), entry(1), groups={"9": "[0, 1]"}),
+            "rank_1": dump(of_group("8", 1, **RUNNING), entry(1), groups={"8": "[0, 1]"}),
+        },
+        ("its dump does not list the group",),
+        (HEALTHY, "not by rank"),
+    ),
+    Row(
+        "a_dump_is_missing",
+        {"rank_0": dump(entry(1))},
+        ("in group 0 (default_pg) is unknown: rank 1: it has no dump",),
+        (HEALTHY,),
+    ),
+    Row(
+        "dumps_of_different_times",
+        {"rank_0": dump(entry(1), entry(2)), "rank_1": dump(entry(1))},
+        ("their dumps may be of different times",),
+        (HEALTHY, "not by rank"),
+    ),
+    Row(
+        "ranks_behind_by_far",
+        {
+            "rank_0": dump(*[entry(n, **(RUNNING if n > 900 else {"record_id": n})) for n in range(901, 904)]),
+            "rank_1": dump(entry(500, record_id=500)),
+        },
+        ("Call 901 of group 0 (default_pg), all_reduce of 4,000", "was entered by rank 0 and not by rank 1"),
+    ),
+    Row(
+        "mismatch",
+        {"rank_0": dump(entry(6, **RUNNING)), "rank_1": dump(entry(6, "nccl:all_gather", **RUNNING))},
+        ("Call 6 of group 0 (default_pg) is not the same on its ranks",),
+        (HEALTHY, "all 2 ranks"),
+    ),
+    Row("healthy", {f"rank_{n}": dump(entry(1), entry(2)) for n in (0, 1)}, (HEALTHY,), ("unknown", "warning")),
+    Row(
+        "gzip_pickle",
+        {f"rank_{n}__gz": gzip.compress(pickle.dumps(dump(entry(1)), 2)) for n in (0, 1)},
+        (HEALTHY,),
+    ),
+    Row(
+        "old_list",
+        {"rank0__json": of_gpu(0), "dump_0": pickle.dumps([{"pg_id": 0, "seq_id": 0, "profiling_name": "nccl:x"}], 2)},
+        ("dump_0: it is a dump by a torch before 2.4", "A step took"),
+        ("TORCH_FR_BUFFER_SIZE",),
+    ),
+    # Communication that was not recorded.
+    Row("no_kernels", {"trace__json": CPU_ONLY}, (UNKNOWN_SHARE, "profile the device, too", "of 8"), (NO_SHARE,)),
+    Row(
+        "no_kernels_rank_alone",
+        {"rank0__json": CPU_ONLY | {"distributedInfo": {"rank": 0}}},
+        (UNKNOWN_SHARE,),
+        (NO_SHARE, "record_shapes"),
+    ),
+    Row("other_device", {"rank0__json": MTIA}, (UNKNOWN_SHARE,), (NO_SHARE,)),
+    Row("one_process", {"trace__json": alone()}, ("A step took", UNKNOWN_SHARE, "it has no collective"), (NO_SHARE,)),
+    Row(
+        "world_of_one",
+        {"trace__json": alone() | {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}}},
+        ("Exposed communication is 0.0 % of each rank's step.",),
+    ),
+    Row(
+        "kernels_outside_of_steps",
+        {"rank0__json": {"traceEvents": [step(0, 0, 9), event("ncclKernel", "kernel", 50, 2, **recordings.params(1))]}},
+        (UNKNOWN_SHARE, "no collective ran within its steps"),
+        (NO_SHARE,),
+    ),
+    # Ranks and names of files.
+    *(
+        Row(f"name_{name}", {f"{name}__json": alone()}, ("A step took",), ("is of rank", "There is no trace"))
+        for name in ("gpt2", "trace_10", "resnet50_bs32", "step_5__pt__trace")
+    ),
+    Row(
+        "two_ranks_without_information",
+        {f"rank{n}__json": bare(n) for n in (0, 1)},
+        ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+        ("There is no trace",),
+    ),
+    Row("numbers_are_ranks", {f"t_{n}__json": bare(n) for n in (0, 1)}, ("2 steps of 2 ranks",), ("tells its rank",)),
+    Row(
+        "numbers_are_steps",
+        {"step_0__json": alone(), "step_1__json": alone("ProfilerStep#4") | LATER},
+        ("neither the trace nor its name tells its rank",),
+        ("A step took",),
+    ),
+    # Files that are not recordings.
+    Row(
+        "other_files",
+        {
+            "rank0__json": of_gpu(0),
+            "rank1__json": of_gpu(1),
+            "cache__json": {"version": 1, "entries": [{"key": "pg"}]},
+            "har__json": {"log": {"entries": [{"pg_config": {}, "traceEvents": []}]}},
+            "results_3__pkl": pickle.dumps({"loss": [1.0]}, 4),
+            "one___rank0_memory_snapshot__pickle": SNAPSHOT,
+            "two___rank0_memory_snapshot__pickle": SNAPSHOT,
+        },
+        ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+        ("warning", "snapshot", "results_3"),
+    ),
+    # Groups whose ranks are unknown.
+    Row(
+        "shortened_ranks",
+        {f"rank{n}__json": changed(of_gpu(n), Process__Group__Ranks="[0, ..., 9]") for n in (0, 1)},
+        ("A step took",),
+        ("GB/s",),
+    ),
+    # Kernels.
+    Row(
+        "no_arguments",
+        {f"rank{n}__json": named_kernels("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", n) for n in (0, 1)},
+        ("Exposed communication is 20 %", "4 calls left out: the trace has no sizes for them"),
+        ("record_shapes", "names the collective"),
+    ),
+    # Clocks.
+    Row(
+        "clocks_without_hosts",
+        {"rank0__json": of_gpu(0), "rank1__json": of_gpu(1) | {"baseTimeNanoseconds": 1_700_000_003_000_000_000}},
+        ("clocks differ by at least 3.00 s",),
+        ("e+",),
+    ),
+    # Old and other writers.
+    Row(
+        "old_message_size",
+        {
+            f"rank{n}__json": changed(
+                of_gpu(n), In__msg__nelems=None, Out__msg__nelems=None, In__msg__size=1000, Out__msg__size=1000
+            )
+            for n in (0, 1)
+        },
+        ("Exposed communication is 20 %",),
+        ("left out", "record_shapes"),
+    ),
+    Row("old_categories", {"rank0__json": OLD_STEPS}, ("A step took 0.100 ms", NO_SHARE), ("no steps", "names the")),
+    Row("texts_as_times", {"rank0__json": TEXT_TIMES, "rank1__json": of_gpu(1)}, ("2 steps of 2 ranks",)),
+    Row(
+        "no_steps",
+        {"rank0__json": NO_STEPS},
+        ("The whole trace, which has no steps, took 0.190 ms", "so the whole trace is one step here"),
+        ("A step took",),
+    ),
+    # Inspector.
+    Row("messages_alone", {"h-pid1__log": lines(HEADER | SENT)}, ("Inspector timed 1 operation",)),
+    Row(
+        "broken_line",
+        {"h-pid1__log": lines(INSPECTED, '{"header": {"id"', *[INSPECTED] * 97)},
+        ("Inspector timed 1 operation", "1 of its JSON objects cannot be read"),
+    ),
+    Row("header_once", {"h-pid1__log": lines(HEADER, *[CALL] * 5)}, ("timed 1 operation",), ("holds no call",)),
+    # Damaged or odd texts.
+    *(
+        Row(
+            name,
+            {"rank0__json": text, "rank1__json": of_gpu(1)},
+            ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+            ("warning",),
+        )
+        for name, text in {
+            "control_character": TEXT.replace('"rank0.json"', '"rank\x01\n0"'),
+            "invalid_escape": TEXT.replace('"rank0.json"', '"\\U0001f600"'),
+            "small_nan": TEXT.replace('"schemaVersion": 1', '"schemaVersion": nan, "x": [-nan, inf]'),
+            "invalid_utf8": TEXT.encode().replace(b"rank0.json", b"\xff\xfe0"),
+            "byte_order_mark": b"\xef\xbb\xbf" + TEXT.encode(),
+            "utf16": TEXT.encode("utf-16"),
+        }.items()
+    ),
+    Row(
+        "two_documents",
+        {"trace__json__gz": gzip.compress((TEXT + "\n" + json.dumps(of_gpu(1))).encode())},
+        ("2 steps of 2 ranks",),
+        ("There is no trace",),
+    ),
+    Row(
+        "truncated",
+        {"rank0__json__gz": gzip.compress(TEXT.encode())[:-20], "rank1__json": of_gpu(1)},
+        ("rank0.json.gz: Compressed file ended before", "2 steps of 1 rank", "There is no trace of rank 0 of 2"),
+    ),
+    Row("empty", {"rank0__json": "", "rank1__json": of_gpu(1)}, ("rank0.json: it is empty", "2 steps of 1 rank")),
+    Row(
+        "wrong_rank",
+        {"rank0__json": of_gpu(0), "rank1__json": of_gpu(1), "rank_5": dump(entry(1))},
+        ("rank_5: left out, because it is of rank 5", "2 steps of 2 ranks"),
+    ),
+    # Several files of a rank.
+    Row(
+        "epochs",
+        {f"{at}___rank{n}__json": of_gpu(n) | more for n in (0, 1) for at, more in (("a", {}), ("b", LATER))},
+        ("2 steps of 2 ranks", "b/rank0.json: left out, because a/rank0.json is of the same rank and steps"),
+    ),
+    Row(
+        "two_dumps_of_a_rank",
+        {
+            "old___rank_0": dump(entry(1, **RUNNING)), "new___rank_0": dump(entry(1), entry(2)),
+            "rank_1": dump(entry(1), entry(2)),
+        },
+        (HEALTHY, "old/rank_0: left out, because new/rank_0 is of the same rank"),
+    ),
+    Row(
+        "a_copy",
+        {"copy__json": of_gpu(0), "rank0__json": of_gpu(0), "rank1__json": of_gpu(1)},
+        ("rank0.json: left out, because copy.json is of the same rank and steps", "2 steps of 2 ranks"),
+    ),
+]  # fmt: skip
+
+
+def read(folder: Path) -> SessionData:
+    record(read_folder(folder), folder.parent / "made.db", ["parabench"])
+    return session_data(load(folder.parent / "made.db"))
+
+
+def statements(seen: SessionData) -> str:
+    found = seen.results.finding
+    found = found[~found["code"].isin(("recording_profiled", "recording_hang", "recording_mismatch"))]
+    return "\n".join([*sentences(seen), *(f"warning: {each}" for each in found["message"])])
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
+def test_statements_need_evidence(tmp_path: Path, row: Row) -> None:
+    text = statements(read(recordings.write(tmp_path / "made", **row.files)))
+    for each in row.must:
+        assert each in text, text
+    for each in row.must_not:
+        assert each not in text, text
+
+
+def calls(folder: Path, **files: Any) -> pd.DataFrame:
+    return recorded.call_table(read(recordings.write(folder / "made", **files)))
+
+
+def test_bandwidth_is_unknown_when_ranks_are_unknown(tmp_path: Path) -> None:
+    told = {f"rank{n}__json": changed(of_gpu(n), Process__Group__Ranks="[0, ..., 9]") for n in (0, 1)}
+    (row,) = calls(tmp_path, **told).to_dict("records")
+    assert (row["seen"], row["group_size"]) == (2, 2)
+    assert pd.isna(row["busbw"])
+
+
+def test_ranks_come_from_the_list_of_groups(tmp_path: Path) -> None:
+    told = {f"rank{n}__json": changed(of_gpu(n), Process__Group__Ranks="[0, ..., 9]") for n in (0, 1)}
+    for trace in told.values():
+        trace["distributedInfo"]["pg_config"] = [{"pg_name": "5", "ranks": [0]}, {"pg_name": "0", "ranks": [0, 1]}]
+    (row,) = calls(tmp_path, **told).to_dict("records")
+    assert row["ranks"] == "0-1"
+    assert row["busbw"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
+        ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_Sum_bf16(ncclSymkDevWorkArgs4K)", "all_reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL()", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", ""),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgs)", ""),
+        ("mscclKernel_Sum_float_LL", ""),
+        ("oneccl_allreduce_pcie", ""),
+        ("void deep_ep::internode::dispatch<false, 4>()", ""),
+        ("void nvshmemi_transfer_put()", ""),
+    ],
+)
+def test_kernels_of_communication_are_no_computing(tmp_path: Path, name: str, op: str) -> None:
+    (tmp_path / "rank0.json").write_text(json.dumps(named_kernels(name)))
+    trace = kineto._Trace()
+    trace.take(event(name, "kernel", 1, 2))
+    assert [one.op for one in trace.on_device] == [op]
+    (found,) = kineto.read(tmp_path / "rank0.json")
+    assert {part.name for part in found.parts} >= {"communication", "wait"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("Float8_e4m3fnuz", 1), ("Float8_e5m2fnuz", 1), ("Float8_e8m0fnu", 1), ("UInt16", 2), ("UInt32", 4),
+        ("UInt64", 8),
+    ],
+)  # fmt: skip
+def test_types_of_other_accelerators_have_sizes(tmp_path: Path, name: str, size: int) -> None:
+    (row,) = calls(tmp_path, rank0__json=changed(of_gpu(0), dtype=name)).to_dict("records")
+    assert (row["dtype"], row["bytes"]) == (name.lower(), 1000 * size)
+
+
+def test_file_alone_is_read(tmp_path: Path) -> None:
+    recordings.write(tmp_path, rank0__json=of_gpu(0), rank1__json=of_gpu(1))
+    assert [one.file for one in read_folder(tmp_path / "rank1.json").recordings] == ["rank1.json"]
+    assert launch_of(read_folder(tmp_path / "rank1.json")).case.world_size == 2
+
+
+def test_legend_names_no_optimizer_when_none_was_annotated(tmp_path: Path) -> None:
+    recordings.write(tmp_path / "made", rank0__json=bare(0))
+    done = parabench("report", "--from", tmp_path / "made", "-o", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "page.html").read_text()
+    assert "after the optimizer" not in page
+    assert "no name" in page
+
+
+def test_terminal_shows_conclusions_in_five_lines(tmp_path: Path) -> None:
+    calls = [of_group(str(n), 1, **RUNNING) for n in range(1, 9)]
+    groups = {str(n): "[0, 1]" for n in range(1, 9)}
+    recordings.write(
+        tmp_path / "made", rank_0=dump(entry(1), *calls, groups=groups), rank_1=dump(entry(1), groups=groups)
+    )
+    done = parabench("report", "--from", tmp_path / "made", "-o", tmp_path / "page.html")
+    *told, page, store = done.output.splitlines()
+    assert len(told) == 5
+    assert told[0].startswith("Others wait for rank 1 in 8 groups")
+    assert told[-1].endswith("more lines on the page.")
+    assert (Path(page).name, Path(store).name) == ("page.html", "page.db")
+    assert "Others wait for rank 1" in Page((tmp_path / "page.html").read_text()).text
