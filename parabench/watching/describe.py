@@ -19,18 +19,28 @@ from parabench.machine import accelerator
 from parabench.models import IEEE, PRECISIONS, TF32
 from parabench.plan.case import BACKENDS, NAME, Case, slug
 from parabench.probes.ddp import compiled_in_place, only_ddp
-from parabench.store.record import MIB, Finding
+from parabench.store.record import BATCH_UNSEEN, MIB, Finding
 from parabench.strategies import data_ranks
 
 # What a watched training is called where nothing tells: a strategy that none of ours is, data that is the loop's own.
 OWN_STRATEGY, OWN_DATA = "own:strategy", "own"
 
 UNSEEN = Finding(
-    "batch_unseen",
-    "The batches hold no tensor with a first dimension, so what they hold could not be counted: a sample here is one "
-    "batch of one rank.",
+    BATCH_UNSEEN,
+    "Samples per second are unknown: the batches of the loop hold no tensor whose first dimension counts samples.",
     "Give the number of samples of a step over all ranks: watch(..., global_batch=64).",
 )
+
+
+def others(steps_of: Mapping[str, int], steps: int) -> Finding:
+    """Return the warning that other optimizers, by class, stepped within the watched one's steps."""
+    counts = ", ".join(f"{name} {count:,}" for name, count in steps_of.items())
+    return Finding(
+        "other_optimizer",
+        f"Other optimizers stepped between forward and backward of the {steps:,} watched steps ({counts} times). Their "
+        "models' time is part of forward and backward here; their batches do not count as gradient accumulation.",
+        "To see where the other model's time goes, watch it with its own optimizer in another run.",
+    )
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

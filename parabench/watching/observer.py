@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,12 @@ from parabench.probes.ddp import DdpLoggerProbe, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
-from parabench.strategies.base import ForwardBackward, ParallelModel, RankInfo, StepMarker, StrategyContext
-from parabench.watching.describe import UNSEEN, describe, device_of, size_of
+from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
+from parabench.watching.describe import UNSEEN, describe, device_of, others, size_of
 from parabench.watching.group import LEAVE_S, Group
+from parabench.watching.guard import Guard, GuardedMarker, GuardedRecorder
 from parabench.watching.loop import WIDTH, Batches, Loop
+from parabench.watching.loop_time import loop_time
 from parabench.watching.race import Verdict, agreed, set_cap, slowest, told, verdict
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport
@@ -32,6 +35,15 @@ T = TypeVar("T")
 
 # So many steps have room for their marks at a time.
 ROOM = 1024
+
+# The instruments, as messages name them. Each is switched off alone if it fails.
+STEP_MARKS = "the marking of steps"
+BATCH_SIZE = "the reading of the batch size"
+ARITHMETIC = "the reading of autocast"
+MEMORY = "the reading of memory"
+INSTRUMENTED = "the instruments of single steps"
+RACE = "the race of bucket caps"
+ACCOUNT = "the account of the loop's time"
 
 
 @dataclass(kw_only=True)
@@ -63,6 +75,7 @@ class Observer:
     # Before that step nothing is to be done but to mark: cold caches make the rest dear.
     _plain_until: int = 0
     _peaks: dict[str, float] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
 
     def __post_init__(self) -> None:
         self.device = device_of(self.module)
@@ -73,6 +86,7 @@ class Observer:
             first_batch=self._first_batch,
             first_forward=self._first_forward,
             first_gradients=self._first_gradients,
+            failed=self._marks_failed,
         )
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
@@ -113,6 +127,10 @@ class Observer:
                 self._loop.finish()
                 self._instruments_off(self.steps)
 
+    def _marks_failed(self, why: Exception) -> None:
+        self.guard.failed(STEP_MARKS, why)
+        self._instruments_off(self.steps)
+
     def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[WatchReport, Marks]:
         """Return the report of this rank, and the moments of the steps to record, one row per step.
 
@@ -125,7 +143,17 @@ class Observer:
         report.readings = [each for each in report.readings if each[0] in chosen]
         report.later_waits = self._loop.later_waits(report.marked)
         marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
+        if error is None:
+            report.loop = self.guard.call(ACCOUNT, lambda: self._account(marks))
+        report.failures = self.guard.failures
         return report, marks[recorded]
+
+    def _account(self, marks: Marks) -> dict[str, Any] | None:
+        """Return where the time of all steps after the warm-up went, as `loop_time` does."""
+        first = self.schedule.first_measured
+        instrumented = [phase is Phase.INSTRUMENT for phase in self.schedule.phases(self.steps)]
+        later_waits = self._loop.later_waits(range(self.steps))
+        return loop_time(marks, first, instrumented, later_waits, self._loop.pauses)
 
     def _failed(self, error: RankError) -> WatchReport:
         with contextlib.suppress(RuntimeError):  # a device that failed says so again
@@ -137,19 +165,22 @@ class Observer:
         try:
             self._clock.finish()
             for each in self._instruments:
-                each.report(report)
+                self.guard.call(INSTRUMENTED, functools.partial(each.report, report))
             report.readings += self._clock.lags()
             report.numbers |= self._clock.moments.numbers()
         except RuntimeError as why:  # the device's, which must not lose what was measured before
             reason = str(why).partition("\n")[0]
             log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
-        report.numbers |= {
+        report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
+        report.numbers |= self.guard.call(MEMORY, self._memory) or {}
+        return report
+
+    def _memory(self) -> dict[str, float]:
+        return {
             "parameter_bytes": held_bytes(self.module.parameters()),
-            **({"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}),
             "optimizer_bytes": state_bytes(self.optimizer),
             **self._keep_peaks(),
         }
-        return report
 
     def case(self) -> Case:
         """What was trained, as far as it can be told."""
@@ -169,8 +200,23 @@ class Observer:
         )
 
     def findings(self) -> list[Finding]:
-        """What could not be told of it."""
-        return [UNSEEN] if self._size is None and self.global_batch is None else []
+        """Return what a reader must know of the case."""
+        found = [UNSEEN] if self._size is None and self.global_batch is None else []
+        return found + ([others(self._loop.other_steps, self.steps)] if self._loop.other_steps else [])
+
+    def why_no_step(self) -> str:
+        """Return why the loop has no step, and the remedy."""
+        if STEP_MARKS in self.guard.failures:
+            return f"{STEP_MARKS} failed ({self.guard.failures[STEP_MARKS]})"
+        if not self._loop.batch_seen:
+            return "no batch was taken from steps(...); iterate over steps(loader)"
+        if self._loop.optimizer_seen:
+            return "the loop took no step with the watched batches"
+        kind = type(self.optimizer).__name__
+        return (
+            f"step() of the watched {kind} was never called; if it wraps another optimizer (SAM, Lookahead), "
+            "give the inner optimizer, the one whose step() is called"
+        )
 
     @property
     def _marks_path(self) -> Path:
@@ -182,13 +228,12 @@ class Observer:
         if step % ROOM == 0 and not self._make_room(step + ROOM):
             return None
         if self.schedule.race is not None and step <= self.schedule.race_steps.stop:
-            self._take_turns(step)
+            self.guard.call(RACE, lambda: self._take_turns(step))
         wanted = self.schedule.phase(step) is Phase.INSTRUMENT
         if self._marker is not None and (not wanted or step == self._begun):  # what was read of a step that was none
             self._instruments_off(step)
         if wanted and self._marker is None:
-            self._instruments.append(Instruments(self._probed(), self._on, self._keep_peaks))
-            self._marker = self._instruments[-1].marker
+            self.guard.call(INSTRUMENTED, self._instruments_on)
         self._begun = step
         if self._marker is None:
             self._plain_until = min(self.schedule.plain_until(step), step - step % ROOM + ROOM)
@@ -204,11 +249,25 @@ class Observer:
             return False
         return True
 
+    def _instruments_on(self) -> None:
+        """Instrument the steps that follow; if anything fails, nothing stays switched on."""
+        with contextlib.ExitStack() as on:
+            instruments = Instruments(self._probed(), on, self._keep_peaks, self._instruments_failed)
+            self._on = on.pop_all()
+        self._instruments.append(instruments)
+        self._marker = instruments.marker
+
+    def _instruments_failed(self, why: Exception) -> None:
+        self.guard.failed(INSTRUMENTED, why)
+
     def _instruments_off(self, step: int) -> None:
         """No further step is instrumented for now; `step` and later ones were none."""
         if self._marker is not None:
             self._marker = None
-            self._on.close()
+            try:
+                self._on.close()
+            except Exception as why:
+                self._instruments_failed(why)
             self._instruments[-1].forget_from(step)
 
     def _keep_peaks(self) -> dict[str, float]:
@@ -246,25 +305,28 @@ class Observer:
         return agreed(self.group, mine)
 
     def _first_batch(self, batch: Any) -> None:
-        self._size = size_of(batch)
+        self._size = self.guard.call(BATCH_SIZE, lambda: size_of(batch))
 
     def _first_forward(self) -> None:
-        if torch.is_autocast_enabled(self.device.type):
-            self._autocast = torch.get_autocast_dtype(self.device.type)
+        self._autocast = self.guard.call(ARITHMETIC, self._autocast_now)
+
+    def _autocast_now(self) -> torch.dtype | None:
+        enabled = torch.is_autocast_enabled(self.device.type)
+        return torch.get_autocast_dtype(self.device.type) if enabled else None
 
     def _first_gradients(self) -> None:
-        self._gradient_bytes = held_bytes(each.grad for each in self.module.parameters() if each.grad is not None)
+        gradients = (each.grad for each in self.module.parameters() if each.grad is not None)
+        self._gradient_bytes = self.guard.call(MEMORY, lambda: held_bytes(gradients)) or 0
 
     def _probed(self) -> ProbedRank:
         """This rank as instruments take it."""
         rank, size, case = self.group.rank, self.group.size, self.case()
-        context = StrategyContext(rank, size, self.device, case)
         return ProbedRank(
             case=case,
             protocol=Protocol(),
             info=RankInfo(rank, size, self.device),
             parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
-            compute=ForwardBackward(module=self.module, loss=_not_ours, context=context),
+            compute=_not_ours,
             optimizer=self.optimizer,
             batches=iter(()),
             clock=self._clock,
@@ -272,20 +334,31 @@ class Observer:
         )
 
 
-def _not_ours(*_: Any) -> Any:
+def _not_ours(*_: Any, **__: Any) -> Any:
     raise AssertionError("a watched loop computes for itself")
 
 
 class Instruments:
     """The instruments of a few steps that follow one another, switched on until `on` is closed. `marker` is the clock
-    that these steps are to mark."""
+    that these steps are to mark. `failed` receives errors; the steps are then marked all the same."""
 
-    def __init__(self, rank: ProbedRank, on: contextlib.ExitStack, before_reading: Callable[[], object]) -> None:
-        self._probes: Sequence[DdpLoggerProbe | CommunicationProbe] = (DdpLoggerProbe(rank), CommunicationProbe(rank))
+    def __init__(
+        self,
+        rank: ProbedRank,
+        on: contextlib.ExitStack,
+        before_reading: Callable[[], object],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        communication = CommunicationProbe(rank)
+        guarded = GuardedRecorder(communication.recorder, failed)
+        communication.recorder.follow = guarded.follow  # type: ignore[method-assign]
+        communication.recorder.follow_all = guarded.follow_all  # type: ignore[method-assign]
+        self._probes: Sequence[DdpLoggerProbe | CommunicationProbe] = (DdpLoggerProbe(rank), communication)
         self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
         self.marker: StepMarker = self._memory
         for probe in self._probes:
             self.marker = on.enter_context(probe.instrumented(self.marker))
+        self.marker = GuardedMarker(rank.clock, self.marker, failed)
 
     def forget_from(self, step: int) -> None:
         """What was read of that step and later ones is of none."""

@@ -28,7 +28,7 @@ from parabench.plan.plan import Plan
 from parabench.plan.protocol import MOST_STEPS, Protocol
 from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import REPORT_NAME, FolderInUse, begin_session, store_in
-from parabench.store.record import WATCHED, Finding, Launch, Phase
+from parabench.store.record import BATCH_UNSEEN, WATCHED, Finding, Launch, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.watching.group import LOOK_S, Group
@@ -40,7 +40,9 @@ from parabench.watching.workload import WatchReport, WatchWorkload
 BUSY_S = 10.0
 
 # Of what is found in a session these are told at the end: they say what to change in the loop, or where.
-TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node")
+TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer")
+# These are printed too: they say what could not be measured, and why.
+TOLD_UNKNOWN = (BATCH_UNSEEN, "instrument_off", "no_measured_step")
 
 LOOP = Finding(
     WATCHED,
@@ -163,8 +165,9 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
     results = load(path)
     report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
     data = session_data(results, session_id)
-    told = (finding.message for finding in session_warnings(data) if finding.code in TOLD)
-    for line in (*closing_lines(data), *told):
+    told = [finding.message for finding in session_warnings(data) if finding.code in TOLD]
+    told += [f.message for f in (*seen.findings, *launched.findings) if f.code in (*TOLD, *TOLD_UNKNOWN)]
+    for line in (*closing_lines(data), *dict.fromkeys(told)):
         log(line)
     log(f"store:  {path}@{session_id}")
     log(f"report: {report}")

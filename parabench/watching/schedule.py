@@ -44,6 +44,11 @@ class Schedule:
         """The steps of the race; empty where there is none."""
         return range(self.warmup, self.warmup + len(self._of_race))
 
+    @property
+    def first_measured(self) -> int:
+        """The first step after the warm-up and the race."""
+        return self.race_steps.stop
+
     def turn(self, step: int) -> Turn | None:
         """The turn of the race that a step belongs to; None outside of the race."""
         return self._of_race[step - self.warmup][0] if step in self.race_steps else None

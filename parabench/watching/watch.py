@@ -78,8 +78,11 @@ def watch(
     {"bucket_mib": [1, 4, 25]}, DDP's bucket caps take turns in so many `rounds` after the warm-up; the training goes on
     with the fastest.
 
-    An error that ends the block is recorded and goes on; a block that is stopped (Ctrl-C, SIGTERM, `sys.exit`) has seen
-    what it has seen. Raises UsageError, before the first step, for what cannot be watched.
+    An error of an instrument switches that instrument off, and leaves the training alone; the printed lines and the
+    report give the reason. An error that ends the block is recorded and raised again. If the block is stopped (Ctrl-C,
+    SIGTERM, `sys.exit`), the steps before are recorded.
+
+    Raises UsageError, before the first step, for what cannot be watched.
     """
     inner: Any = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the real one
     check_asked(model, inner, warmup=warmup, instrumented=instrumented, global_batch=global_batch, seq_len=seq_len)
@@ -133,6 +136,12 @@ def check_asked(model: Any, optimizer: Any, **numbers: int | None) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         kind = type(optimizer).__name__
         raise UsageError(f"watch: {kind} is no torch.optim.Optimizer; give the one whose step() the loop calls")
+    if not getattr(type(optimizer).step, "hooked", False):  # torch sets it in Optimizer.__init__
+        kind = type(optimizer).__name__
+        raise UsageError(
+            f"watch: {kind} does not call Optimizer.__init__, so its step() cannot be observed; "
+            "give the inner optimizer, the one whose step() it calls"
+        )
     for name, value in numbers.items():
         least = {"warmup": 2, "instrumented": 0}.get(name, 1)
         if value is not None and value < least:
@@ -244,7 +253,7 @@ def _hand_in(
         came = group.collect("seen", told, LEAVE_S if error is None else FAILED_S, lambda: stoppable.asked)
         waited_s = perf_counter() - began_s
         if error is None and not observer.steps:
-            log("watch: the loop took no step with the watched batches, so nothing is recorded")
+            log(f"watch: nothing is recorded: {observer.why_no_step()}")
             return
         record(Seen.of(observer, came, folder, label, script_name(), waited_s), log)
     except Exception as why:  # whatever it is: a training that went well is not to end with an error of ours

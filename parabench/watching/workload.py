@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from parabench.launch.results import MarkLayout, Marks, NodeResult
 from parabench.launch.spec import LaunchSpec
@@ -14,6 +15,9 @@ from parabench.store.record import UNVERIFIED, Finding, Launch, Sample, Status
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
 from parabench.workloads.training import TrainingReport, record_ranks, samples, step_marks
+
+# Among ranks whose mean step differs by no more than this share, others wait for the rank that computes least.
+NEAR = 0.01
 
 UNCOMPARED = Finding(
     UNVERIFIED,
@@ -28,17 +32,38 @@ def thinned(steps: int, recorded: int) -> Finding:
         "steps_sampled",
         f"The loop took {steps:,} steps; {recorded:,} of them are recorded: the first ones, instrumented ones, and a "
         "random sample of the others, the same on every rank.",
-        "Nothing is to be done: every figure is an estimate from the sample.",
+        "Nothing is to be done: step time and parts count all steps; other figures are estimates from the sample.",
+    )
+
+
+def switched_off(rank: int, instrument: str, why: str) -> Finding:
+    """Return the warning that an instrument of a rank failed."""
+    return Finding(
+        "instrument_off",
+        f"Rank {rank} switched off {instrument} after an error ({why}); the training and other instruments went on.",
+        "Report the error with the model's class, the optimizer, and the versions of torch and parabench.",
+    )
+
+
+def only_warm_up(steps: int, first: int, race: bool) -> Finding:
+    """Return the warning that no step of the loop counts."""
+    what, taken = "warm-up and race" if race else "warm-up", f"{steps:,} step{'' if steps == 1 else 's'}"
+    return Finding(
+        "no_measured_step",
+        f"The loop took {taken}, and the first {first} are {what}, so its step time is unknown.",
+        "Take more steps, or give a smaller warmup: watch(..., warmup=2).",
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class WatchReport(TrainingReport):
     """`steps` were taken, of which `marked` are recorded. `later_waits` {step: seconds} are waits for batches after a
-    step's first."""
+    step's first. `loop` is the account of all steps (`loop_time`), `failures` {instrument: reason} of what failed."""
 
     steps: int = 0
     later_waits: dict[int, float] = field(default_factory=dict)
+    loop: dict[str, Any] | None = None
+    failures: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         TrainingReport.__post_init__(self)
@@ -66,6 +91,17 @@ class WatchWorkload(Workload):
         record_ranks(launch, ranks, self.schedule.phases(steps))
         add_later_waits(launch, [report for report, _ in ranks])
         launch.findings.append(UNCOMPARED)
+        launch.findings += [
+            switched_off(report.rank, instrument, why)
+            for report, _ in ranks
+            for instrument, why in report.failures.items()
+        ]
+        loop = slowest_loop([report for report, _ in ranks])
+        if loop is not None:
+            launch.facts["loop"] = loop
+        if steps <= self.schedule.first_measured and launch.status is Status.OK:
+            race = self.schedule.race is not None
+            launch.findings.append(only_warm_up(steps, self.schedule.first_measured, race))
         whole = min(report.steps for report, _ in ranks) >= self.schedule.race_steps.stop
         if whole and launch.status is Status.OK:
             launch.arms += self._arms(launch, ranks)
@@ -87,6 +123,25 @@ class WatchWorkload(Workload):
             for report, marks in ranks:
                 arm.samples += samples(marks[rows], WatchReport(rank=report.rank), phases)
             yield arm
+
+
+def slowest_loop(reports: Sequence[WatchReport]) -> dict[str, Any] | None:
+    """Return the account of the rank with the longest mean step, with its `rank`; `None` if no rank has one.
+
+    Ranks that wait for one another have the same mean step. Of these, the rank with the shortest forward and backward
+    is shown: the others wait for it there.
+    """
+
+    def mean(loop: Mapping[str, Any]) -> float:
+        return float(sum(loop["seconds"].values()) / loop["steps"])
+
+    def computing(loop: Mapping[str, Any]) -> float:
+        computes = ("forward_s", "backward_s", "forward_backward_s")
+        return float(sum(loop["seconds"].get(part, 0.0) for part in computes) / loop["steps"])
+
+    loops = [{"rank": report.rank, **report.loop} for report in reports if report.loop is not None]
+    longest = max(map(mean, loops), default=0.0)
+    return min((loop for loop in loops if mean(loop) >= (1 - NEAR) * longest), key=computing, default=None)
 
 
 def add_later_waits(launch: Launch, reports: Sequence[WatchReport]) -> None:

@@ -280,6 +280,69 @@ def test_a_later_batch_that_nobody_asked_for_was_not_waited_for(trained: Trained
     assert not trained.loop.later_waits(range(9))
 
 
+def test_loop_counts_no_accumulation_for_other_optimizers(trained: Trained) -> None:
+    others = nn.Linear(1, 1)
+    other = torch.optim.Adam(others.parameters())
+    for at, _ in enumerate(trained.loop.over(range(15))):
+        if at % 5 == 4:
+            trained.computes()
+            trained.optimizer.step()
+        else:
+            others(trained.model(torch.ones(1, 1))).sum().backward()
+            other.step()
+    trained.loop.finish()
+    assert trained.loop.steps == 3
+    assert trained.loop.batches_of_step == 1
+    assert trained.loop.other_steps == {"Adam": 12}
+
+
+def test_loop_counts_no_optimizer_around_the_watched_one(trained: Trained) -> None:
+    class Around(torch.optim.Optimizer):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            trained.optimizer.step()
+
+    around = Around(trained.model.parameters(), {})
+    for _ in trained.loop.over(range(4)):
+        trained.computes()
+        around.step()
+    trained.loop.finish()
+    assert trained.loop.steps == 4
+    assert not trained.loop.other_steps
+
+
+def test_loop_keeps_pauses_between_loops_over_batches(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("parabench.watching.loop.perf_counter", lambda: now[0])
+    for _ in range(3):
+        trained.steps(2)
+        now[0] += 7.0
+    trained.loop.finish()
+    assert trained.loop.pauses == {2: 7.0, 4: 7.0}
+
+
+def test_batches_have_the_attributes_of_their_loader(trained: Trained) -> None:
+    loader = torch.utils.data.DataLoader([torch.ones(1)] * 6, batch_size=3)
+    watched = trained.loop.over(loader)
+    assert watched.sampler is loader.sampler
+    assert watched.dataset is loader.dataset
+    assert (watched.batch_size, len(watched)) == (3, 2)
+    assert len(copy.copy(watched)) == 2
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = watched.no_such
+
+
+def test_batches_of_an_iterator_are_taken_by_next(trained: Trained) -> None:
+    watched = trained.loop.over(iter([4, 5]))
+    taken = []
+    while (batch := next(watched, None)) is not None:
+        taken.append(batch)
+        trained.computes()
+        trained.optimizer.step()
+    assert taken == [4, 5]
+    assert list(watched) == []
+    assert trained.loop.steps == 2
+
+
 def test_where_no_step_is_begun_nothing_is_marked(trained: Trained) -> None:
     loop = Loop(trained.clock, begin_step=lambda step: trained.clock if step < 2 else None)
     with loop.hooked(trained.model, trained.optimizer):

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,9 +21,15 @@ import torch
 from torch import nn
 
 from parabench import watch
+from parabench.analysis.ranking.objectives import OBJECTIVES
+from parabench.analysis.ranking.ranking import ranked, spots
+from parabench.analysis.session import session_data
+from parabench.analysis.text import best
 from parabench.errors import UsageError
 from parabench.probes.step_clock import StepClock
 from parabench.session.resume import store_in
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.results import load
 from parabench.watching import record, schedule
 from parabench.watching.observer import ROOM
 
@@ -248,3 +255,125 @@ def test_a_model_that_is_dropped_after_the_block_is_gone(tmp_path: Path, fails: 
     assert model() is None
     assert steps.steps == 28
     assert list(steps([1, 2])) == [1, 2]  # as they are, where nothing is watched any more
+
+
+class Clock:
+    """A clock that passes only when the loop says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        for module in ("parabench.watching.loop", "parabench.probes.step_clock"):
+            monkeypatch.setattr(f"{module}.perf_counter", lambda: self.now_s)
+
+    def passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, training = Clock(monkeypatch), Training(tmp_path, warmup=2)
+    with watch(training.model, training.optimizer, **training.options) as steps:
+        for _ in range(3):
+            for at, batch in enumerate(steps([torch.ones(8, 4)] * 34)):
+                if clock.now_s == 0.0:
+                    clock.passes(1.0)  # the first step also loads kernels
+                loss = training.model(batch).sum()
+                clock.passes(0.002)
+                loss.backward()
+                training.optimizer.step()
+                clock.passes(0.02 if at % 4 == 3 else 0.0)
+            clock.passes(0.1)  # a validation
+    wall_s = (clock.now_s - 1.0 - 2 * 0.002 - 0.1) / 100  # without warm-up, and what comes after the last step
+    text = "\n".join(training.said)
+    assert f"{1e3 * wall_s:.2f} ms per step, {8 / wall_s:,.0f} samples/s." in text
+    assert "on rank 0 (mean of 100 steps after the first 2): backward 23 %, after the optimizer 77 %." in text
+    assert "Undisturbed step (10th percentile): 2.00 ms." in text
+    assert "step takes 20.0 ms longer after the optimizer" in text
+    data = session_data(load(tmp_path / "results.db"), 1)
+    ((case,), (launch,)) = data.cases.to_dict("records"), data.launches.to_dict("records")
+    assert [case["step_time_s"], launch["launch_step_s"]] == pytest.approx([wall_s, wall_s])
+    assert sum(case[part] for part in STEP_PARTS if case[part] == case[part]) == pytest.approx(wall_s)
+    assert (launch["statistic"], launch["undisturbed_s"]) == ("mean", pytest.approx(0.002))
+    (answer,) = best.to_dicts(data, data.once(spots))
+    assert answer["best"]["step_time_s"] == pytest.approx(wall_s)
+    assert "mean step of the loop" in answer["basis"]
+
+
+def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "RECORDED", 60)
+    monkeypatch.setattr(schedule, "LEAST_RECORDED", 10)
+    clock, training = Clock(monkeypatch), Training(tmp_path, instrumented=0)
+    with watch(training.model, training.optimizer, **training.options) as steps:
+        for at, batch in enumerate(steps([torch.ones(2, 4)] * 305)):
+            training.take([batch])
+            clock.passes(0.6 if at % 50 == 49 else 0.001)
+    data = session_data(load(tmp_path / "results.db"), 1)
+    assert data.launches["n_steps"][0] < 150
+    assert data.launches["launch_step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
+    assert any(line.startswith("Every 50th step takes 599 ms longer after the optimizer") for line in training.said)
+
+
+def test_watch_says_that_samples_are_unknown(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with watch(training.model, training.optimizer, **training.options) as steps:
+        training.take(steps(range(12)))
+    text = "\n".join(training.said)
+    assert "ms per step, samples/s unknown." in text
+    assert "Samples per second are unknown: the batches of the loop hold no tensor" in text
+    data = session_data(load(tmp_path / "results.db"), 1)
+    assert data.cases["tokens_per_s"].isna().all()
+    with pytest.raises(UsageError, match="the samples in its batches could not be counted"):
+        ranked(data, OBJECTIVES["tokens_per_s"])
+
+
+def test_watch_says_that_all_steps_were_warm_up(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    training.run(3)
+    assert "The loop took 3 steps, and the first 5 are warm-up, so its step time is unknown." in training.said
+
+
+class Lookahead(torch.optim.Optimizer):
+    """An optimizer around another one, which calls no `Optimizer.__init__`."""
+
+    def __init__(self, base: torch.optim.Optimizer, *, hooks: bool) -> None:
+        if hooks:  # as timm has them
+            self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self.base, self.param_groups, self.state, self.defaults = base, base.param_groups, base.state, base.defaults
+
+    def step(self, closure: Any = None) -> Any:
+        return self.base.step(closure)
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_watch_refuses_an_optimizer_without_init(tmp_path: Path, hooks: bool) -> None:
+    training = Training(tmp_path)
+    around = Lookahead(training.optimizer, hooks=hooks)
+    with (
+        pytest.raises(UsageError, match=r"Lookahead does not call Optimizer\.__init__.*give the inner optimizer"),
+        watch(training.model, around, out=tmp_path),
+    ):
+        pass
+
+
+def test_watch_says_that_the_optimizer_never_stepped(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    watched = torch.optim.Adam(training.model.parameters())  # as SAM, whose step() a loop need not call
+    with watch(training.model, watched, **training.options) as steps:
+        training.take(steps([torch.ones(2, 4)] * 8))
+    (line,) = training.said
+    assert line.startswith("watch: nothing is recorded: step() of the watched Adam was never called")
+    assert "give the inner optimizer" in line
+
+
+def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
+    training, other = Training(tmp_path), nn.Linear(4, 4)
+    others = torch.optim.Adam(other.parameters())
+    with watch(training.model, training.optimizer, **training.options) as steps:
+        for at, batch in enumerate(steps([torch.ones(2, 4)] * 30)):
+            if at % 3 == 2:
+                training.take([batch])
+            else:
+                other(batch).sum().backward()
+                others.step()
+    ((case,),) = rows(tmp_path, "SELECT case_json FROM launch")
+    assert (json.loads(case)["grad_accumulation"], json.loads(case)["global_batch"]) == (1, 2)
+    assert any("Other optimizers stepped" in line and "Adam 20 times" in line for line in training.said)

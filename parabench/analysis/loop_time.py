@@ -1,0 +1,72 @@
+"""Read the account of a watched loop's time, which its launch holds as a fact (`watching.loop_time`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parabench.store import json_text
+from parabench.store.columns import Array
+from parabench.store.metrics import STEP_PARTS
+
+# The per-launch statistic of a watched loop, whose steps differ on purpose: every few steps log, save or validate.
+MEAN = "mean"
+# The facts of such a launch contain this, as JSON.
+_LOOP = '"loop": {'
+
+
+@dataclass(frozen=True, slots=True)
+class Expensive:
+    """Steps that take `extra_s` longer in one `part`: every `every`-th step, or at irregular intervals if it is `None`.
+    The extra time of all `steps` of them is `share` of the loop."""
+
+    part: str
+    every: int | None
+    steps: int
+    extra_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTime:
+    """The wall time of a watched loop on one rank, after the first `first` steps: `seconds` of each part of all
+    `steps`, of which some were `instrumented`."""
+
+    rank: int
+    first: int
+    steps: int
+    instrumented: int
+    seconds: Mapping[str, float]
+    expensive: tuple[Expensive, ...]
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> LoopTime:
+        """Read the account from the fact of a launch."""
+        return cls(**{**told, "expensive": tuple(Expensive(**each) for each in told["expensive"])})
+
+    @property
+    def step_s(self) -> float:
+        """The mean step: wall time over steps."""
+        return sum(self.seconds.values()) / self.steps
+
+    def part_s(self, name: str) -> float:
+        """The mean of one part over the same steps; NaN if the loop has no such part."""
+        return self.seconds[name] / self.steps if name in self.seconds else float("nan")
+
+
+def loop_times(facts: Array) -> list[LoopTime | None]:
+    """Return the account of each launch, from its facts as text; `None` for a launch that is no watched loop."""
+    texts = (text if isinstance(text, str) and _LOOP in text else None for text in facts.tolist())
+    return [None if text is None else LoopTime.of(json_text.parsed(text)["loop"]) for text in texts]
+
+
+def mean_parts(loops: list[LoopTime | None], parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the parts of the launches' steps, with the means of watched loops in place of their medians."""
+    watched = np.array([each is not None for each in loops], dtype=bool)
+    return {
+        name: np.where(watched, [np.nan if each is None else each.part_s(name) for each in loops], parts[name])
+        for name in STEP_PARTS
+    }

@@ -1,0 +1,163 @@
+"""Account for the wall time of a watched loop: the parts of its mean step, and expensive steps that recur."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parabench.launch.results import Marks
+from parabench.store.metrics import STEP_PARTS
+from parabench.watching.loop import BACKWARD, END, FORWARD, LOADED, OPTIMIZER, REQUESTED
+
+Seconds = npt.NDArray[np.float64]
+
+PARTS = tuple(STEP_PARTS)
+# A step is usual if its time is near this quantile, also in a loop whose every second step is expensive.
+USUAL = 0.25
+# Instruments cost the difference of this quantile between steps with and without them.
+UNDISTURBED = 0.1
+# Expensive steps are shown if they take at least this share of the loop beyond the usual.
+LEAST_SHARE = 0.05
+# A recurring step takes at least this much longer, in usual steps; a step at irregular intervals must be twice as long,
+# because many steps of a busy machine are somewhat longer.
+LEAST_EXTRA, LEAST_EXTRA_IRREGULAR = 0.25, 1.0
+# Thresholds fall by this factor, so that a group of rare and long steps is found before a frequent one.
+FALL = 2**0.5
+# A group recurs if it has so many members, and so many of the gaps between them are alike within TOLERANCE.
+LEAST_MEMBERS, ALIKE, TOLERANCE = 4, 0.75, 0.1
+
+
+def loop_time(
+    marks: Marks,
+    first: int,
+    instrumented: Sequence[bool],
+    later_waits: Mapping[int, float],
+    pauses: Mapping[int, float],
+) -> dict[str, Any] | None:
+    """Return where the wall time of the loop went, from step `first` on; `None` if no plain step is known.
+
+    A pause between two loops over batches belongs to the step before it. Instrumented steps count with what they would
+    take without instruments: their parts less the difference of the 10th percentiles of both kinds of steps.
+
+    Args:
+        marks: Timestamps of all steps in seconds, shape (steps, 6).
+        instrumented: Whether each step was instrumented.
+        later_waits: Seconds that a step waited for batches after its first, by step.
+        pauses: Seconds between two loops over batches, by the step that follows.
+
+    Returns:
+        `steps` and `instrumented`, counts; `first`; `seconds`, the total of each part over all steps; `expensive`, the
+        groups of expensive steps as `expensive_steps` returns them.
+    """
+    own = marks[first:]
+    known = int(np.isfinite(own[:, END]).cumprod().sum())
+    own, with_instruments = own[:known], np.array(instrumented[first : first + known], dtype=bool)
+    if with_instruments.all():
+        return None
+    parts = _parts(own, first, later_waits, pauses)
+    if with_instruments.any():
+        seen, plain = (np.quantile(parts[each], UNDISTURBED, axis=0) for each in (with_instruments, ~with_instruments))
+        parts[with_instruments] = np.maximum(0.0, parts[with_instruments] - np.maximum(0.0, seen - plain))
+    return {
+        "first": first,
+        "steps": known,
+        "instrumented": int(with_instruments.sum()),
+        "seconds": {name: float(total) for name, total in zip(PARTS, parts.sum(axis=0), strict=True) if total},
+        "expensive": expensive_steps(parts),
+    }
+
+
+def _parts(marks: Marks, first: int, later_waits: Mapping[int, float], pauses: Mapping[int, float]) -> Seconds:
+    """Return the seconds of each part of each step, shape (steps, parts)."""
+    found = {name: np.zeros(len(marks)) for name in PARTS}
+    found["data_s"] = marks[:, LOADED] - marks[:, REQUESTED]
+    found["optimizer_s"] = marks[:, OPTIMIZER] - marks[:, BACKWARD]
+    found["other_s"] = marks[:, END] - marks[:, OPTIMIZER]
+    waits = {step - first: seconds for step, seconds in later_waits.items() if 0 <= step - first < len(marks)}
+    if waits or np.isnan(marks[:, FORWARD]).any():
+        found["forward_backward_s"] = marks[:, BACKWARD] - marks[:, LOADED]
+        for at, seconds in waits.items():
+            found["data_s"][at] += seconds
+            found["forward_backward_s"][at] -= seconds
+    else:
+        found["forward_s"] = marks[:, FORWARD] - marks[:, LOADED]
+        found["backward_s"] = marks[:, BACKWARD] - marks[:, FORWARD]
+    for step, seconds in pauses.items():
+        if 0 <= step - 1 - first < len(marks) - 1:
+            found["other_s"][step - 1 - first] += seconds
+    return np.column_stack([found[name] for name in PARTS])
+
+
+def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
+    """Return the groups of steps whose extra time in one part is a relevant share of the loop, largest share first.
+
+    Args:
+        parts: Seconds of each part of each step, shape (steps, parts).
+
+    Returns:
+        For each group `part`; `every`, its period in steps, `None` if it has none; `steps`, the number of members;
+        `extra_s`, the median time beyond the usual time of the part; `share` of the loop that this extra time is.
+    """
+    total = float(parts.sum())
+    usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0
+    groups: list[tuple[float, dict[str, Any]]] = []
+    for name, column in zip(PARTS, parts.T, strict=True):
+        if not len(column):
+            continue
+        extra = column - np.quantile(column, USUAL)
+        for every, members in _grouped(extra, usual):
+            share = float(extra[members].sum()) / total if total else 0.0
+            if share >= LEAST_SHARE:
+                extra_s = float(np.median(extra[members]))
+                group = {"part": name, "every": every, "steps": len(members), "extra_s": extra_s, "share": share}
+                groups.append((share, group))
+    return [group for _, group in sorted(groups, key=lambda each: -each[0])]
+
+
+def _grouped(extra: Seconds, usual: float) -> Iterator[tuple[int | None, npt.NDArray[np.int64]]]:
+    """Yield (period, members) of the steps that recur, the longest first, then those without a period."""
+    left = extra >= max(LEAST_EXTRA * usual, np.finfo(float).tiny)
+    if not left.any():
+        return
+    least = float(extra[left].min())
+    cut = float(extra.max())
+    while left.any():
+        cut = max(least, cut / FALL)
+        above = np.flatnonzero(left & (extra >= cut))
+        every = _period(above, len(extra))
+        if every is not None:
+            members = _on_grid(np.flatnonzero(left & (extra >= cut / 2)), above, every)
+            left[members] = False
+            yield every, members
+        elif cut == least:
+            break
+    irregular = np.flatnonzero(left & (extra >= LEAST_EXTRA_IRREGULAR * usual))
+    if len(irregular):
+        yield None, irregular
+
+
+def _period(at: npt.NDArray[np.int64], steps: int) -> int | None:
+    """Return the period at which the steps `at` recur throughout a loop of so many steps; `None` if they do not."""
+    if len(at) < LEAST_MEMBERS:
+        return None
+    gaps = np.diff(at)
+    every = int(np.sort(gaps)[(len(gaps) - 1) // 2])
+    slack = int(TOLERANCE * every)
+    throughout = at[0] <= every + slack and steps - 1 - at[-1] <= every + slack
+    alike = float(np.mean(np.abs(gaps - every) <= slack))
+    return every if every > 1 and throughout and alike >= ALIKE else None
+
+
+def _on_grid(candidates: npt.NDArray[np.int64], core: npt.NDArray[np.int64], every: int) -> npt.NDArray[np.int64]:
+    """Return the candidates that are whole periods away from a neighbor in `core`."""
+    slack = int(TOLERANCE * every)
+    fits = np.zeros(len(candidates), dtype=bool)
+    for neighbor in (np.searchsorted(core, candidates) - 1, np.searchsorted(core, candidates, side="right")):
+        there = (neighbor >= 0) & (neighbor < len(core))
+        distance = np.abs(core[np.clip(neighbor, 0, len(core) - 1)] - candidates)
+        periods = np.round(distance / every)
+        fits |= there & (periods >= 1) & (np.abs(distance - periods * every) <= slack)
+    return candidates[fits]

@@ -1,0 +1,226 @@
+"""Errors of instruments: the training goes on as it would have, the reason is shown, and the rest is recorded."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from parabench import watch
+from parabench.probes.memory import MemoryClock, held_bytes
+from parabench.probes.step_clock import StepClock
+from parabench.watching import observer
+from parabench.watching.guard import GuardedRecorder
+from parabench.watching.loop import Loop
+from parabench.watching.observer import Observer
+
+STEPS = 40
+
+
+def failing(function: Callable[..., Any], calls: int) -> Callable[..., Any]:
+    """Return `function`, which raises in its call number `calls`, counted from 0, and in all later ones."""
+    counted = iter(range(10**6))
+
+    def call(*args: Any, **named: Any) -> Any:
+        if next(counted) >= calls:
+            raise RuntimeError("the instrument is broken")
+        return function(*args, **named)
+
+    return call
+
+
+def losses(folder: Path | None, said: list[str], *, closure: bool = False) -> list[float]:
+    """Return the losses of a training, watched if there is a folder."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [torch.randn(2, 4) for _ in range(STEPS)]
+    found = []
+
+    def compute(batch: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(batch).square().sum()
+        loss.backward()
+        found.append(loss.item())
+        return loss
+
+    def train(steps: Callable[[list[Tensor]], Any]) -> None:
+        for _ in range(2):
+            for batch in steps(batches):
+                if closure:
+                    optimizer.step(lambda batch=batch: compute(batch))
+                else:
+                    compute(batch)
+                    optimizer.step()
+
+    if folder is None:
+        train(iter)
+    else:
+        with watch(model, optimizer, out=folder, log=said.append) as steps:
+            train(steps)
+    return found
+
+
+def count(folder: Path, what: str) -> int:
+    with closing(sqlite3.connect(folder / "results.db")) as db:
+        return int(db.execute(f"SELECT count(*) FROM sample WHERE {what}").fetchone()[0])
+
+
+# (owner, name, the call that fails first, the reason names this, steps that are recorded)
+CALLBACKS: list[tuple[Any, str, int, str, int]] = [
+    (StepClock, "mark", 62, "the marking of steps", 10),
+    (StepClock, "mark", 200, "the marking of steps", 33),
+    (StepClock, "forget", 0, "the marking of steps", STEPS),
+    (Loop, "_mark", 63, "the marking of steps", 10),
+    (Loop, "_close", 10, "the marking of steps", 10),
+    (Loop, "_optimizer_begins", 10, "the marking of steps", 10),
+    (Loop, "_leave", 0, "the marking of steps", STEPS),
+    (Observer, "_begin_step", 10, "the marking of steps", 10),
+    (observer, "size_of", 0, "the reading of the batch size", 2 * STEPS),
+    (Observer, "_autocast_now", 0, "the reading of autocast", 2 * STEPS),
+    (observer, "held_bytes", 0, "the reading of memory", 2 * STEPS),
+    (observer, "state_bytes", 0, "the reading of memory", 2 * STEPS),
+    (observer.Instruments, "__init__", 0, "the instruments of single steps", 2 * STEPS),
+    (observer.Instruments, "report", 0, "the instruments of single steps", 2 * STEPS),
+    (MemoryClock, "mark", 9, "the instruments of single steps", 2 * STEPS),
+    (observer, "loop_time", 0, "the account of the loop's time", 2 * STEPS),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "calls", "reason", "steps"), CALLBACKS)
+def test_guard_keeps_the_training_when_an_instrument_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: int, reason: str, steps: int
+) -> None:
+    expected = losses(None, [])
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name), calls))
+    said: list[str] = []
+    assert losses(tmp_path, said) == expected
+    (line,) = [line for line in said if "the instrument is broken" in line]
+    assert f"switched off {reason} after an error (RuntimeError: the instrument is broken)" in line
+    assert count(tmp_path, "metric = 'step_s'") == steps
+    assert count(tmp_path, "metric = 'step_s' AND value IS NULL") == 0
+
+
+def test_guard_keeps_a_closure_when_an_instrument_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = losses(None, [], closure=True)
+    monkeypatch.setattr(StepClock, "mark", failing(StepClock.mark, 63))
+    said: list[str] = []
+    assert losses(tmp_path, said, closure=True) == expected
+    assert count(tmp_path, "metric = 'step_s'") == 10
+
+
+def test_guard_says_why_there_is_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepClock, "mark", failing(StepClock.mark, 0))
+    said: list[str] = []
+    losses(tmp_path, said)
+    assert said == ["watch: nothing is recorded: the marking of steps failed (RuntimeError: the instrument is broken)"]
+
+
+class Recorder:
+    """A recorder of collectives that fails before or after it makes the call."""
+
+    def __init__(self, *, before: bool) -> None:
+        self.before = before
+
+    def follow(self, op: str, group: Any, results: Any, call: Callable[[], Any], *, waits: bool = False) -> Any:
+        if not self.before:
+            call()
+        raise RuntimeError("the instrument is broken")
+
+    def follow_all(self, work: Any) -> Any:
+        raise RuntimeError("the instrument is broken")
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_guarded_recorder_makes_each_call_once(before: bool) -> None:
+    made: list[int] = []
+    failures: list[Exception] = []
+    guarded = GuardedRecorder(Recorder(before=before), failures.append)  # type: ignore[arg-type]
+
+    def call() -> str:
+        made.append(1)
+        return "work"
+
+    assert [guarded.follow("all_reduce", None, [], call) for _ in range(3)] == ["work"] * 3
+    assert guarded.follow_all("works") == "works"
+    assert len(made) == 3
+    assert len(failures) == 2
+
+
+def test_guarded_recorder_raises_the_error_of_a_call() -> None:
+    def call() -> None:
+        raise ValueError("the group is gone")
+
+    failures: list[Exception] = []
+    guarded = GuardedRecorder(Recorder(before=False), failures.append)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the group is gone"):
+        guarded.follow("all_reduce", None, [], call)
+    assert not failures
+
+
+class Kinds:
+    """Models whose tensors are stored in unusual ways."""
+
+    @staticmethod
+    def sparse() -> nn.Module:
+        return nn.Sequential(nn.EmbeddingBag(50, 4, sparse=True), nn.Linear(4, 4))
+
+    @staticmethod
+    def scripted() -> nn.Module:
+        module: nn.Module = torch.jit.script(Kinds.plain())  # type: ignore[no-untyped-call]
+        return module
+
+    @staticmethod
+    def plain() -> nn.Module:
+        return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(1), nn.Linear(12, 4))
+
+    @staticmethod
+    def complex() -> nn.Module:
+        class Rotated(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.table, self.turn = nn.Embedding(50, 4), nn.Parameter(torch.ones(4, dtype=torch.complex64))
+
+            def forward(self, words: Tensor) -> Tensor:
+                return (self.table(words).sum(1) * self.turn).abs()
+
+        return Rotated()
+
+    @staticmethod
+    def integer() -> nn.Module:
+        module = Kinds.plain()
+        module.register_parameter("frozen", nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False))
+        quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+        module.register_buffer("quantized", quantized)
+        return module
+
+
+@pytest.mark.parametrize("kind", ["sparse", "complex", "integer", "scripted"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*quantized tensor:UserWarning")
+def test_watch_takes_models_of_every_kind(tmp_path: Path, kind: str) -> None:
+    model = getattr(Kinds, kind)()
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=0.1)
+    said: list[str] = []
+    with watch(model, optimizer, out=tmp_path, log=said.append) as steps:
+        for words in steps([torch.randint(0, 50, (8, 3)) for _ in range(34)]):
+            model(words).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert not [line for line in said if "after an error" in line]
+    assert count(tmp_path, "metric = 'step_s'") == 34
+    assert count(tmp_path, "metric = 'gradient_bytes' AND value > 0") == 1
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_held_bytes_counts_what_sparse_tensors_store() -> None:
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2, 4), (9, 4))
+    assert held_bytes([sparse]) == 2 * 8 + 2 * 4 * 4
+    dense = torch.eye(3)
+    assert held_bytes([dense.to_sparse_csr()]) == 4 * 8 + 3 * 8 + 3 * 4
+    assert held_bytes([torch.ones(3, dtype=torch.complex64), dense]) == 3 * 8 + 9 * 4

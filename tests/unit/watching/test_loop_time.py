@@ -1,0 +1,160 @@
+"""The account of a loop's wall time, from tables of timestamps whose times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from parabench.watching.loop import FORWARD, WIDTH
+from parabench.watching.loop_time import expensive_steps, loop_time
+
+FIRST = 5
+# Seconds of data, forward, backward, optimizer, and after the optimizer.
+USUAL = (0.001, 0.002, 0.004, 0.002, 0.001)
+OTHER = 4
+
+Table = npt.NDArray[np.float64]
+
+
+def table(steps: int) -> Table:
+    """Return the seconds of each part of so many usual steps."""
+    return np.tile(np.array(USUAL), (steps, 1))
+
+
+def marks_of(parts: Table, pauses: dict[int, float] | None = None) -> Table:
+    """Return the timestamps of steps with these parts, with pauses before some of them."""
+    begins = np.concatenate([[0.0], np.cumsum(parts.sum(axis=1))[:-1]])
+    for step, seconds in (pauses or {}).items():
+        begins[step:] += seconds
+    return begins[:, None] + np.column_stack([np.zeros(len(parts)), np.cumsum(parts, axis=1)])
+
+
+def account(marks: Table, instrumented: Sequence[int] = (), **more: Any) -> dict[str, Any]:
+    found = loop_time(
+        marks, FIRST, [at in instrumented for at in range(len(marks))], **{"later_waits": {}, "pauses": {}} | more
+    )
+    assert found is not None
+    return found
+
+
+def of_loop(extra: npt.NDArray[np.float64], part: int = OTHER) -> list[dict[str, Any]]:
+    """Return the groups of a loop whose steps take so much longer in one part."""
+    parts = np.column_stack([table(len(extra)), np.zeros(len(extra))])[:, [0, 1, 2, 5, 3, 4]]
+    parts[:, {OTHER: 5, 2: 2, 0: 0}[part]] += extra
+    return expensive_steps(parts)
+
+
+def test_loop_time_adds_up_to_wall_clock() -> None:
+    parts = table(205)
+    parts[FIRST + 3 :: 4, OTHER] += 0.02
+    marks = marks_of(parts)
+    found = account(marks)
+    wall = marks[-1, -1] - marks[FIRST, 0]
+    assert (found["steps"], found["instrumented"], found["first"]) == (200, 0, FIRST)
+    assert sum(found["seconds"].values()) == pytest.approx(wall)
+    assert found["seconds"]["other_s"] == pytest.approx(200 * 0.001 + 50 * 0.02)
+    assert found["seconds"]["backward_s"] == pytest.approx(200 * 0.004)
+    (group,) = found["expensive"]
+    assert group["part"] == "other_s"
+    assert (group["every"], group["steps"]) == (4, 50)
+    assert group["extra_s"] == pytest.approx(0.02)
+    assert group["share"] == pytest.approx(50 * 0.02 / wall)
+
+
+def test_loop_time_counts_pauses_to_the_step_before() -> None:
+    pauses = {15: 0.3, 25: 0.3, 3: 9.0, 35: 9.0}
+    marks = marks_of(table(35), {15: 0.3, 25: 0.3})
+    found = account(marks, pauses=pauses)
+    assert sum(found["seconds"].values()) == pytest.approx(marks[-1, -1] - marks[FIRST, 0])
+    assert found["seconds"]["other_s"] == pytest.approx(30 * 0.001 + 0.6)
+
+
+def test_loop_time_leaves_the_cost_of_instruments_out() -> None:
+    parts = table(105)
+    parts[50, OTHER] += 1.0  # a checkpoint, while instruments are on
+    wall = parts[FIRST:].sum()
+    instrumented = range(46, 54)
+    parts[instrumented, 2] += 0.003
+    found = account(marks_of(parts), instrumented)
+    assert found["instrumented"] == 8
+    assert sum(found["seconds"].values()) == pytest.approx(wall)
+    (group,) = found["expensive"]
+    assert (group["part"], group["every"], group["steps"]) == ("other_s", None, 1)
+
+
+def test_loop_time_moves_later_waits_to_data() -> None:
+    marks = marks_of(table(45))
+    marks[:, FORWARD] = np.nan
+    found = account(marks, later_waits=dict.fromkeys(range(45), 0.002))
+    assert found["seconds"]["data_s"] == pytest.approx(40 * 0.003)
+    assert found["seconds"]["forward_backward_s"] == pytest.approx(40 * 0.004)
+    assert "forward_s" not in found["seconds"]
+
+
+@pytest.mark.parametrize(("steps", "instrumented"), [(0, ()), (FIRST, ()), (FIRST + 2, (5, 6))])
+def test_loop_time_is_none_without_plain_steps(steps: int, instrumented: tuple[int, ...]) -> None:
+    marks = np.zeros((steps, WIDTH))
+    assert loop_time(marks, FIRST, [at in instrumented for at in range(steps)], {}, {}) is None
+
+
+def test_loop_time_ends_where_timestamps_end() -> None:
+    marks = marks_of(table(45))
+    marks[40:] = np.nan
+    assert account(marks)["steps"] == 35
+
+
+def test_expensive_steps_tells_nested_periods_apart() -> None:
+    at = np.arange(1000)
+    extra = 0.02 * (at % 4 == 3) + 1.0 * (at % 100 == 99)
+    rare, often = of_loop(extra)
+    assert (rare["every"], rare["steps"]) == (100, 10)
+    assert (often["every"], often["steps"]) == (4, 240)
+    assert often["extra_s"] == pytest.approx(0.02)
+
+
+def test_expensive_steps_finds_every_second_step() -> None:
+    (group,) = of_loop(0.02 * (np.arange(50) % 2))
+    assert (group["every"], group["steps"]) == (2, 25)
+
+
+def test_expensive_steps_tolerates_jitter_of_the_period() -> None:
+    at = np.cumsum([13, 14, 13, 13, 14] * 5) - 1  # epochs whose number of steps varies by one
+    extra = np.zeros(at[-1] + 5)
+    extra[at] = 0.5
+    (group,) = of_loop(extra)
+    assert (group["every"], group["steps"]) == (13, 25)
+
+
+def test_expensive_steps_keeps_a_group_of_uneven_members() -> None:
+    rng = np.random.default_rng(0)
+    extra = np.where(np.arange(400) % 8 == 7, rng.uniform(0.01, 0.04, 400), 0.0) + rng.exponential(0.0003, 400)
+    extra[100] = 3.0  # and another process came once
+    groups = {group["every"]: group for group in of_loop(extra)}
+    assert groups.keys() == {None, 8}
+    assert groups[8]["steps"] >= 49
+    assert groups[None]["steps"] == 1
+
+
+def test_expensive_steps_shows_the_part_that_is_long() -> None:
+    extra = 0.1 * (np.arange(64) % 4 == 0)
+    assert [group["part"] for group in of_loop(extra, part=0)] == ["data_s"]
+    assert [group["part"] for group in of_loop(extra, part=2)] == ["backward_s"]
+
+
+def test_expensive_steps_omits_a_small_share() -> None:
+    assert not of_loop(0.003 * (np.arange(1000) % 10 == 9))
+
+
+@pytest.mark.parametrize("steps", [60, 200, 1000])
+@pytest.mark.parametrize("busy", [0.0, 0.02, 0.1, 0.4])
+def test_expensive_steps_finds_no_period_in_noise(steps: int, busy: float) -> None:
+    false = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        extra = 0.01 * rng.exponential(0.2, steps) + 0.02 * rng.exponential(1.0, steps) * (rng.random(steps) < busy)
+        false += any(group["every"] is not None for group in of_loop(extra))
+    assert false <= 1
