@@ -33,6 +33,15 @@ def check(case: Case, model: ModelEntry) -> None:
         from parabench.data.datasets import check_dataset
 
         check_dataset(case, model)
+    if is_users(case):
+        from parabench.data.trial import trial_of
+
+        trial_of(case)
+
+
+def is_users(case: Case) -> bool:
+    """Return whether the model or the data is a user's, so that a batch is tried before the first launch."""
+    return case.model not in MODELS or source_of(case.data)[0] is None
 
 
 def _check_text(case: Case, model: ModelEntry) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from parabench.data import DATASETS, check_count, source_of
 from parabench.data import mnist as idx
@@ -17,6 +18,7 @@ from parabench.data import text as corpus
 from parabench.errors import UsageError
 from parabench.models import ModelEntry
 from parabench.models.base import Model, make_samples
+from parabench.models.batches import Batch, inputs_of, map_tensors, rows_of, take_rows, tensors_of
 from parabench.plan.case import Case
 from parabench.registry import call_factory, load, load_factory, users_code
 
@@ -24,40 +26,38 @@ from parabench.registry import call_factory, load, load_factory, users_code
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 
 Pair = tuple[Tensor, Tensor]
-Convert = Callable[[Tensor, Tensor], Pair]
 
 
-class BatchDataset(Dataset[Pair]):
-    """Samples that are there already, whose batches are two tensors (inputs, targets), first dimension the samples:
-    what would be made of single samples by stacking them, at a fraction of the cost. `convert` makes of rows what a
-    model takes."""
+class BatchDataset(Dataset[Batch]):
+    """Samples in memory, as one batch. Indexing it makes a batch at a fraction of the cost of stacking single samples.
+    `convert` turns the indexed rows into what a model takes."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, convert: Convert | None = None) -> None:
-        self._inputs, self._targets, self._convert = inputs, targets, convert
+    def __init__(self, samples: Batch, convert: Callable[[Batch], Batch] | None = None) -> None:
+        self._samples, self._convert = samples, convert
 
     def __len__(self) -> int:
-        return len(self._inputs)
+        return rows_of(self._samples)
 
-    def __getitems__(self, indices: Sequence[int]) -> Pair:
-        """The samples of these indices."""
-        rows = self._inputs[indices], self._targets[indices]
-        return self._convert(*rows) if self._convert else rows
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return the batch of the samples with these indices."""
+        rows = take_rows(self._samples, indices)
+        return self._convert(rows) if self._convert else rows
 
-    def __getitem__(self, index: int) -> Pair:
-        inputs, targets = self.__getitems__([index])
-        return inputs[0], targets[0]
+    def __getitem__(self, index: int) -> Batch:
+        return map_tensors(lambda tensor: tensor[0], self.__getitems__([index]))
 
 
 def sequences(stream: Tensor, length: int) -> BatchDataset:
     """Sequences (n, length) of tokens, one after the other, int64; a target is the token after its input."""
     count = (stream.numel() - 1) // length
     inputs, targets = (stream[at : at + count * length].view(count, length) for at in (0, 1))
-    return BatchDataset(inputs, targets, lambda inputs, targets: (inputs.long(), targets.long()))
+    return BatchDataset((inputs, targets), lambda rows: (rows[0].long(), rows[1].long()))
 
 
-def normalised(images: Tensor, digits: Tensor) -> Pair:
+def normalised(rows: Pair) -> Pair:
     """MNIST's images (n, 28, 28) as (n, 1, 28, 28), and their digits (n). They are kept as bytes, a quarter of the
     memory."""
+    images, digits = rows
     scaled = images.unsqueeze(1).float().div_(255)
     return scaled.sub_(MNIST_MEAN).div_(MNIST_STD), digits.long()
 
@@ -66,7 +66,8 @@ def dataset_of(case: Case, model: Model) -> Dataset[Any]:
     """What the case trains on. Raises UsageError for data that cannot be had."""
     name, _ = source_of(case.data)
     if name is None:
-        return user_dataset(case)
+        own: Dataset[Any] = user_dataset(case)
+        return own
     made: Dataset[Any] = load(DATASETS, "data", name)(case, model)
     return made
 
@@ -75,7 +76,7 @@ def synthetic(case: Case, model: Model) -> Dataset[Any]:
     """What the model makes for itself, from the case's seed."""
     if model.batch is None:
         raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
-    return BatchDataset(*make_samples(model.batch, case))
+    return BatchDataset(make_samples(model.batch, case))
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:
@@ -88,47 +89,102 @@ def text(case: Case, model: Model) -> Dataset[Any]:
 def mnist(case: Case, model: Model) -> Dataset[Any]:
     """The training images of the folder."""
     images, digits = idx.read(source_of(case.data)[1])
-    return BatchDataset(torch.tensor(images), torch.tensor(digits), normalised)
+    return BatchDataset((torch.tensor(images), torch.tensor(digits)), normalised)
 
 
-def user_dataset(case: Case) -> Dataset[Any]:
-    """What the user's function gives; one that takes an argument is given the case. Raises UsageError for what is no
-    map-style Dataset."""
+def user_dataset(case: Case) -> Any:
+    """Call the user's function, with the case if it takes an argument. Return a map-style or iterable Dataset, or a
+    DataLoader. Raises UsageError for anything else."""
     factory = load_factory(DATASETS, "data", case.data, "Dataset")
     with users_code(f"data {case.data!r} cannot be made", "fix that function"):
-        dataset = call_factory(factory, case)
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        made: Any = call_factory(factory, case)
+    if not is_stream(made) and not (hasattr(made, "__len__") and hasattr(made, "__getitem__")):
         raise UsageError(
-            f"data {case.data!r} gives {type(dataset).__name__}; return a Dataset with __len__ and __getitem__"
+            f"data {case.data!r} gives {type(made).__name__}; return a Dataset, an IterableDataset or a DataLoader"
         )
-    made: Dataset[Any] = dataset
     return made
 
 
-def check_dataset(case: Case, model: ModelEntry) -> None:
-    """Raise UsageError for a Dataset that is too short, or whose first and last item are nothing that the model takes.
+def is_stream(dataset: Any) -> bool:
+    """Return whether samples come in their own order, so that each rank reads whole batches and takes its part."""
+    return isinstance(dataset, (DataLoader, IterableDataset))
 
-    The last one shows whether it is as long as it says, and whether items are alike.
+
+def check_dataset(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError for data that is too short, or whose samples do not make a batch that the model takes.
+
+    The first and the last item are read: the last one shows whether the Dataset is as long as it says. Of data in its
+    own order the first batch is read.
     """
-    dataset: Any = user_dataset(case)
+    dataset = user_dataset(case)
 
     def giving(failing: str, where: str) -> contextlib.AbstractContextManager[None]:
         return users_code(f"data {case.data!r} gives {failing}", f"fix its {where}")
 
-    with giving("no length", "__len__"):
-        count = len(dataset)
-    check_count(case.data, count, case.global_batch)
-    ends = []
-    for at in (0, count - 1):
-        with giving(f"no item {at}", "__getitem__"):
-            ends.append(dataset[at])
-    with giving("items that do not stack", "__getitem__"):
-        batch = default_collate(ends)
-    if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(each, Tensor) for each in batch)):
-        raise UsageError(f"data {case.data!r} gives items that are no pair of numbers; each must be (input, target)")
-    if model.vocabulary is not None and batch[0].is_floating_point():
-        kind = str(batch[0].dtype).removeprefix("torch.")
+    if is_stream(dataset):
+        if case.split == "sample":
+            raise UsageError(f"data {case.data!r} is read in its own order; use split batch")
+        if isinstance(dataset, DataLoader):
+            _check_loader(case, model)
+        with giving("no first batch", "__iter__"):
+            items = list(islice(dataset, 1 if isinstance(dataset, DataLoader) else case.global_batch))
+        if not items:
+            raise UsageError(f"data {case.data!r} is empty; give at least {case.global_batch} samples")
+    else:
+        with giving("no length", "__len__"):
+            count = len(dataset)
+        check_count(case.data, count, case.global_batch)
+        items = []
+        for at in (0, count - 1):
+            with giving(f"no item {at}", "__getitem__"):
+                items.append(dataset[at])
+    batch = items[0]
+    if isinstance(dataset, DataLoader):
+        check_global_batch(batch, case)
+    elif "collate" not in model.own:  # a model's own collate is tried with the model
+        with giving("items that do not stack", "__iter__" if is_stream(dataset) else "__getitem__"):
+            batch = default_collate(items)
+    inputs = tensors_of(inputs_of(batch))
+    if not inputs and "collate" not in model.own:
+        raise UsageError(f"data {case.data!r} gives a batch without a tensor of inputs; give numbers, or Model.collate")
+    if model.vocabulary is not None and inputs and inputs[0].is_floating_point():
+        kind = str(inputs[0].dtype).removeprefix("torch.")
         raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")
+
+
+def _check_loader(case: Case, model: ModelEntry) -> None:
+    """Raise UsageError for options that a user's DataLoader has already decided."""
+    fields = {"workers": case.workers, "pin_memory": case.pin_memory, "Model.collate": "collate" in model.own}
+    for name in (name for name, value in fields.items() if value):
+        raise UsageError(f"data {case.data!r} is a DataLoader, which has its own {name}; drop {name}")
+
+
+def check_global_batch(batch: Batch, case: Case) -> None:
+    """Raise UsageError unless a batch of a user's data is a global batch."""
+    rows = samples_in(batch, case)
+    if rows != case.global_batch:
+        raise UsageError(
+            f"data {case.data!r} gives batches of {rows} samples and global_batch is {case.global_batch}; use --set "
+            f"global_batch={rows}"
+        )
+
+
+def samples_in(batch: Batch, case: Case) -> int:
+    """Return how many samples a batch of a user's data has. Raises UsageError if its tensors disagree."""
+    try:
+        return rows_of(batch)
+    except ValueError as error:
+        raise UsageError(f"data {case.data!r}: {error}; the first dimension must be the samples") from None
+
+
+def first_sample(case: Case, model: Model) -> Batch:
+    """Return a batch that begins with the first sample of the case's data."""
+    dataset: Any = dataset_of(case, model)
+    if isinstance(dataset, DataLoader):
+        return next(iter(dataset))
+    item = next(iter(dataset)) if is_stream(dataset) else dataset[0]
+    collate = model.collate if model.collate and not isinstance(dataset, BatchDataset) else default_collate
+    return collate([item])
 
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:

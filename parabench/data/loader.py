@@ -13,66 +13,127 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, default_collate
 
 from parabench.data import check_count
-from parabench.data.datasets import BatchDataset, dataset_of
+from parabench.data.datasets import BatchDataset, check_global_batch, dataset_of, is_stream, samples_in
+from parabench.errors import UsageError
 from parabench.models.base import Model
+from parabench.models.batches import Batch, cast, map_inputs, take_rows, tensors_of, to_device
 from parabench.plan.case import Case
 from parabench.signals import HANG_REQUEST, die_with_parent
 
 
 class Loading:
-    """A case's data and the workers that load it, which are forked here and now.
+    """A case's data, with workers that are forked here and now.
 
     Which part of it a rank takes is known only when the strategy is built, in a group of ranks; a process that has
     joined one over InfiniBand should not fork any more (RDMAV_FORK_SAFE), and Python 3.12 warns where threads run.
 
-    Raises UsageError for data that does not fill one global batch: there would never be a first one.
+    Of map-style data each rank loads its own samples. Data that comes in its own order (an IterableDataset, or a
+    DataLoader with its own sampler) is read by every rank in whole global batches, of which it takes its samples: it
+    must give the same ones on every rank.
+
+    Raises UsageError for data that does not fill one global batch.
     """
 
     def __init__(self, case: Case, model: Model) -> None:
-        self._case = case
+        self._case, self._collate = case, model.collate or default_collate
         dataset: Any = dataset_of(case, model)
-        self._samples = len(dataset)
-        check_count(case.data, self._samples, case.global_batch)
+        self._stream = is_stream(dataset)
         self._rank_batches = RankBatches()
-        self._loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-            dataset,
-            batch_sampler=self._rank_batches,
-            collate_fn=(lambda batch: batch) if isinstance(dataset, BatchDataset) else None,
-            num_workers=case.workers,
-            pin_memory=case.pin_memory,
-            persistent_workers=case.workers > 0,
+        # Workers' seeds come from it: a user's Dataset may draw numbers.
+        generator = torch.Generator().manual_seed(case.seed)
+        options: dict[str, Any] = {
+            "num_workers": case.workers,
+            "pin_memory": case.pin_memory,
+            "persistent_workers": case.workers > 0,
             # Forked from the rank, a worker has the dataset and torch already.
-            multiprocessing_context="fork" if case.workers else None,
-            worker_init_fn=partial(_tie_to_rank, os.getpid()),
-            # Workers' seeds come from it: a user's Dataset may draw numbers.
-            generator=torch.Generator().manual_seed(case.seed),
-        )
-        if case.workers:
-            # An epoch of nothing starts the workers, and leaves them waiting for the next one.
-            assert not list(self._loader)
-            _working.add(self._loader._iterator)
+            "multiprocessing_context": "fork" if case.workers else None,
+            "worker_init_fn": partial(_tie_to_rank, os.getpid()),
+            "generator": generator,
+        }
+        if isinstance(dataset, DataLoader):
+            self._loader: DataLoader[Batch] = dataset
+            # A shuffling sampler without its own generator would draw another order on each rank.
+            drawing: Any
+            for drawing in (dataset, dataset.sampler, getattr(dataset.batch_sampler, "sampler", None)):
+                if getattr(drawing, "generator", generator) is None:
+                    drawing.generator = generator
+        elif self._stream:
+            self._loader = DataLoader(
+                dataset, batch_size=case.global_batch, collate_fn=model.collate, drop_last=True, **options
+            )
+        else:
+            self._samples = len(dataset)
+            check_count(case.data, self._samples, case.global_batch)
+            collate = (lambda batch: batch) if isinstance(dataset, BatchDataset) else model.collate
+            self._loader = DataLoader(dataset, batch_sampler=self._rank_batches, collate_fn=collate, **options)
+        self._first: Iterator[Batch] | None = None
+        if self._loader.num_workers:
+            # An iterator starts the workers. Of map-style data it is one of an epoch of nothing, after which they wait.
+            first = iter(self._loader)
+            if self._stream:
+                self._first = first
+            else:
+                assert not list(first)
+            _working.add(first)
 
     def batches(
         self, data_rank: int, data_ranks: int, device: torch.device, *, columns: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Endless (inputs, targets) of this rank's samples, `global_batch / data_ranks` of them, on `device`.
+    ) -> Iterator[Batch]:
+        """Give this rank's samples of each global batch, `global_batch / data_ranks` of them, on `device`, forever.
 
-        What a step reads over all ranks depends on the step alone, never on strategy or world size. `columns` is which
-        of how many equal parts of each sample's features, the last dimension, is this rank's; its targets are whole.
+        The samples of a step over all ranks depend on the step alone, never on strategy or world size. `columns` is the
+        place of this rank's part of the features, the last dimension of the inputs, and the number of equal parts.
         """
-        case, samples = self._case, self._samples
-        if case.split == "sample":
-            sampler: ContiguousBatches | ShuffledBatches = ShuffledBatches(
-                samples, case.global_batch, data_rank, data_ranks, case.seed
-            )
+        case = self._case
+        if self._stream:
+            found = self._parts_of_stream(data_rank, data_ranks)
         else:
-            sampler = ContiguousBatches(samples, case.global_batch, data_rank, data_ranks)
+            kind = ShuffledBatches if case.split == "sample" else ContiguousBatches
+            found = self._own_samples(kind(self._samples, case.global_batch, data_rank, data_ranks, case.seed))
+        for batch in found:
+            if columns[1] > 1:
+                batch = map_inputs(partial(columns_of, rank=columns[0], ranks=columns[1]), batch)
+            if case.arithmetic.parameters != "float32":
+                batch = cast(batch, getattr(torch, case.arithmetic.parameters))
+            yield to_device(batch, device)
+
+    def is_random(self) -> bool:
+        """Return whether the first item of a user's map-style data differs from one reading to the next."""
+        dataset: Any = self._loader.dataset
+        if self._stream or isinstance(dataset, BatchDataset):
+            return False
+        first, second = (tensors_of(self._collate([dataset[0]])) for _ in range(2))
+        # NaN, such as a padding value, is equal to itself here.
+        return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
+
+    def _own_samples(self, sampler: ContiguousBatches | ShuffledBatches) -> Iterator[Batch]:
         self._rank_batches.sampler = sampler
-        dtype = None if case.arithmetic.parameters == "float32" else getattr(torch, case.arithmetic.parameters)
-        return _endless(self._loader, sampler, columns, device, dtype)
+        for epoch in count():
+            if isinstance(sampler, ShuffledBatches):
+                sampler.set_epoch(epoch)
+            yield from self._loader
+
+    def _parts_of_stream(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
+        case = self._case
+        size = case.global_batch // data_ranks
+        rows = slice(data_rank * size, (data_rank + 1) * size)
+        for epoch in count():
+            batches = self._first if epoch == 0 and self._first is not None else iter(self._loader)
+            whole = 0
+            for batch in batches:
+                if samples_in(batch, case) == case.global_batch:  # the last batch of an epoch may be smaller
+                    whole += 1
+                    yield take_rows(batch, rows)
+                elif not whole:
+                    check_global_batch(batch, case)
+            if not whole:
+                raise UsageError(
+                    f"data {case.data!r} gives no batch of {case.global_batch} samples in epoch {epoch}; give more, or "
+                    "a smaller global_batch"
+                )
 
 
 # torch's iterators whose workers run.
@@ -93,7 +154,7 @@ class ContiguousBatches(Sampler[list[int]]):
     The tail of an epoch that fills no global batch is left out.
     """
 
-    def __init__(self, count: int, global_batch: int, rank: int, ranks: int) -> None:
+    def __init__(self, count: int, global_batch: int, rank: int, ranks: int, seed: int = 0) -> None:
         self._batches, self._global_batch = count // global_batch, global_batch
         self._rows = global_batch // ranks
         self._first = rank * self._rows
@@ -140,23 +201,6 @@ class RankBatches:
 
     def __len__(self) -> int:
         return len(self.sampler)
-
-
-def _endless(
-    loader: DataLoader[tuple[Tensor, Tensor]],
-    sampler: ContiguousBatches | ShuffledBatches,
-    columns: tuple[int, int],
-    device: torch.device,
-    dtype: torch.dtype | None,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    for epoch in count():
-        if isinstance(sampler, ShuffledBatches):
-            sampler.set_epoch(epoch)
-        for inputs, targets in loader:
-            part = columns_of(inputs, *columns)
-            if dtype is not None and part.is_floating_point():  # what the first layer multiplies; tokens it looks up
-                part = part.to(dtype)
-            yield part.to(device, non_blocking=True), targets.to(device, non_blocking=True)
 
 
 def _tie_to_rank(rank: int, worker: int) -> None:

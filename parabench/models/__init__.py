@@ -3,7 +3,8 @@ free of torch: shapes are checked against a case before anything is launched."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from parabench.registry import Entry
 
@@ -19,6 +20,15 @@ MLP_FEATURES, MLP_WIDTH, MLP_HIDDEN, MLP_BLOCKS, MLP_CLASSES = 256, 256, 1024, 8
 BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_parallel", "first"
 
 
+# What every launch of a model is compared with. EXACT: the training of one device, which takes each batch as a whole.
+# SAME_SPLIT: that of one device which takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
+EXACT, SAME_SPLIT, FIRST_LOSS = "exact", "same_split", "first_loss"
+VERIFICATIONS = (EXACT, SAME_SPLIT, FIRST_LOSS)
+
+# The optional fields of `Model` that are parts of a training step.
+OWN = ("loss", "collate", "forward", "optimizer", "scheduler", "clip_norm")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry(Entry):
     """What the planner must know of a model before it is built.
@@ -29,7 +39,9 @@ class ModelEntry(Entry):
     tokens; `context` is the longest sequence, None where any length will do. `images`: whether it may take MNIST's.
     `synthetic`: whether it makes samples itself. `takes_case`: whether a user's factory is given the case, and so may
     make something of `seq_len`. `outside` names a parameter that is in none of a user's parts, which FSDP does not mind
-    and a pipeline does; such a model does not bring BLOCKS.
+    and a pipeline does; such a model does not bring BLOCKS. `verification` is one of VERIFICATIONS. `own` names the
+    parts of a training step that the model defines itself, such as its loss, forward or optimizer (`OWN`).
+    `why_missing` says why it does not bring BLOCKS, TENSOR, SEQUENCE or FIRST, if the model does.
     """
 
     parameters: int | None = None
@@ -45,6 +57,9 @@ class ModelEntry(Entry):
     synthetic: bool = True
     takes_case: bool = False
     outside: str | None = None
+    verification: str = EXACT
+    own: frozenset[str] = frozenset({"loss"})
+    why_missing: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def sequences(self) -> bool:
@@ -110,6 +125,34 @@ MODELS: dict[str, ModelEntry] = {
         widths=(10,),
     ),
 }
+
+# Properties of a model or its data that make correct training runs differ from one device's, and the remedies.
+DROPOUT, BATCH_NORM, IGNORED_LABELS, RANDOM_DATA = "dropout", "batch_norm", "ignored_labels", "random_data"
+# The label that torch's cross_entropy leaves out of its mean by default.
+IGNORED = -100
+_SPLIT = "use --set verification=same_split"
+SUSPECTS = {
+    DROPOUT: f"module has dropout, which draws other numbers if the batch is split; set it to 0, or {_SPLIT}",
+    BATCH_NORM: (
+        "module has BatchNorm in training mode, whose statistics depend on how the batch is split; "
+        f"{_SPLIT}, or SyncBatchNorm on CUDA"
+    ),
+    IGNORED_LABELS: (
+        f"targets have labels of {IGNORED}, so the mean of the loss depends on how the batch is split; {_SPLIT}"
+    ),
+    RANDOM_DATA: (
+        "an item of the data is different each time it is read; draw its numbers from a generator that is seeded by "
+        "the item's index"
+    ),
+}
+# These are no fault if the reference takes the ranks' parts of each batch in turn.
+OF_THE_SPLIT = frozenset({DROPOUT, BATCH_NORM, IGNORED_LABELS})
+
+
+def remedies(suspects: Iterable[str], verification: str) -> list[str]:
+    """Return the messages of those suspects that matter to the verification."""
+    return [SUSPECTS[each] for each in suspects if verification != SAME_SPLIT or each not in OF_THE_SPLIT]
+
 
 # How matrix products and convolutions are computed, and the columns of `peaks.py`.
 IEEE, TF32, BF16, FP16 = "ieee", "tf32", "bf16", "fp16"

@@ -4,24 +4,29 @@ checkpointing and torch.compile, block by block."""
 from __future__ import annotations
 
 import os
+import random
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from inspect import Parameter, signature
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.checkpoint import checkpoint
 
 from parabench.errors import UsageError
-from parabench.models import MODELS
+from parabench.models import EXACT, MODELS
+from parabench.models.batches import Batch, call, inputs_of, targets_of, tensors_of
 from parabench.models.compiled import compile_blocks
 from parabench.plan.case import Case
-from parabench.registry import call_factory, find, load, load_factory, users_code
+from parabench.registry import call_factory, find, load, load_factory, takes_argument, users_code
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-MakeBatch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
+Loss = Callable[[Any, Any], Tensor]
+MakeBatch = Callable[..., Batch]
 
 # Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
@@ -39,10 +44,28 @@ def at_least_float32(values: Tensor) -> Tensor:
 class Model:
     """A module and how to train it.
 
-    `loss(output, targets)` is the mean over the samples. `batch(n, generator)` makes n synthetic samples (inputs,
-    targets) on the CPU, first dimension n, from that generator alone; it may be missing where data comes from
-    elsewhere. `vocabulary` is how many tokens it knows, None when it takes no tokens; `context` how many at most
-    in a sequence, None when any number will do.
+    Data:
+        A batch is a pair `(inputs, targets)`, or any other structure of tensors (tuple, dict, dataclass) whose first
+        dimension is the samples. `batch(n, generator)` makes n synthetic samples on the CPU from that generator alone,
+        or `batch(n, generator, seq_len)` samples of the case's `seq_len`; it may be None if data comes from elsewhere.
+        `collate(items)` makes a batch of a data set's items; None is
+        torch's `default_collate`. `vocabulary` is the number of tokens that the model knows, None if it takes none;
+        `context` is the longest sequence, None if there is no limit.
+
+    Forward and loss:
+        `forward(module, batch)` gives the output. None calls the module with the inputs of a pair, else with the whole
+        batch: a tensor as it is, the items of a tuple one by one, those of a dict or dataclass by name.
+        `loss(output, targets)` gives a scalar, the mean over the samples; if a batch is no pair, it gets the whole
+        batch. None takes `loss` from the output, as Hugging Face's models return it.
+
+    Optimizer:
+        `optimizer(parameters)` makes a torch optimizer, perhaps with parameter groups, for the list of parameters that
+        a rank trains; None is AdamW (`strategies.base.SETTINGS`). `scheduler(optimizer)` makes a torch learning rate
+        scheduler, which steps after each step. `clip_norm` is the largest L2 norm of the gradient.
+
+    Verification:
+        `verification` says what every launch is compared with (`models.VERIFICATIONS`): `exact`, `same_split` for
+        models whose loss depends on how the batch is split, or `first_loss`.
 
     What only some strategies need:
     `blocks` are the repeated parts in order: what FSDP shards as units, a pipeline deals out, and activation
@@ -50,11 +73,18 @@ class Model:
     `tensor_parallel` maps names in the module ("blocks.*.up") to their style, `sequence_parallel` the same where
     activations between the layers are split along the sequence. `first` names the linear layer that takes the
     features, for data that is split by dimension; its output is summed over ranks, so what follows takes it whole.
+    `why_missing` says why one of these fields is not given, for the message that skips a strategy.
     """
 
     module: nn.Module
-    loss: Loss
+    loss: Loss | None = None
     batch: MakeBatch | None = None
+    collate: Callable[[list[Any]], Batch] | None = None
+    forward: Callable[[nn.Module, Batch], Any] | None = None
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
+    scheduler: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler] | None = None
+    clip_norm: float | None = None
+    verification: str = EXACT
     vocabulary: int | None = None
     context: int | None = None
     blocks: Sequence[nn.Module] = ()
@@ -63,19 +93,69 @@ class Model:
     tensor_parallel: Mapping[str, ParallelStyle] = field(default_factory=dict)
     sequence_parallel: Mapping[str, ParallelStyle] = field(default_factory=dict)
     first: str | None = None
+    why_missing: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def from_transformers(config: Any) -> Model:
+        """Build a language model with random weights from a Hugging Face `config`; nothing is downloaded.
+
+        The class is the causal one, a sequence-to-sequence one such as T5, or a masked one such as BERT. Dropout is
+        set to 0. Weights are float32. Attention is torch's `scaled_dot_product_attention` if the model supports it.
+        Samples have the case's `seq_len` tokens. To change a field, use `dataclasses.replace`.
+
+        Raises UsageError if transformers is not installed, or if it has no such model for the config.
+        """
+        from parabench.models.hugging_face import fields_of
+
+        return Model(**fields_of(config))
 
 
-def build_model(case: Case) -> Model:
-    """Build the case's model from torch's current seed. Raises UsageError if its factory does not return a Model."""
+def output_of(model: Model, module: nn.Module, batch: Batch) -> Any:
+    """Run forward of `module`, the model's module as a strategy wrapped it."""
+    return call(module, inputs_of(batch)) if model.forward is None else model.forward(module, batch)
+
+
+def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
+    """Return the loss of a batch. Raises UsageError if neither `Model.loss` nor the output gives one."""
+    if model.loss is not None:
+        return model.loss(output, targets_of(batch))
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor):
+        raise UsageError(f"the model's output, {type(output).__name__}, has no loss; give Model.loss, or the labels")
+    return loss
+
+
+# Parameters that this process was given, by their identity: a factory that caches its module would hand out one that is
+# trained or sharded already.
+_given: dict[int, weakref.ref[nn.Parameter]] = {}
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and Python's random."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed)
+    random.seed(seed)
+
+
+def build_model(case: Case, *, seed: int | None = None) -> Model:
+    """Build the case's model, with `seed_all` after its module was imported and before its factory is called. Raises
+    UsageError if the factory does not return a Model, or returns a module that it returned before."""
     entry = find(MODELS, "model", case.model)
+    make = load(MODELS, "model", case.model) if entry else load_factory(MODELS, "model", case.model, "Model")
+    if seed is not None:
+        seed_all(seed)
     if entry is not None:
-        made: Model = load(MODELS, "model", case.model)(entry, case)
+        made: Model = make(entry, case)
         return made
-    model = call_factory(load_factory(MODELS, "model", case.model, "Model"), case)
+    model = call_factory(make, case)
     if not isinstance(model, Model):
         raise UsageError(f"model {case.model!r} gives {type(model).__name__}; return a parabench.Model from it")
     if not isinstance(model.module, nn.Module):
         raise UsageError(f"model {case.model!r}: module is {what_is(model.module)}; it must be an nn.Module")
+    parameters = [*model.module.parameters()]
+    if any((known := _given.get(id(each))) is not None and known() is each for each in parameters):
+        raise UsageError(f"model {case.model!r} returns a module that it returned before; make a new one in each call")
+    _given.update({id(each): weakref.ref(each) for each in parameters})
     return model
 
 
@@ -85,6 +165,45 @@ def move_model(model: Model, device: torch.device) -> None:
     for part in (model.module, model.stem, model.head, model.loss):
         if isinstance(part, nn.Module):
             part.to(device)
+
+
+def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return what `Model.optimizer` makes for `parameters`.
+
+    Raises UsageError unless it is a torch optimizer of these parameters that steps without a closure.
+    """
+    assert model.optimizer is not None
+    with users_code(f"model {case.model!r}: its optimizer cannot be made", "fix Model.optimizer"):
+        made: Any = model.optimizer(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise UsageError(
+            f"model {case.model!r}: optimizer gives {type(made).__name__}; return a torch.optim.Optimizer from it"
+        )
+    given = set(map(id, parameters))
+    if any(id(each) not in given for group in made.param_groups for each in group["params"]):
+        raise UsageError(
+            f"model {case.model!r}: its optimizer has a parameter that it was not given; use the list that "
+            "Model.optimizer receives, because strategies replace the module's parameters"
+        )
+    taken = [each for each in signature(made.step).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    if any(each.default is Parameter.empty for each in taken):
+        name = type(made).__name__
+        raise UsageError(
+            f"model {case.model!r}: {name} steps with a closure, and parabench's step has none; use another"
+        )
+    return made
+
+
+def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return what `Model.scheduler` makes. Raises UsageError unless it is a torch scheduler."""
+    assert model.scheduler is not None
+    with users_code(f"model {case.model!r}: its scheduler cannot be made", "fix Model.scheduler"):
+        made: Any = model.scheduler(optimizer)
+    if not isinstance(made, (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)):
+        raise UsageError(
+            f"model {case.model!r}: scheduler gives {what_is(made)}; return one of torch.optim.lr_scheduler"
+        )
+    return made
 
 
 def what_is(value: Any) -> str:
@@ -125,22 +244,26 @@ def attention_of(case: Case) -> dict[str, int]:
     return {"layers": entry.blocks, "heads": entry.heads, "head_dim": entry.width // entry.heads}
 
 
-def make_samples(batch: MakeBatch, case: Case) -> tuple[Tensor, Tensor]:
-    """The case's synthetic samples. Raises UsageError where a user's `batch` fails, or gives something else than it
-    was asked for."""
+def make_samples(batch: MakeBatch, case: Case) -> Batch:
+    """Make the case's synthetic samples. Raises UsageError if a user's `batch` fails, or if its tensors do not have the
+    requested number of samples."""
     rows = SYNTHETIC_BATCHES * case.global_batch
     with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
-        made: Any = batch(rows, torch.Generator().manual_seed(case.seed))
-    asked = f"asked for {rows} samples; give a pair (inputs, targets) of tensors on the CPU with {rows} rows each"
-    if not isinstance(made, (tuple, list)) or not all(isinstance(each, Tensor) for each in made):
-        kind = type(made).__name__
-        inside = f" of {', '.join(type(each).__name__ for each in made[:3])}" if isinstance(made, (tuple, list)) else ""
-        raise UsageError(f"model {case.model!r}: batch gives {kind}{inside}, {asked}")
-    wrong = [each for each in made if each.device.type != "cpu" or each.shape[:1] != (rows,)]
-    if len(made) != 2 or wrong:
-        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in made[:3])
-        raise UsageError(f"model {case.model!r}: batch gives {len(made)} tensors, {shapes}, {asked}")
-    return made[0], made[1]
+        given = (case.seq_len,) if takes_argument(batch, 2) else ()
+        made: Any = batch(rows, torch.Generator().manual_seed(case.seed), *given)
+    wanted = f"asked for {rows} samples; give tensors on the CPU whose first dimension is {rows}"
+    tensors = tensors_of(made)
+    if not tensors:
+        raise UsageError(f"model {case.model!r}: batch gives {type(made).__name__} without a tensor, {wanted}")
+    if any(each.is_nested for each in tensors):
+        raise UsageError(
+            f"model {case.model!r}: batch gives a nested tensor, which torch cannot index by sample; give a padded "
+            "tensor and the lengths"
+        )
+    if any(each.device.type != "cpu" or each.shape[:1] != (rows,) for each in tensors):
+        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors[:3])
+        raise UsageError(f"model {case.model!r}: batch gives {len(tensors)} tensors, {shapes}, {wanted}")
+    return made
 
 
 def set_arithmetic(model: Model, case: Case) -> None:
@@ -155,7 +278,8 @@ def set_arithmetic(model: Model, case: Case) -> None:
     torch.backends.cudnn.allow_tf32 = wanted.allows_tf32
     parameters = getattr(torch, wanted.parameters)
     if parameters is not torch.float32:
-        model.module.to(parameters)
+        # Not `module.to`: it would drop the imaginary part of complex parameters and buffers.
+        model.module._apply(lambda tensor: tensor.to(parameters) if tensor.is_floating_point() else tensor)
 
 
 def arithmetic_of(left_out: int | None) -> dict[str, Any]:
@@ -179,7 +303,7 @@ def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
 
 def apply_options(model: Model, case: Case) -> None:
     """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
-    blocks = model.blocks or [model.module]
+    blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a block that is used twice is wrapped once
     if case.compile:
         compile_blocks(blocks)
     if case.activation_checkpointing:
@@ -189,9 +313,9 @@ def apply_options(model: Model, case: Case) -> None:
 
 
 def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """`forward`, whose activations are not kept but computed again in backward."""
+    """Return `forward` with activations that are not kept but computed again in backward."""
 
-    def again(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False)
+    def again(*inputs: Any, **named: Any) -> Any:
+        return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
     return again

@@ -22,6 +22,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from parabench.models import ModelEntry
 from parabench.models.base import Model, at_least_float32
+from parabench.models.batches import count_up
 from parabench.plan.case import Case
 
 
@@ -134,10 +135,7 @@ def gpt(entry: ModelEntry, case: Case) -> Model:
     module = GPT(entry.blocks, entry.heads, entry.width, vocabulary, entry.context)
 
     def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Sequences that count up from anywhere in steps of 1 to 4, modulo the vocabulary."""
-        start = torch.randint(vocabulary, (n, 1), generator=generator, device="cpu")
-        stride = torch.randint(1, 5, (n, 1), generator=generator, device="cpu")
-        tokens = (start + stride * torch.arange(case.seq_len + 1, device="cpu")) % vocabulary
+        tokens = count_up(n, case.seq_len + 1, vocabulary, generator)
         return tokens[:, :-1], tokens[:, 1:]
 
     return Model(

@@ -13,10 +13,16 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.nn.parameter import UninitializedParameter
 
 from parabench.errors import UsageError
-from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, ModelEntry
+from parabench.models import BLOCKS, FIRST, MODELS, OWN, SEQUENCE, TENSOR, VERIFICATIONS, ModelEntry
 from parabench.models.base import MakeBatch, Model, build_model, make_samples, what_is
 from parabench.plan.case import Case
 from parabench.registry import load_factory, takes_argument, users_code
+
+# Fields of a Model that are functions, and what they are called with.
+FUNCTIONS = {
+    "loss": "output and targets", "batch": "n, a generator and perhaps seq_len", "collate": "a list of items",
+    "forward": "module and batch", "optimizer": "a list of parameters", "scheduler": "the optimizer",
+}  # fmt: skip
 
 
 def describe(case: Case) -> ModelEntry:
@@ -67,6 +73,9 @@ def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
         synthetic=model.batch is not None,
         takes_case=takes_case(case.model),
         outside=outside_parameter,
+        verification=model.verification,
+        own=frozenset(name for name in OWN if getattr(model, name) is not None),
+        why_missing=model.why_missing,
     )
     return entry, model.batch
 
@@ -110,15 +119,25 @@ def check_model(name: str, model: Any) -> None:
 
 def _faults(model: Any) -> Iterator[str]:
     """What is wrong, the types before what is built on them: only the first is sure to be right."""
+    if isinstance(model.module, nn.DataParallel):
+        yield "module is a DataParallel, which would use the devices of other ranks; give the module inside it"
     parameters = list(model.module.parameters())
     if not parameters:
         yield "module has no parameters; there is nothing to train"
     if any(isinstance(each, UninitializedParameter) for each in parameters):
         yield "module has a parameter without a shape; give lazy layers their sizes"
-    if not callable(model.loss) or isinstance(model.loss, type):
-        yield f"loss is {what_is(model.loss)}; it must be a function of output and targets"
-    if model.batch is not None and not callable(model.batch):
-        yield f"batch is {what_is(model.batch)}; it must be a function of n and a generator"
+    if not any(each.requires_grad for each in parameters):
+        yield "no parameter of module requires a gradient; there is nothing to train"
+    for field, arguments in FUNCTIONS.items():
+        value = getattr(model, field)
+        if value is not None and (not callable(value) or isinstance(value, type)):
+            yield f"{field} is {what_is(value)}; it must be a function of {arguments}, or None"
+    if isinstance(model.loss, nn.Module) and any(True for _ in model.loss.parameters()):
+        yield "loss has parameters of its own, which no optimizer would train; make it a part of module"
+    if model.clip_norm is not None and (not isinstance(model.clip_norm, (int, float)) or not model.clip_norm > 0):
+        yield f"clip_norm is {what_is(model.clip_norm)}; it must be a number above 0, or None"
+    if model.verification not in VERIFICATIONS:
+        yield f"verification is {what_is(model.verification)}; use {', '.join(VERIFICATIONS)}"
     for field in ("vocabulary", "context"):
         value = getattr(model, field)
         if value is not None and (type(value) is not int or value < 1):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from parabench.machine import accelerator
-from parabench.models import IEEE, PRECISIONS, Precision
+from parabench.models import EXACT, IEEE, PRECISIONS, SAME_SPLIT, VERIFICATIONS, Precision
 from parabench.plan.fields import Checked, Field, declared
 from parabench.strategies import STRATEGIES, data_ranks, entry_of
 
@@ -55,7 +55,7 @@ class Case(Checked):
     torch.compile, block by block; `fused` the optimizer's one-kernel step. `split` says what of the data a rank
     takes: rows of each global `batch`, what a DistributedSampler draws (`sample`), or features (`dimension`);
     `workers` and `pin_memory` are DataLoader's. `vocabulary` is a file of tiktoken's, with which text is read as
-    GPT-2's tokens instead of bytes.
+    GPT-2's tokens instead of bytes. `verification` is what the launch is compared with (`models.VERIFICATIONS`).
 
     Raises UsageError for a value that no machine could run.
     """
@@ -94,6 +94,7 @@ class Case(Checked):
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
     split: Annotated[str, Field(choices=SPLITS)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
+    verification: Annotated[str, Field(choices=VERIFICATIONS, role=TRAINING)] = EXACT
 
     @property
     def id(self) -> str:
@@ -157,9 +158,11 @@ class Case(Checked):
         return self.data_ranks * self.grad_accumulation * (self.microbatches or 1)
 
     def reference(self) -> Case:
-        """The same training on one device: what this case's losses are verified against."""
+        """Return the same training on one device: what this case's losses are verified against."""
         split = "sample" if self.split == "sample" else "batch"
-        return Case(strategy="single", split=split, **{name: getattr(self, name) for name in fields_of(TRAINING)})
+        parts = self.batch_parts if self.verification == SAME_SPLIT else 1
+        training = {name: getattr(self, name) for name in fields_of(TRAINING)}
+        return Case(strategy="single", split=split, grad_accumulation=parts, **training)
 
 
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in declared(Case).items()}
@@ -170,11 +173,12 @@ def fields_of(role: str) -> tuple[str, ...]:
     return tuple(name for name, each in declared(Case).items() if each.field.role == role)
 
 
-# Options that a label names where they are set; it begins and ends with the others.
+# Options that a label names if they are set; it begins and ends with the others. A weaker verification is always named.
 LABELLED = tuple(
     name
     for name in DEFAULTS
-    if name not in fields_of(TRAINING) and name not in ("strategy", "algorithm", "bucket_mib", "world_size", "nodes")
+    if name == "verification"
+    or (name not in fields_of(TRAINING) and name not in ("strategy", "algorithm", "bucket_mib", "world_size", "nodes"))
 )
 
 

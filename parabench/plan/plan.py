@@ -256,6 +256,22 @@ def make_plan(
     return Plan(cases=tuple(cases), skipped=tuple(skipped), protocol=protocol, seed=seed)
 
 
+def one_case(axes: Mapping[str, Any], machine: Machine) -> Case:
+    """Return the case of axes that have one value each, resolved. Raises UsageError."""
+    chosen = {name: value for name, value in axes.items() if name != "world_size"}
+    case = _case(chosen, axes.get("world_size", DEFAULTS["world_size"]), machine)
+    check_names(case)
+    return case
+
+
+def why_not(axes: Mapping[str, Any], machine: Machine) -> str | None:
+    """Return why this machine cannot run the case of these axes; None if it can."""
+    try:
+        return _why_not(one_case(axes, machine), True, {}, machine, listed=True)
+    except UsageError as error:
+        return str(error)
+
+
 def _instead(suite: Suite, cases: Iterable[Case], machine: Machine) -> str:
     """What to ask on one GPU instead of what needs several."""
     if len(machine.gpus) != 1 or machine.nodes > 1 or suite.name == FOR_ONE_GPU:

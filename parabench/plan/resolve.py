@@ -14,6 +14,7 @@ from parabench.collectives import canonical, levels_of
 from parabench.data import SYNTHETIC, text
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
+from parabench.models import EXACT
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.pipeline_schedule import automatic
 from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
@@ -59,7 +60,10 @@ def resolve(case: Case, machine: Machine) -> Case:
     if "microbatches" in entry.axes and case.microbatches is None:
         changes["microbatches"] = _microbatches(case.schedule, size, case.global_batch)
     resolved = replace(case, **changes)
-    return resolved if entry_of_model(resolved).sequences else replace(resolved, seq_len=1)
+    model = entry_of_model(resolved)
+    if case.verification == EXACT != model.verification:
+        resolved = replace(resolved, verification=model.verification)
+    return resolved if model.sequences else replace(resolved, seq_len=1)
 
 
 def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int, machine: Machine) -> int | None:

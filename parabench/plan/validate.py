@@ -13,7 +13,7 @@ from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine
 from parabench.machine.versions import SHARED_GPU
-from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR, TF32, ModelEntry
+from parabench.models import BLOCKS, FIRST, MODELS, SAME_SPLIT, SEQUENCE, TENSOR, TF32, ModelEntry
 from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
 from parabench.plan.fields import said
@@ -116,6 +116,8 @@ def check(case: Case) -> None:
     if case.sequence_parallel and on_gloo:
         # c10d's allgather_into_tensor_coalesced_ reads CUDA pointers on the host there (pytorch/pytorch#132471).
         raise UsageError("sequence_parallel gathers activations, and gloo gathers no CUDA tensors; use backend nccl")
+    if case.verification == SAME_SPLIT and case.split != "batch":
+        raise UsageError(f"verification same_split compares rows of each batch; use split batch, not {case.split}")
     check_backend(case)
 
 
@@ -196,6 +198,27 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
         return f"strategy {case.strategy} scales no loss, which precision {case.precision} needs; use bf16-mixed"
     if entry.package is not None and case.arithmetic.parameters != "float32":
         return f"strategy {case.strategy} is not set up for precision {case.precision}; use bf16-mixed"
+    if entry.layout is Layout.PIPELINE and ("forward" in model.own or "loss" not in model.own):
+        has = "its own forward" if "forward" in model.own else "no loss function"
+        return (
+            f"{case.strategy} passes one tensor from block to block and compares the last one with the targets, and "
+            f"model {case.model} has {has}; use another strategy"
+        )
+    if entry.layout is Layout.PIPELINE and model.brings >= entry.needs and case.model not in MODELS:
+        from parabench.data.trial import SAME, trial_of  # it needs torch, which our own models do not here
+
+        checks.check(case, model)
+        if (trial_of(case).apart or 0.0) > SAME:
+            return (
+                f"head(blocks(stem(x))) is not module(x) in model {case.model}, which {case.strategy} needs; a stage "
+                "takes one tensor and gives one"
+            )
+    if case.strategy == "parameter_server_async" and {"optimizer", "scheduler", "clip_norm"} & model.own:
+        return f"strategy {case.strategy} trains with AdamW alone, and model {case.model} has its own; use ddp"
+    if entry.package is not None and {"scheduler", "clip_norm"} & model.own:
+        return f"strategy {case.strategy} takes no clip_norm or scheduler of model {case.model}; use fsdp"
+    if case.arithmetic.scaled and {"scheduler", "clip_norm"} & model.own:
+        return f"precision {case.precision} scales the loss, without clip_norm or scheduler; use bf16-mixed"
     if entry.missing is not None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
@@ -206,6 +229,8 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
     if case.split == "dimension" and entry.layout is Layout.TENSOR:
         needed |= {FIRST}
     for need in sorted(needed - model.brings):
+        if why := model.why_missing.get(need):
+            return f"model {case.model} has no {need} for {case.strategy}: {why}"
         has = f"blocks without {model.outside}" if need == BLOCKS and model.outside else f"no {need}"
         return f"model {case.model} has {has} for {case.strategy}; {REMEDIES[need]}"
     return None

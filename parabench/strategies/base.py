@@ -4,9 +4,10 @@ gradient's norm."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from typing import Protocol as Interface
 
@@ -15,11 +16,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from parabench.models.base import Loss
+from parabench.models import SAME_SPLIT
+from parabench.models.base import Model, loss_of, output_of, own_optimizer
+from parabench.models.batches import Batch, split
 from parabench.plan.case import Case
 
 # Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.
 SETTINGS: dict[str, Any] = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
+
+# Parts of batches that have different seeds; those of the next `Case.seed` follow.
+SEEDS_APART = 10_000_019
 
 # Elements that are squared at once. `torch.linalg.vector_norm(dtype=float64)` first copies a float32 tensor to float64
 # (ATen/native/ReduceOpsUtils.h, make_reduction), so this bounds the copy: 8 MiB.
@@ -72,12 +78,23 @@ class Compute(Interface):
     It marks once, when forward ends and backward begins, or skips that mark where the two take turns.
     """
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor | None: ...
+    def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None: ...
 
 
 def local_part(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def stored_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the dense tensors that store `tensor`: its indices and its values if it is sparse, else itself."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
 
 
 def always_sync(last: bool) -> AbstractContextManager[Any]:
@@ -123,46 +140,85 @@ class ParallelModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBackward:
-    """The ordinary way. With gradient accumulation the batch is cut in equal parts, and the gradients add up to the
-    mean over all of them; each part is computed in the context `gradient_sync(whether it is the last)`. `scale` says by
-    what the loss is multiplied before backward."""
+    """Forward, loss and backward of a rank's batch.
+
+    With gradient accumulation the batch is split into equal parts, and the gradients add up to the mean over all of
+    them; each part is computed in the context `gradient_sync(whether it is the last)`. `scale` returns the factor of
+    the loss before backward. `module` is the model's, as the strategy wrapped it; `data_rank` is the rank's place among
+    those that split the batch. With verification `same_split`, each part of the global batch has its own seed, so that
+    dropout draws the same numbers wherever the part is computed.
+    """
 
     module: nn.Module
-    loss: Loss
+    model: Model
     context: StrategyContext
     gradient_sync: Callable[[bool], AbstractContextManager[Any]] = always_sync
     scale: Callable[[], float] | None = None
+    data_rank: int = 0
+    steps: Iterator[int] = field(default_factory=count)
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
-        """Leave the gradients of the batch's mean loss; returns it."""
-        parts = self.context.case.grad_accumulation
+    def __call__(self, batch: Batch, clock: StepMarker) -> Tensor:
+        """Leave the gradients of the batch's mean loss, and return the loss."""
+        case, step = self.context.case, next(self.steps)
+        parts = case.grad_accumulation
+        first = step * case.batch_parts + self.data_rank * parts
         if parts == 1:
-            with self.context.autocast():
-                loss = self.loss(self.module(inputs), targets)
+            loss = self._loss(batch, first)
             clock.mark()
             self._backward(loss)
             return loss.detach()
         clock.skip()
-        total = torch.zeros((), device=inputs.device)
-        for i, (part_inputs, part_targets) in enumerate(zip(inputs.chunk(parts), targets.chunk(parts), strict=True)):
+        total = torch.zeros((), device=self.context.device)
+        for i, part in enumerate(split(batch, parts)):
             with self.gradient_sync(i == parts - 1):
-                with self.context.autocast():
-                    loss = self.loss(self.module(part_inputs), part_targets) / parts
+                loss = self._loss(part, first + i) / parts
                 self._backward(loss)
             total += loss.detach()
         return total
+
+    def _loss(self, batch: Batch, number: int) -> Tensor:
+        """Return the loss of a part of the global batch; `number` counts the parts of all steps and ranks."""
+        case = self.context.case
+        if case.verification == SAME_SPLIT:
+            torch.manual_seed(case.seed * SEEDS_APART + number)
+        with self.context.autocast():
+            loss = loss_of(self.model, output_of(self.model, self.module, batch), batch)
+        return loss.reshape(()) if loss.dim() else loss
 
     def _backward(self, loss: Tensor) -> None:
         (loss if self.scale is None else loss * self.scale()).backward()
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, fused: bool) -> torch.optim.Optimizer:
-    """AdamW over `parameters`, one group for each kind of tensor: a fused step can't mix them."""
+    """Make AdamW, with one group for each kind of tensor, because a fused step cannot mix them."""
     groups: dict[object, list[nn.Parameter]] = {}
     for parameter in parameters:
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         groups.setdefault(mesh, []).append(parameter)
-    return torch.optim.AdamW([{"params": each} for each in groups.values()], fused=fused, **SETTINGS)
+    # A fused step takes real numbers only.
+    fused = fused and not any(each.is_complex() for group in groups.values() for each in group)
+    # torch accepts no empty list, but an empty group: a pipeline stage may be frozen.
+    return torch.optim.AdamW([{"params": each} for each in groups.values() or [[]]], fused=fused, **SETTINGS)
+
+
+def optimizer_for(model: Model, parameters: Iterable[nn.Parameter], case: Case) -> torch.optim.Optimizer:
+    """Make the model's optimizer, or AdamW, for the trainable parameters. Raises UsageError if the model makes anything
+    but a torch optimizer that steps without a closure."""
+    trained = [each for each in parameters if each.requires_grad]
+    if model.optimizer is None or not trained:
+        return adamw(trained, fused=case.fused)
+    return own_optimizer(model, case, trained)
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], norm: Tensor | float | None, most: float) -> None:
+    """Scale the gradients so that their `norm` is at most `most`, as `torch.nn.utils.clip_grad_norm_` does. Without a
+    norm, on a rank that cannot know it, nothing is changed."""
+    gradients = [local_part(each.grad) for each in parameters if each.grad is not None]
+    if norm is None or not gradients:
+        return
+    factor = torch.clamp(most / (torch.as_tensor(norm, device=gradients[0].device) + 1e-6), max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.dtype))
 
 
 def squares_of(tensor: Tensor) -> Tensor:
@@ -173,6 +229,10 @@ def squares_of(tensor: Tensor) -> Tensor:
     """
     total = torch.zeros((), dtype=torch.float64, device=tensor.device)
     tensor = tensor.detach()
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if tensor.dim() == 0:
         tensor = tensor.reshape(1)
     # By rows, which no layout has to be copied for.

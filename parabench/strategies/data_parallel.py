@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.machine import accelerator
 from parabench.models.base import Model
 from parabench.plan.case import Case
-from parabench.strategies.base import SETTINGS, ParallelModel, StrategyContext, always_sync
+from parabench.strategies.base import ParallelModel, StrategyContext, always_sync, optimizer_for
 
 
 def single(model: Model, context: StrategyContext) -> ParallelModel:
@@ -124,6 +125,17 @@ def bucket_facts(module: DistributedDataParallel) -> dict[str, Any]:
     return {"bucket_bytes": [int(size) for size in str(sizes).split(",") if size.strip()]}
 
 
+def _settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the defaults of an optimizer that its class takes as arguments."""
+    taken: set[str] = set()
+    for each in type(optimizer).__mro__:
+        parameters = inspect.signature(each).parameters.values()
+        taken |= {parameter.name for parameter in parameters}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break  # it passes nothing on to its base class
+    return {name: value for name, value in optimizer.defaults.items() if name in taken}
+
+
 def zero1(model: Model, context: StrategyContext) -> ParallelModel:
     """ZeRO stage 1: DDP, and an optimizer whose state is split between ranks.
 
@@ -134,12 +146,11 @@ def zero1(model: Model, context: StrategyContext) -> ParallelModel:
     # Not for who takes another strategy: it compiles with torch.jit.script, which torch 2.13 warns of.
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    parallel = ddp(model, context)
+    # `parameters_as_bucket_view` moves the parameters to contiguous memory. DDP must find them there: made before, its
+    # buckets would keep the strides of a transposed parameter, and its gradient would come back permuted.
+    trained = [each for each in model.module.parameters() if each.requires_grad]
+    made = optimizer_for(model, trained, context.case)
     optimizer = ZeroRedundancyOptimizer(
-        model.module.parameters(),
-        optimizer_class=torch.optim.AdamW,
-        parameters_as_bucket_view=True,
-        fused=context.case.fused,
-        **SETTINGS,
+        made.param_groups, optimizer_class=type(made), parameters_as_bucket_view=True, **_settings(made)
     )
-    return replace(parallel, optimizer=optimizer)
+    return replace(ddp(model, context), optimizer=optimizer)

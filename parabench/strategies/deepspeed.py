@@ -16,8 +16,9 @@ import torch
 from deepspeed.utils import safe_get_full_grad
 from torch import Tensor, nn
 
-from parabench.models.base import Model
-from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, adamw, squares_of
+from parabench.models.base import Model, loss_of, output_of
+from parabench.models.batches import Batch, split
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, optimizer_for, squares_of
 
 
 def zero(model: Model, context: StrategyContext) -> ParallelModel:
@@ -27,7 +28,7 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
         # By default the engine takes device LOCAL_RANK, which does not exist if each rank has one visible device.
         args=SimpleNamespace(device_rank=context.device.index or 0),
         model=model.module,
-        optimizer=adamw(model.module.parameters(), fused=case.fused),
+        optimizer=optimizer_for(model, model.module.parameters(), case),
         dist_init_required=False,  # the group is there
         config={
             "train_micro_batch_size_per_gpu": case.global_batch // case.batch_parts,
@@ -40,22 +41,20 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
     )
     parameters = list(model.module.parameters())
 
-    def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
+    def compute(batch: Batch, clock: StepMarker) -> Tensor:
         """Forward and backward by the engine, which reduces gradients itself."""
         if parts > 1:
             clock.skip()
         losses: list[Tensor] = []
-        for i, (part_inputs, part_targets) in enumerate(
-            zip(inputs.chunk(parts), targets.chunk(parts), strict=True), start=1
-        ):
-            loss = model.loss(engine(part_inputs), part_targets)
+        for i, part in enumerate(split(batch, parts), start=1):
+            loss = loss_of(model, output_of(model, engine, part), part)
             if parts == 1:
                 clock.mark()
             engine.backward(loss)  # which divides by the parts
             if i < parts:
                 engine.step()  # counts the part
             losses.append(loss.detach() / parts)
-        return reduce(torch.add, losses, torch.zeros((), device=inputs.device)) if parts > 1 else losses[0]
+        return reduce(torch.add, losses, torch.zeros((), device=context.device)) if parts > 1 else losses[0]
 
     return ParallelModel(
         module=engine,

@@ -2,7 +2,8 @@
 
 The formulas count bytes of parameters and divide them. AdamW keeps two moments of each parameter, so that a whole state
 is 4K for K bytes of parameters (Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter
-models", 2020, section 3; there with mixed precision, here all in the parameters' own dtype).
+models", 2020, section 3; there with mixed precision, here all in the parameters' own dtype). They hold only if AdamW
+trains all parameters (`workloads.trainer.no_formula`).
 """
 
 from __future__ import annotations

@@ -17,14 +17,15 @@ from parabench.collectives.wire import pieces
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.models.base import Model
+from parabench.models.batches import Batch
 from parabench.strategies.base import (
     ForwardBackward,
     OptimizerLike,
     ParallelModel,
     StepMarker,
     StrategyContext,
-    adamw,
     norm_of,
+    optimizer_for,
 )
 
 # The rank that holds the optimizer.
@@ -39,17 +40,18 @@ def parameter_server(model: Model, context: StrategyContext) -> ParallelModel:
     case = context.case
     flat = FlatParameters(model.module, context, on_host=case.backend == "gloo")
     link = Link(flat, context.rank, context.world_size)
-    forward_backward = ForwardBackward(module=model.module, loss=model.loss, context=context)
+    forward_backward = ForwardBackward(module=model.module, model=model, context=context, data_rank=context.rank)
 
-    def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
-        loss = forward_backward(inputs, targets, clock)
+    def compute(batch: Batch, clock: StepMarker) -> Tensor:
+        loss = forward_backward(batch, clock)
         link.average_on_server()
         return loss
 
     optimizer: OptimizerLike
     if context.rank == SERVER:
-        optimizer = adamw(flat.parameters, fused=case.fused)
-        optimizer.register_step_post_hook(lambda *_: link.parameters_from_server())
+        made = optimizer_for(model, flat.parameters, case)
+        made.register_step_post_hook(lambda *_: link.parameters_from_server())
+        optimizer = made
     else:
         optimizer = RemoteStep(flat.parameters, link.parameters_from_server)
     return ParallelModel(
@@ -170,7 +172,7 @@ class FlatParameters:
             if parameter.grad is None:
                 view.zero_()
             else:
-                view.copy_(parameter.grad)
+                view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
                 parameter.grad = None
         self.wire_gradient.copy_(self.gradient)  # nothing to do where they are the same
         return had

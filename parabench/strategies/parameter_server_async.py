@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from parabench.models.base import Model
+from parabench.models.batches import Batch
 from parabench.strategies.base import ForwardBackward, ParallelModel, StepMarker, StrategyContext, adamw
 from parabench.strategies.parameter_server import SERVER, FlatParameters, RemoteStep
 
@@ -30,7 +31,7 @@ def parameter_server_async(model: Model, context: StrategyContext) -> ParallelMo
     """
     case = context.case
     flat = FlatParameters(model.module, context, on_host=True)
-    forward_backward = ForwardBackward(module=model.module, loss=model.loss, context=context)
+    forward_backward = ForwardBackward(module=model.module, model=model, context=context, data_rank=context.rank)
     # Messages of threads have a group of their own, and travel from host memory whatever the device.
     group = dist.new_group(backend="gloo") if context.world_size > 1 else None
     peer: Server | Worker
@@ -43,8 +44,8 @@ def parameter_server_async(model: Model, context: StrategyContext) -> ParallelMo
         peer = Worker(flat, group)
         optimizer = RemoteStep(flat.parameters, peer.pull)
 
-    def compute(inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor:
-        loss = forward_backward(inputs, targets, clock)
+    def compute(batch: Batch, clock: StepMarker) -> Tensor:
+        loss = forward_backward(batch, clock)
         flat.take_gradients()
         peer.push()
         return loss

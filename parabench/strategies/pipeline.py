@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 
 from parabench.machine.accelerator import Moment, clock_of, elapsed_s
 from parabench.models.base import Loss, Model
+from parabench.models.batches import Batch
 from parabench.plan.pipeline_schedule import STAGES_PER_RANK, automatic, bubble
 from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, norm_over_ranks
 from parabench.strategies.pipeline_stages import TiedGradients, drop_all_but, holders, shapes, stages_from
@@ -66,6 +67,7 @@ def pipelined(
 
     # Forward, loss and backward are what a rank computes; the rest of its time it waits for messages.
     busy = BusyShare(device)
+    assert model.loss is not None  # checked before the launch
     loss = busy.counted(part_of_loss(model.loss, context, microbatches))
     run = [timed(PipelineStage(stage, i, len(stages), device, *told[i]), busy) for i, stage in local_stages.items()]
     order = ordered(schedule, run, microbatches, loss)
@@ -128,8 +130,9 @@ class PipelineStep:
     first: bool
     last: bool
 
-    def __call__(self, inputs: Tensor, targets: Tensor, clock: StepMarker) -> Tensor | None:
-        """Leave the gradients of the batch's mean loss; gives it where the last stage is."""
+    def __call__(self, batch: Batch, clock: StepMarker) -> Tensor | None:
+        """Leave the gradients of the batch's mean loss, and return it on the rank of the last stage."""
+        inputs, targets = batch
         clock.skip()
         losses: list[Tensor] = []
         with self.busy.step():

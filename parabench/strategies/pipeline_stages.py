@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.utils.data import default_collate
 
 from parabench.data import source_of
-from parabench.data.datasets import dataset_of
+from parabench.data.datasets import first_sample
 from parabench.errors import UsageError
 from parabench.models.base import Model
+from parabench.models.batches import inputs_of
 from parabench.strategies.base import StrategyContext
 
 T = TypeVar("T")
@@ -78,10 +78,11 @@ def _first_inputs(model: Model, context: StrategyContext, size: int) -> Tensor:
     """As many inputs as the first stage takes: of those that the model makes, or else the data's first sample again and
     again."""
     case = context.case
+    inputs: Tensor
     if source_of(case.data)[0] == "synthetic" and model.batch is not None:
-        inputs, _ = model.batch(size, torch.Generator().manual_seed(0))
+        inputs = inputs_of(model.batch(size, torch.Generator().manual_seed(0)))
     else:
-        inputs, _ = default_collate([dataset_of(case, model)[0]])
+        inputs = inputs_of(first_sample(case, model))[:1]
         inputs = inputs.expand(size, *inputs.shape[1:])
     if case.arithmetic.parameters != "float32" and inputs.is_floating_point():  # as they are loaded
         inputs = inputs.to(getattr(torch, case.arithmetic.parameters))

@@ -114,10 +114,10 @@ class Parts(nn.Module):
         # In a tuple, so that it is no submodule: its parameters are not DDP's.
         self._whole = (whole,)
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """What `whole` computes, with these parts."""
         parameters = {name: self.placed(part, part) for name, part in zip(self.names, self.parts, strict=True)}
-        return functional_call(self._whole[0], parameters, inputs)
+        return functional_call(self._whole[0], parameters, inputs, named)
 
     def placed(self, part: nn.Parameter, tensor: Tensor) -> Tensor:
         """`tensor`, which is `part` or its gradient, as what it is a part of."""

@@ -57,8 +57,6 @@ class Arm:
         assert last.parallel is not None
         context = StrategyContext(info.rank, self.case.world_size, info.device, self.case)
         before, training = last.parallel, self.module.training
-        # It was read in the first step, and holds the first wrapper with its buckets.
-        training.gradient_norm = lambda: None
         self.parallel, last.parallel = wrap_again(before, context), unwrapped(before)
         assert isinstance(training.compute, ForwardBackward)
         training.module = self.parallel.module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,8 +13,20 @@ from torch import Tensor, nn
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
-from parabench.models.base import Model, apply_options, attention_of, build_model, move_model, set_arithmetic, sizes
+from parabench.models import IGNORED_LABELS, RANDOM_DATA
+from parabench.models.base import (
+    Model,
+    apply_options,
+    attention_of,
+    build_model,
+    move_model,
+    own_scheduler,
+    set_arithmetic,
+    sizes,
+)
+from parabench.models.batches import Batch
 from parabench.models.compiled import CompileCounts
+from parabench.models.suspects import ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.probes import Probe
 from parabench.registry import load
@@ -27,8 +39,9 @@ from parabench.strategies.base import (
     RankInfo,
     StepMarker,
     StrategyContext,
-    adamw,
+    clip_gradients,
     norm_of,
+    optimizer_for,
 )
 from parabench.strategies.loss_scale import LossScale
 
@@ -61,18 +74,22 @@ class Training:
     """What a loop needs; `losses` and `grad_norm` are its results.
 
     A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None. `probes`
-    look at the first step. `compiled` is None without torch.compile.
+    look at the first step. `clip` limits the gradient's norm, and `scheduler` steps after the optimizer, if the model
+    has them. `compiled` is None without torch.compile.
     """
 
     module: nn.Module
     compute: Compute
     optimizer: OptimizerLike
-    batches: Iterator[tuple[Tensor, Tensor]]
+    batches: Iterator[Batch]
     gradient_norm: Callable[[], float | None]
+    clip: Callable[[], None] | None = None
+    scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     probes: Sequence[Probe] = ()
     compiled: CompileCounts | None = None
     losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
+    suspects: list[str] = field(default_factory=list)
 
 
 def train(training: Training, clock: StepMarker, steps: range) -> None:
@@ -86,16 +103,22 @@ def take_steps(training: Training, clock: StepMarker, steps: range) -> None:
     compute, optimizer = training.compute, training.optimizer
     for step in steps:
         clock.mark()
-        inputs, targets = next(training.batches)
+        batch = next(training.batches)
         clock.mark()
-        loss = compute(inputs, targets, clock)  # marks where forward ends and backward begins
+        loss = compute(batch, clock)  # marks where forward ends and backward begins
         clock.mark()
         if step == 0:  # a warm-up step: it may carry more
             # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
             training.grad_norm = training.gradient_norm()
+            if ignores_labels(batch):
+                training.suspects.append(IGNORED_LABELS)
             for probe in training.probes:
                 probe.after_first_backward()
+        if training.clip is not None:
+            training.clip()
         optimizer.step()
+        if training.scheduler is not None:
+            training.scheduler.step()
         if step == 0:
             for probe in training.probes:
                 probe.after_first_step()
@@ -122,8 +145,7 @@ def prepare(case: Case, rank_info: RankInfo) -> Material:
     The model is built on the CPU and then moved. The values of CUDA's generator depend on the number of multiprocessors
     (pytorch#196613), and FSDP2 does not broadcast parameters. Ranks on unlike GPUs would start from unlike models.
     """
-    torch.manual_seed(case.seed)
-    model = build_model(case)
+    model = build_model(case, seed=case.seed)
     set_arithmetic(model, case)
     move_model(model, rank_info.device)
     return Material(model, Loading(case, model))
@@ -137,13 +159,25 @@ def build(
     `material` is the case's, where it was prepared before the group was joined.
     """
     model, loading = (material or prepare(case, rank_info)).take()
-    known = {"model": sizes(model) | attention_of(case)}
+    suspects = suspects_of(model.module)
+    if case.strategy == "single" and loading.is_random():
+        suspects.append(RANDOM_DATA)
+    # What `verify` needs: the precision of the weights as they are, and what may make a correct run differ.
+    weights = sorted({str(each.dtype).removeprefix("torch.") for each in model.module.parameters()})
+    known = {
+        "model": sizes(model) | attention_of(case) | no_formula(model),
+        "verification": {"weights": weights, "suspects": suspects},
+    }
     apply_options(model, case)
     context = StrategyContext(rank_info.rank, rank_info.world_size, rank_info.device, case)
     parallel: ParallelModel = load(STRATEGIES, "strategy", case.strategy)(model, context)
     parameters = dict(model.module.named_parameters()) if parallel.parameters is None else parallel.parameters
     parallel = replace(parallel, parameters=parameters)
-    optimizer = parallel.optimizer or adamw(parameters.values(), fused=case.fused)
+    optimizer = parallel.optimizer or optimizer_for(model, parameters.values(), case)
+    scheduler = None
+    # Ranks whose optimizer is on another rank have nothing to schedule.
+    if model.scheduler is not None and isinstance(optimizer, torch.optim.Optimizer):
+        scheduler = own_scheduler(model, case, optimizer)
     scale = None
     if case.arithmetic.scaled:
         if parallel.compute is not None:
@@ -153,15 +187,22 @@ def build(
             )
         optimizer = LossScale(optimizer, rank_info.device)
         scale = partial(getattr, optimizer, "scale")
+    # These must not hold the wrapper of a module that cases share, whose buckets would stay with it.
+    norm = parallel.gradient_norm or partial(norm_of_gradients, parameters, parallel.full_tensor)
+    gradient_norm = unscaled(norm, scale)
+    clip = None
+    if model.clip_norm is not None:
+        clip = partial(clip_now, parameters, gradient_norm, model.clip_norm)
     training = Training(
         module=parallel.module,
         compute=parallel.compute
         or ForwardBackward(
             module=parallel.module,
-            loss=model.loss,
+            model=model,
             context=context,
             gradient_sync=parallel.gradient_sync,
             scale=scale,
+            data_rank=parallel.data_rank,
         ),
         optimizer=optimizer,
         batches=loading.batches(
@@ -172,9 +213,26 @@ def build(
             columns=(rank_info.rank, rank_info.world_size) if case.split == "dimension" else (0, 1),
         ),
         compiled=CompileCounts() if case.compile else None,
-        gradient_norm=unscaled(parallel.gradient_norm or (lambda: norm_of(gradients_of(parallel))), scale),
+        gradient_norm=gradient_norm,
+        clip=clip,
+        scheduler=scheduler,
+        suspects=suspects,
     )
     return training, parallel, known
+
+
+def no_formula(model: Model) -> dict[str, str]:
+    """{"no_formula": why `strategies.memory` does not know the training state of this model}; empty if it does."""
+    if model.optimizer is not None:
+        return {"no_formula": "the model has its own optimizer"}
+    if not all(each.requires_grad for each in model.module.parameters()):
+        return {"no_formula": "the model has frozen parameters"}
+    return {}
+
+
+def clip_now(parameters: Mapping[str, nn.Parameter], norm: Callable[[], float | None], most: float) -> None:
+    """Limit the gradient's norm before the optimizer steps. A collective call, which waits for the device."""
+    clip_gradients(parameters.values(), norm(), most)
 
 
 def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
@@ -189,9 +247,10 @@ def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None
     return of_the_loss
 
 
-def gradients_of(parallel: ParallelModel) -> Iterator[Tensor]:
-    """The gradients that are there as `norm_of` reads them; gathered where only the strategy knows what is a part."""
-    for parameter in (parallel.parameters or {}).values():
-        if parameter.grad is not None:
-            own = parallel.full_tensor is not base.full_tensor
-            yield parallel.full_tensor(parameter, parameter.grad) if own else parameter.grad
+def norm_of_gradients(
+    parameters: Mapping[str, nn.Parameter], full_tensor: Callable[[nn.Parameter, Tensor], Tensor]
+) -> float:
+    """Return the L2 norm of all gradients; those that only the strategy can read are gathered. A collective call."""
+    own = full_tensor is not base.full_tensor
+    found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
+    return norm_of(full_tensor(each, gradient) if own else gradient for each, gradient in found)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from parabench.models import PRECISIONS
+from parabench.models import FIRST_LOSS, PRECISIONS, SAME_SPLIT, SUSPECTS, remedies
 from parabench.plan.case import Case
 from parabench.store.record import Failure, Finding, Launch, Status
 from parabench.strategies import Rule, entry_of
@@ -48,32 +48,55 @@ def _derived(precision: str) -> Tolerance:
 
 TOLERANCES = {precision: _MEASURED.get(precision) or _derived(precision) for precision in PRECISIONS}
 
+# Norms are off by a whole factor if they are as close to it as this.
+SAME_FACTOR = 1e-3
+
+# The precision whose tolerance weights of this dtype have.
+_OF_WEIGHTS = {"bfloat16": "bf16-true", "float16": "fp16-mixed"}
+
 # Fewer steps say nothing about whether a loss falls: batches differ by more than it does.
 LEAST_STEPS_TO_FALL = 16
 
 # Codes of findings: results that are right, and that a reader must not take for something else.
 LOSS_COST = "loss_cost"
 NO_EXCHANGE = "no_exchange"
+WEAKER = "weaker_verification"
+
+# What a launch was compared with at a level below `exact`, and the advice.
+_WEAKER = {
+    SAME_SPLIT: (
+        "Compared with one device that takes the ranks' parts of each batch in turn, not each batch as a whole "
+        "(verification same_split).",
+        "Expect other losses at another number of ranks or parts: the model depends on how a batch is split.",
+    ),
+    FIRST_LOSS: (
+        "Only the first loss was compared with one device's (verification first_loss).",
+        "Check gradients and later losses yourself: a lost or doubled contribution would not be noticed.",
+    ),
+}
 
 Values = Mapping[int, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What one device computed: {step: value} of the loss and of the first gradient's norm."""
+    """What one device computed: {step: value} of the loss and of the first gradient's norm. `suspects` are the keys of
+    `models.SUSPECTS` that it saw, in the whole batch."""
 
     loss: Values
     grad_norm: Values
+    suspects: tuple[str, ...] = ()
 
 
 def reference_of(launch: Launch) -> Reference:
     """The reference that a launch of strategy `single` gives."""
-    return Reference(_mean_over_ranks(launch, "loss"), _mean_over_ranks(launch, "grad_norm"))
+    return Reference(_mean_over_ranks(launch, "loss"), _mean_over_ranks(launch, "grad_norm"), tuple(_suspects(launch)))
 
 
 def verify(launch: Launch, reference: Reference | None) -> None:
     """Turn an ok launch that breaks its strategy's rule into a `wrong` one, saying what and where; label one that keeps
-    it and is another training than one device's. Without a reference only what needs none is looked at.
+    it and is another training than one device's, or that was compared at a weaker level. Without a reference only what
+    needs none is looked at.
 
     Launches that go by time take more steps than the reference, or fewer: the losses of the steps that both took are
     compared, all others must be finite. Their fact `verified_steps` is how many losses were compared.
@@ -84,7 +107,8 @@ def verify(launch: Launch, reference: Reference | None) -> None:
     if reference is not None and "counts" in launch.facts:
         reference = _as_far_as(launch, reference)
         # The other rules compare the first loss with one device's.
-        launch.facts["verified_steps"] = len(reference.loss) if rule is Rule.REFERENCE else 1
+        every = rule is Rule.REFERENCE and _case(launch).verification != FIRST_LOSS
+        launch.facts["verified_steps"] = len(reference.loss) if every else 1
     message = _RULES[rule](launch, reference)
     if message is not None:
         launch.status = Status.WRONG
@@ -100,6 +124,8 @@ def verify(launch: Launch, reference: Reference | None) -> None:
                 launch.case.id,
             )
         )
+    elif reference is not None and (level := _case(launch).verification) in _WEAKER:
+        launch.findings.append(Finding(WEAKER, *_WEAKER[level], launch.case.id))
 
 
 def _as_far_as(launch: Launch, reference: Reference) -> Reference:
@@ -107,20 +133,50 @@ def _as_far_as(launch: Launch, reference: Reference) -> Reference:
     counts, of_launch = launch.facts["counts"], [s.step for s in launch.samples if s.step is not None]
     least = counts["warmup"] + counts["measured"]
     taken = max([least - 1, *of_launch]) + 1
-    return Reference({step: loss for step, loss in reference.loss.items() if step < taken}, reference.grad_norm)
+    return replace(reference, loss={step: loss for step, loss in reference.loss.items() if step < taken})
 
 
 # -- the rules: what breaks them, None where nothing does ------------------------------------------------------------
 
 
 def _same_training(launch: Launch, reference: Reference | None) -> str | None:
-    """The first gradient's norm and every loss are one device's; data-parallel replicas are equal to the end."""
-    return (_one_devices(launch, reference) if reference is not None else None) or _replicas(launch)
+    """The first gradient's norm and every loss are one device's; data-parallel replicas are equal to the end. With
+    verification `first_loss` only the first loss is compared."""
+    if _case(launch).verification == FIRST_LOSS:
+        return _same_start(launch, reference) or _replicas(launch)
+    message = _one_devices(launch, reference) if reference is not None else None
+    if reference is not None and message is not None:
+        return message + _cause(launch, reference)
+    return message or _replicas(launch)
+
+
+def _cause(launch: Launch, reference: Reference) -> str:
+    """Return the likely cause of a difference and its remedy, as the end of a message; nothing if none is known."""
+    norm, expected = _norms(launch).get(0), reference.grad_norm.get(0)
+    ranks, parts = _case(launch).data_ranks, _case(launch).batch_parts
+    if norm and expected and parts > 1:
+        if math.isclose(expected / norm, parts, rel_tol=SAME_FACTOR):
+            of_parts = "the number of ranks" if parts == ranks else "the number of parts of a batch"
+            return (
+                f". It is {parts} times too small, {of_parts}: the loss must be the mean over the samples, not the sum"
+            )
+        if ranks > 1 and math.isclose(norm / expected, ranks, rel_tol=SAME_FACTOR):
+            return (
+                f". It is {ranks} times too large, the number of ranks: gradients are summed over ranks, not averaged"
+            )
+    suspects = dict.fromkeys((*_suspects(launch), *reference.suspects))
+    known = [each for each in suspects if each in SUSPECTS]
+    return "".join(f". Perhaps because {each}" for each in remedies(known, _case(launch).verification))
+
+
+def _suspects(launch: Launch) -> Sequence[str]:
+    found: Sequence[str] = launch.facts.get("verification", {}).get("suspects", ())
+    return found
 
 
 def _one_devices(launch: Launch, reference: Reference) -> str | None:
     tolerance = _tolerance(launch)
-    norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
+    norms, losses = _norms(launch), _mean_over_ranks(launch, "loss")
     compared = _compared(launch, losses, reference)
     return (
         _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
@@ -134,9 +190,20 @@ def _compared(launch: Launch, losses: dict[int, float | None], reference: Refere
     return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
 
 
-def _tolerance(launch: Launch) -> Tolerance:
+def _case(launch: Launch) -> Case:
     assert isinstance(launch.case, Case)  # only trainings are verified against one device
-    return TOLERANCES[launch.case.precision]
+    return launch.case
+
+
+def _norms(launch: Launch) -> dict[int, float | None]:
+    return _mean_over_ranks(launch, "grad_norm")
+
+
+def _tolerance(launch: Launch) -> Tolerance:
+    """Return the tolerance of the case's precision, or of the dtype that its weights really have if that is wider."""
+    weights = launch.facts.get("verification", {}).get("weights", [])
+    precisions = [_case(launch).precision, *(_OF_WEIGHTS[each] for each in weights if each in _OF_WEIGHTS)]
+    return max((TOLERANCES[each] for each in precisions), key=lambda tolerance: tolerance.later_loss)
 
 
 def _replicas(launch: Launch) -> str | None:

@@ -130,6 +130,7 @@ class UnusedDdp:
     """A module's side of a DDP that looks for unused parameters, which never tells what is in its buckets."""
 
     bucket_bytes_cap, bucket_bytes_cap_default = 8 * 2**20, True
+    bucket_bytes_cap_list: tuple[int, ...] = ()
 
     def __init__(self, sizes: str) -> None:
         # Of MiB 2, 6, 4, in the order of the module; a first bucket holds one and then is full.

@@ -171,7 +171,7 @@ def test_workers_draw_the_same_numbers_again() -> None:
 
 def test_whole_batches_are_what_stacking_samples_makes() -> None:
     stream = torch.arange(100, dtype=torch.uint8)
-    for dataset in (sequences(stream, 8), BatchDataset(torch.rand(12, 3), torch.arange(12))):
+    for dataset in (sequences(stream, 8), BatchDataset((torch.rand(12, 3), torch.arange(12)))):
         indices = [3, 0, 11]
         stacked = default_collate([dataset[i] for i in indices])
         for whole, expected in zip(dataset.__getitems__(indices), stacked, strict=True):
@@ -446,11 +446,11 @@ def test_a_users_dataset_may_depend_on_the_case(machine: Any) -> None:
         ({"data": "own_helpers:nothing"}, "cannot be loaded"),
         ({"data": "own_helpers:no_factory"}, "is int; it must be a function that returns a Dataset"),
         ({"data": "own_helpers:broken_rows"}, "cannot be made: RuntimeError: no such bucket"),
-        ({"data": "own_helpers:stream"}, "gives Stream; return a Dataset with __len__ and __getitem__"),
+        ({"data": "own_helpers:stream"}, "is empty; give at least 8 samples"),
         ({"data": "own_helpers:few_rows"}, "holds 1 samples, one batch needs 8"),
-        ({"data": "own_helpers:single_rows"}, "each must be (input, target)"),
-        ({"data": "own_helpers:worded_rows"}, "each must be (input, target)"),
-        ({"data": "own_helpers:dict_rows"}, "each must be (input, target)"),
+        ({"data": "own_helpers:single_rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
+        ({"data": "own_helpers:worded_rows", "model": "own_helpers:model"}, "a batch without a tensor of inputs"),
+        ({"data": "own_helpers:dict_rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
         ({"data": "own_helpers:no_rows"}, "gives items that do not stack: TypeError: default_collate"),
         ({"data": "own_helpers:uneven_rows"}, "gives items that do not stack: RuntimeError: stack expects each tensor"),
         ({"data": "own_helpers:boastful_rows"}, "gives no item 79: IndexError: list index out of range"),

@@ -6,13 +6,14 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 from guard import GUARD_S
+from parabench import Model
 from parabench.commands.list import contents, lines
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
@@ -113,7 +114,7 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
         losses = []
         for training in (mine, plain):
             moments = Moments()
-            losses.append(float(training.compute(*next(training.batches), moments)))
+            losses.append(float(training.compute(next(training.batches), moments)))
             assert moments.seen == (["skip"] if training is mine and parts > 1 else ["mark"])
         assert losses[0] == pytest.approx(losses[1], rel=FLOAT64_BOUND)
         assert mine.gradient_norm() == pytest.approx(plain.gradient_norm(), rel=FLOAT64_BOUND)
@@ -137,7 +138,7 @@ def test_engine_uses_the_rank_s_device(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "7")
     zero = importlib.import_module("parabench.strategies.deepspeed").zero
-    zero(SimpleNamespace(module=torch.nn.Linear(2, 2)), StrategyContext(7, 8, device, Case(strategy="deepspeed1")))
+    zero(Model(module=torch.nn.Linear(2, 2)), StrategyContext(7, 8, device, Case(strategy="deepspeed1")))
     assert engines[0].device_rank == index
 
 

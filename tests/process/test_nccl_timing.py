@@ -27,7 +27,7 @@ from ranks_helpers import in_group
 
 CUDA = torch.device("cuda", 0)
 GROUP: Any = Group()
-DATA: Any = SimpleNamespace(nbytes=1024, dtype=torch.float32, device=CUDA)
+DATA: Any = SimpleNamespace(nbytes=1024, dtype=torch.float32, device=CUDA, layout=torch.strided)
 
 
 class Bench:
@@ -227,3 +227,4 @@ def test_an_operator_is_called_by_the_key_of_its_tensors_device() -> None:
         on_device = torch.empty(1, device="cuda")
     keys = [key_of(arguments, "cuda") for arguments in (([torch.zeros(1)], 3), ([[on_device]],), (7,))]
     assert keys == [torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CUDA]
+    assert key_of(([torch.eye(2).to_sparse()],), "cuda") == torch._C.DispatchKey.SparseCPU

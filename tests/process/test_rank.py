@@ -18,6 +18,11 @@ from parabench.launch.processes import run_processes
 from parabench.launch.rank import in_a_line, is_out_of_memory
 from parabench.signals import die_with_parent
 
+UNUSED = (
+    "Expected to have finished reduction. This error indicates that your module has parameters that were not used in "
+    "producing loss. "
+)
+
 
 def caused(message: str, cause: BaseException) -> RuntimeError:
     error = RuntimeError(message)
@@ -36,6 +41,22 @@ def caused(message: str, cause: BaseException) -> RuntimeError:
         ),
         (caused("\n   [Stage 1] failed to run forward:\n", ValueError("a bomb")), "ValueError: a bomb"),
         (RuntimeError("\n  only this\n"), "RuntimeError: only this"),
+        (
+            RuntimeError(f"{UNUSED}You can enable unused parameter detection by passing find_unused_parameters=True"),
+            "RuntimeError: Expected to have finished reduction: the loss does not depend on every parameter; use "
+            "--set find_unused_parameters=on",
+        ),
+        (
+            RuntimeError(f"{UNUSED}Parameters which did not receive grad for rank 0: bias"),
+            "RuntimeError: Expected to have finished reduction: a parameter affects the output but not the loss; "
+            "let the loss depend on every output of module",
+        ),
+        (
+            RuntimeError("setStorage: sizes [64, 32], strides [1, 64] are out of bounds for storage of size 0"),
+            "RuntimeError: setStorage: sizes [64, 32], strides [1, 64] are out of bounds for storage of size 0: a "
+            "parameter is needed after FSDP freed it, as by a second backward (gradient penalty); use --set "
+            "strategy=ddp",
+        ),
     ],
 )
 def test_an_error_is_said_in_a_line(error: BaseException, said: str) -> None:

@@ -19,8 +19,8 @@ CASE = Case(strategy="single", world_size=1, device="cpu", data="synthetic", seq
 def test_prepare_builds_on_the_cpu_and_then_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[list[Tensor]] = []
 
-    def building(case: Case) -> Model:
-        model = build_model(case)
+    def building(case: Case, *, seed: int) -> Model:
+        model = build_model(case, seed=seed)
         built.append([each.detach().clone() for each in model.module.parameters()])
         return model
 

@@ -1,0 +1,149 @@
+"""Hugging Face's language models, built from their configurations. transformers is imported only here."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+
+from parabench.errors import UsageError
+from parabench.models import TENSOR
+from parabench.models.batches import Batch, call, count_up, is_pair
+from parabench.registry import users_code
+
+# Numbers in a configuration that make forward random: dropout, LayerDrop, and the noise of a router. Their names differ
+# from model to model: attention_dropout, resid_pdrop, dropout_rate, decoder_layerdrop, router_jitter_noise.
+RANDOM = ("*dropout*", "*pdrop", "*layerdrop", "*drop_rate", "*jitter*")
+
+# Styles of transformers' tensor-parallel plans (`ALL_PARALLEL_STYLES`) that torch has too.
+# Before version 5, `colwise_gather_output` was `colwise_rep`.
+STYLES: Mapping[str, ParallelStyle] = {
+    "colwise": ColwiseParallel(),
+    "rowwise": RowwiseParallel(),
+    "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
+    "colwise_rep": ColwiseParallel(output_layouts=Replicate()),
+    "embedding_rowwise": RowwiseParallel(input_layouts=Replicate()),
+    "rowwise_rep": RowwiseParallel(input_layouts=Replicate()),
+}
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """Build the model of `Model.from_transformers`. Return its fields. Raises UsageError."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise UsageError("Model.from_transformers needs transformers: pip install transformers") from error
+    if not isinstance(config, transformers.PretrainedConfig):
+        raise UsageError(
+            f"Model.from_transformers is given {type(config).__name__}; give a configuration, LlamaConfig() say"
+        )
+    config = deterministic(config)
+    module, causal = _build(config)
+    plan, why = tensor_parallel_plan(module)
+    parts = [module.get_encoder(), module.get_decoder()] if config.is_encoder_decoder else [module]
+    text = config.get_text_config()
+    vocabulary, padding = text.vocab_size, getattr(text, "pad_token_id", None)
+
+    def batch(n: int, generator: torch.Generator, seq_len: int) -> dict[str, Tensor]:
+        """Make sequences that count up; a padding token would not be attended to."""
+        tokens = count_up(n, seq_len, vocabulary, generator)
+        if padding is not None:
+            tokens = tokens.masked_fill(tokens == padding, (padding + 1) % vocabulary)
+        return {"input_ids": tokens, "labels": tokens.clone()}
+
+    def forward(module: nn.Module, batch: Batch) -> Any:
+        """Call the module with tokens and labels, also with a pair whose targets are the tokens after the inputs."""
+        if is_pair(batch):
+            tokens, targets = batch
+            # A causal model shifts its labels itself.
+            labels = torch.cat([tokens[:, :1], targets[:, :-1]], dim=1) if causal else targets.contiguous()
+            batch = {"input_ids": tokens, "labels": labels}
+        return call(module, batch)
+
+    return {
+        "module": module,
+        "batch": batch,
+        "forward": forward,
+        "vocabulary": vocabulary,
+        "context": getattr(text, "max_position_embeddings", None),
+        "blocks": [block for part in parts for block in blocks_of(part)],
+        "tensor_parallel": plan,
+        "why_missing": {TENSOR: why} if why else {},
+    }
+
+
+def deterministic(config: Any) -> Any:
+    """Return a copy of a configuration, and of the ones in it, without dropout or cache, in float32."""
+    config = copy.deepcopy(config)
+    parts = [config]
+    for part in parts:
+        for name, value in vars(part).items():
+            if hasattr(value, "to_diff_dict"):  # a configuration within the configuration
+                parts.append(value)
+            elif type(value) in (int, float) and any(fnmatch(name, pattern) for pattern in RANDOM):
+                setattr(part, name, 0.0)
+        part.use_cache = False
+        # Before version 5 it was `torch_dtype`.
+        setattr(part, "dtype" if hasattr(part, "dtype") else "torch_dtype", torch.float32)
+    # Sequence-to-sequence models shift labels to the right and put this token first; T5's configuration has no default.
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
+    return config
+
+
+def _build(config: Any) -> tuple[Any, bool]:
+    """Return the module, and whether it predicts the next token. Raises UsageError."""
+    import transformers
+
+    name = type(config).__name__
+    autos = [
+        transformers.AutoModelForCausalLM,
+        transformers.AutoModelForSeq2SeqLM,
+        transformers.AutoModelForMaskedLM,
+    ]
+    if config.is_encoder_decoder:
+        autos = autos[1:]
+    elif type(config) in autos[2]._model_mapping and not getattr(config, "is_decoder", False):
+        autos = autos[2:]  # BERT can be a causal model too, if its configuration says so
+    auto = next((each for each in autos if type(config) in each._model_mapping), None)
+    if auto is None:
+        raise UsageError(f"transformers has no language model for {name}; give Model(module=...)")
+    with users_code(f"transformers cannot build a model from {name}", "fix the configuration"):
+        try:
+            module = auto.from_config(config, attn_implementation="sdpa")
+        except ValueError as error:
+            if "scaled_dot_product_attention" not in str(error):
+                raise
+            module = auto.from_config(config, attn_implementation="eager")
+    return module.train(), auto is transformers.AutoModelForCausalLM
+
+
+def blocks_of(module: nn.Module) -> list[nn.Module]:
+    """Return the layers: the items of the longest list of equal modules."""
+    lists = [each for each in module.modules() if isinstance(each, nn.ModuleList) and len(set(map(type, each))) == 1]
+    return [*max(lists, key=len, default=())]
+
+
+def tensor_parallel_plan(module: nn.Module) -> tuple[dict[str, ParallelStyle], str | None]:
+    """Return the plan that the model publishes with torch's styles, or an empty one and the reason."""
+    published: Mapping[str, str] = getattr(module, "tp_plan", None) or getattr(module, "_tp_plan", None) or {}
+    if not published:
+        return {}, "transformers publishes no tensor-parallel plan for it"
+    if unknown := sorted({*published.values()} - STYLES.keys()):
+        return {}, f"its plan in transformers has the style {unknown[0]}, which torch's parallelize_module lacks"
+    # A style replaces the parameters of its module, so weights that two modules share would be untied.
+    owners: dict[int, list[str]] = {}
+    for name, each in module.named_parameters(remove_duplicate=False):
+        owners.setdefault(id(each), []).append(name.rpartition(".")[0])
+    tied = {name for names in owners.values() if len(names) > 1 for name in names}
+    return {
+        pattern: STYLES[style]
+        for pattern, style in published.items()
+        if not any(fnmatch(name, pattern) for name in tied)
+    }, None

@@ -1,0 +1,84 @@
+"""The examples of models and of a loop that validates, run as they are."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guard import GUARD_S
+from parabench.launch.processes import run_processes
+from parabench.machine.machine import Machine
+from parabench.plan.case import Case
+from parabench.plan.plan import make_plan
+from parabench.plan.protocol import Protocol
+from parabench.plan.suite import Suite, sweep
+from paths import ROOT
+from verified_helpers import run_script, verified
+
+FOLDER = ROOT / "examples" / "models"
+MOST_LINES = 40
+
+# What each example computes is the same however its batch is split, but for BatchNorm's statistics.
+EVERY = ("ddp", "fsdp", "zero1", "parameter_server")
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "encoder_decoder": {"strategy": EVERY},
+    "batch_norm": {"strategy": ("ddp", "fsdp")},
+    "own_optimizer": {"strategy": EVERY},
+    "iterable_data": {"strategy": EVERY, "data": "iterable_data:Texts"},
+}
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, list[Case]]:
+    """The cases of each example, as a session plans them."""
+    machine = Machine(cores=2, gpus_reason="a test has none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        return {name: [*planned(machine, f"{name}:factory", axes)] for name, axes in EXAMPLES.items()}
+
+
+def planned(machine: Any, model: str, axes: dict[str, Any]) -> tuple[Case, ...]:
+    suite = Suite(
+        name="s", path=Path(), question="q", sweeps=(sweep(model=model, world_size=2, **axes),), protocol=Protocol()
+    )
+    plan = make_plan(suite, {}, suite.protocol, machine, 0)
+    assert not plan.skipped
+    return plan.cases
+
+
+@pytest.fixture(scope="module")
+def ended(cases: dict[str, list[Case]], tmp_path_factory: pytest.TempPathFactory) -> dict[Case, str]:
+    every = [case for own in cases.values() for case in own]
+    return dict(zip(every, verified(every, tmp_path_factory.mktemp("examples"), FOLDER), strict=True))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_trains_what_one_device_trains(
+    name: str, cases: dict[str, list[Case]], ended: dict[Case, str]
+) -> None:
+    strategies = EXAMPLES[name]["strategy"]
+    assert {case.strategy: ended[case] for case in cases[name]} == dict.fromkeys(strategies, "ok")
+    assert {case.verification for case in cases[name]} == {"same_split" if name == "batch_norm" else "exact"}
+
+
+def test_the_loop_that_validates_is_watched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = (FOLDER / "validation_loop.py", tmp_path, port)
+    ended = run_processes(run_script, script, size=2, deadline_s=GUARD_S, logs=tmp_path / "logs")
+    assert ended.ok, [path.read_text()[-2000:] for path in (tmp_path / "logs").glob("**/stderr.log")]
+    with closing(sqlite3.connect(tmp_path / "parabench-results" / "results.db")) as db:
+        assert db.execute("SELECT status, strategy, world_size FROM launch").fetchall() == [("ok", "ddp", 2)]
+        steps = db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchone()
+    assert steps == (2 * 80,)
+
+
+def test_examples_are_short_and_all_are_run() -> None:
+    files = {path.stem: len([*filter(str.strip, path.read_text().splitlines())]) for path in FOLDER.glob("*.py")}
+    assert {name for name in files if name != "hf_llama"} == {*EXAMPLES, "validation_loop"}
+    assert max(files.values()) < MOST_LINES

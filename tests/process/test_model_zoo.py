@@ -1,0 +1,211 @@
+"""Models that are hard to train in parallel, on two ranks against one device: trained right, or told why not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import zoo
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.validate import check
+from verified_helpers import verified
+
+OK = "ok"
+
+
+class Row(NamedTuple):
+    """A model, how it is trained, and how that ends: a pattern of `verified`."""
+
+    name: str
+    axes: dict[str, Any]
+    expected: str
+
+    @property
+    def case(self) -> Case:
+        return case_of(f"zoo:{self.name}", **self.axes)
+
+    def __str__(self) -> str:
+        return " ".join([self.name, *(f"{value}" for value in self.axes.values())])
+
+
+def case_of(model: str, **axes: Any) -> Case:
+    usual = {"device": "cpu", "backend": "gloo", "data": "synthetic", "seq_len": 1, "world_size": 2}
+    if axes.get("strategy") in ("pp", "layer_split"):
+        usual["microbatches"] = 4
+    return Case(model=model, **(usual | axes))
+
+
+def rows(name: str, expected: str, *strategies: str, **axes: Any) -> list[Row]:
+    return [Row(name, {"strategy": strategy, **axes}, expected) for strategy in strategies]
+
+
+REPLICATED = ("ddp", "zero1")
+SHARDED = ("fsdp", "zero2")
+EVERY = ("ddp", "fsdp", "zero1", "parameter_server")
+UNUSED = {"find_unused_parameters": True}
+WRONG = "wrong: "
+
+ROWS: list[Row] = [
+    *rows("plain", OK, *EVERY, "zero2", "pp", "layer_split"),
+    # 1 to 3: tied weights
+    *rows("tied", OK, *EVERY, "zero2", "pp"),
+    *rows("split_head", WRONG + "grad_norm", "tp"),
+    *rows("tied_across", OK, "ddp", "pp"),
+    *rows("tied_across", "failed: .*shared", "fsdp"),
+    # 4, 5: frozen weights
+    *rows("frozen_half", OK, *EVERY, "zero2", "pp"),
+    *rows("frozen_body", OK, *EVERY, "pp"),
+    *rows("frozen_head", OK, *EVERY),
+    *rows("lora", OK, *EVERY, "zero2"),
+    *rows("lora", OK, "ddp", "fsdp", grad_accumulation=2),
+    *rows("lora", OK, "ddp", "fsdp", precision="bf16-mixed"),
+    # 8 to 12: which parameters are used, and how often
+    *rows("branching", WRONG, "ddp", **UNUSED),
+    *rows("branching", WRONG, "parameter_server"),
+    *rows("experts", OK, *REPLICATED, **UNUSED),
+    *rows("experts", OK, "parameter_server"),
+    *rows("reentrant", OK, "ddp", "fsdp"),
+    *rows("reentrant_shared", OK, "ddp", static_graph=True),
+    *rows("reentrant_shared", "failed: .*marked as ready twice|failed: .*ready only once", "ddp"),
+    *rows("reentrant_shared", WRONG, "fsdp"),
+    *rows("reused", OK, "ddp", "fsdp", "pp"),
+    *rows("reused", OK, "ddp", "fsdp", activation_checkpointing=True),
+    *rows("by_keyword", OK, "ddp", "fsdp", activation_checkpointing=True),
+    # 14 to 19: batch statistics, dropout, layouts, parametrizations
+    *rows("batch_norm", WRONG + ".*BatchNorm.*verification=same_split", "ddp", "fsdp"),
+    *rows("batch_norm_same_split", OK, *EVERY, "zero2", verification="same_split"),
+    *rows("batch_norm_same_split", OK, "ddp", "fsdp", grad_accumulation=2, verification="same_split"),
+    *rows("batch_norm_same_split", OK, "pp", verification="same_split"),
+    *rows("frozen_batch_norm", OK, "ddp", "fsdp"),
+    *rows("dropout", WRONG + ".*dropout.*verification=same_split", "ddp", "fsdp"),
+    *rows("dropout_same_split", OK, *EVERY, verification="same_split"),
+    *rows("dropout_same_split", OK, "ddp", grad_accumulation=2, verification="same_split"),
+    *rows("channels_last", OK, *REPLICATED, "parameter_server"),
+    *rows("channels_last", "failed: .*contiguous", "fsdp"),
+    *rows("transposed", OK, *REPLICATED, "parameter_server"),
+    *rows("transposed", "failed: .*contiguous", "fsdp"),
+    *rows("spectral_norm", OK, "ddp", "fsdp"),
+    *rows("new_weight_norm", OK, "ddp", "fsdp"),
+    *rows("old_weight_norm", OK, "ddp"),
+    # 20 to 29: dtypes and shapes of parameters and buffers
+    *rows("complex_weight", OK, "ddp"),
+    *rows("complex_weight", "failed: UsageError: .*parameters of one dtype", "parameter_server"),
+    *rows("complex_buffer", OK, "ddp", "fsdp"),
+    *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-mixed"),
+    *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-true"),
+    *rows("sparse_sgd", OK, "ddp", "zero1", "parameter_server"),
+    *rows("sparse_adam", OK, "ddp", "zero1"),
+    *rows("scalar", OK, *REPLICATED, "parameter_server"),
+    *rows("scalar", "failed: .*scalar", "fsdp"),
+    *rows("one", OK, *EVERY),
+    *rows("empty", OK, *REPLICATED, "parameter_server"),
+    *rows("empty", "failed: ", "fsdp"),
+    *rows("all_bfloat16", OK, *EVERY),
+    *rows("some_bfloat16", OK, "ddp"),
+    *rows("some_bfloat16", "failed: .*dtype", "fsdp"),
+    *rows("some_bfloat16", "failed: .*same dense type", "zero1"),
+    *rows("some_bfloat16", "failed: UsageError: .*parameters of one dtype", "parameter_server"),
+    *rows("double", OK, *EVERY),
+    *rows("bool_buffer", OK, "ddp", "fsdp"),
+    *rows("int16_buffer", "failed: .*Invalid scalar type", "ddp"),
+    *rows("int16_buffer", OK, "fsdp", "parameter_server"),
+    *rows("float8_buffer", "failed: .*Invalid scalar type", "ddp"),
+    *rows("float8_buffer", OK, "fsdp", "parameter_server"),
+    *rows("quantized", OK, *EVERY),
+    # 30 to 37: outputs, inputs and losses
+    *(row for form in ("dict", "tuple", "dataclass") for row in rows(f"gives_{form}", OK, "ddp", "fsdp")),
+    *rows("auxiliary_loss", OK, "ddp", "fsdp"),
+    *rows("two_inputs", OK, *EVERY),
+    *rows("two_inputs_by_name", OK, "ddp", "fsdp"),
+    *rows("loss_inside", OK, *EVERY),
+    *rows("loss_inside", OK, "ddp", "fsdp", grad_accumulation=2),
+    *rows("three_tensors", OK, "ddp", "fsdp"),
+    *rows("list_of_targets", OK, "ddp", "fsdp"),
+    *rows("dataclass_batch", OK, "ddp", "fsdp", grad_accumulation=2),
+    *rows("ignoring", WRONG + ".*labels of -100.*verification=same_split", "ddp", "fsdp"),
+    *rows("ignoring_same_split", OK, *EVERY, verification="same_split"),
+    *rows("contrastive", WRONG, "ddp", "fsdp"),
+    *rows("contrastive_same_split", OK, *EVERY, verification="same_split"),
+    *rows("summed", WRONG + ".*2 times too small, the number of ranks: the loss must be the mean", "ddp", "fsdp"),
+    *rows("summed", WRONG + ".*4 times too small", "ddp", grad_accumulation=2),
+    *rows("loss_of_one_element", OK, "ddp", grad_accumulation=2),
+    # 38 to 50: recurrent, hooked, wrapped and stateful modules
+    *rows("lstm", OK, *EVERY),
+    *rows("gru", OK, "ddp", "fsdp", "zero1", "pp"),
+    *rows("hooked", OK, "ddp"),
+    *rows("hooked", WRONG, "fsdp"),
+    *rows("clamped", WRONG, "ddp"),
+    *rows("clamped", OK, "ddp", verification="first_loss"),
+    *rows("custom_function", OK, "ddp", "fsdp"),
+    *rows("delegating", OK, *REPLICATED),
+    *rows("sealed", "failed: .*forward is sealed", "ddp", activation_checkpointing=True),
+    *rows("layer_drop", OK, "ddp", **UNUSED),
+    *rows("momentum", OK, "ddp"),
+    *rows("momentum", WRONG, "fsdp"),
+    *rows("codebook", WRONG, "ddp", "fsdp"),
+    *rows("in_place", OK, "ddp", "fsdp"),
+    *rows("evaluating", OK, "ddp", "fsdp"),
+    *rows("default_dtype", OK, "ddp"),
+    *rows("counting", OK, "ddp"),
+    *rows("counting", WRONG, "ddp", grad_accumulation=2),
+    # 44 to 46: what factories draw
+    *rows("drawn_by_numpy", OK, "ddp", "fsdp"),
+    *rows("drawn_by_python", OK, "ddp", "fsdp"),
+    # optimizers, schedulers and clipping
+    *rows("own_step", OK, *EVERY, "zero2", "pp"),
+    *rows("own_step", OK, "ddp", "fsdp", grad_accumulation=2),
+    *rows("own_step_and_frozen", OK, "ddp", "pp"),
+    *rows("own_class", OK, *EVERY),
+    # 52: data
+    *rows("plain", OK, *EVERY, data="zoo:stream"),
+    *rows("plain", OK, "pp", data="zoo:stream"),
+    *rows("plain", OK, "ddp", "fsdp", data="zoo:loader"),
+    *rows("plain", OK, "ddp", data="zoo:stream", workers=1),
+    *rows("plain", WRONG + ".*different each time it is read", "ddp", data="zoo:augmented"),
+    *rows("pads", OK, "ddp", "fsdp", data="zoo:ragged"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """How each row's training ended; the same ranks train all of them."""
+    found = verified([row.case for row in ROWS], tmp_path_factory.mktemp("zoo"))
+    return {str(row): end for row, end in zip(ROWS, found, strict=True)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_training_ends_as_it_should(row: Row, ended: dict[str, str]) -> None:
+    assert re.match(row.expected, ended[str(row)], re.DOTALL), ended[str(row)]
+
+
+@pytest.mark.slow  # compiling imports for seconds
+def test_a_compiled_module_trains_what_one_device_trains(tmp_path: Path) -> None:
+    cases = [case_of("zoo:compiled", strategy=strategy) for strategy in ("ddp", "fsdp")]
+    assert verified(cases, tmp_path) == [OK, OK]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sparse", "is sparse, which AdamW does not take; use sparse=False, or give Model.optimizer"),
+        (
+            "loss_with_weights",
+            "loss has parameters of its own, which no optimizer would train; make it a part of module",
+        ),
+        ("singleton", "returns a module that it returned before; make a new one in each call"),
+        ("uses_dist", "cannot be built: ValueError: Default process group has not been initialized"),
+    ],
+)
+def test_a_model_that_cannot_train_is_one_line(name: str, message: str) -> None:
+    zoo._singleton.clear()
+    with pytest.raises(UsageError, match=message) as error:
+        check(case_of(f"zoo:{name}", strategy="ddp"))
+    assert "\n" not in str(error.value)
+
+
+def test_rows_have_different_names() -> None:
+    assert len({str(row) for row in ROWS}) == len(ROWS)

@@ -1,0 +1,234 @@
+"""One batch before the first launch: each plain mistake is one line, and `parabench check` lists what it showed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from command_line import parabench
+from guard import GUARD_S
+from parabench import Model
+from parabench.data import trial
+from parabench.data.trial import trial_of
+from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.spec import LaunchSpec
+from parabench.models import IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
+from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
+from parabench.store.record import Status
+from parabench.workloads.verify import reference_of, verify
+from paths import DOCS
+
+MISTAKES = {
+    "all_frozen": "no parameter of module requires a gradient; there is nothing to train",
+    "no_gradient": "loss has no gradient; it must depend on the parameters of module",
+    "nothing_used": "loss depends on no parameter of module; there is nothing to train",
+    "tuple_loss": "loss gives tuple; return a tensor, the mean over the samples",
+    "unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
+    "wrong_head": "out of bounds.; fix Model.loss",
+    "wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    "double_data": "the inputs are float64 and the weights are not; give float32",
+    "nested_batch": "batch gives a nested tensor, which torch cannot index by sample; give a padded tensor",
+    "data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module inside it",
+    "sparse_embedding": "the gradient of 0.weight is sparse, which AdamW does not take; use sparse=False",
+    "loss_with_weights": "loss has parameters of its own, which no optimizer would train; make it a part of module",
+    "cached_module": "returns a module that it returned before; make a new one in each call",
+    "broken_optimizer": "its optimizer cannot be made: TypeError: SGD.__init__() got an unexpected keyword argument",
+    "no_optimizer": "optimizer gives str; return a torch.optim.Optimizer from it",
+    "needs_closure": "LBFGS steps with a closure, and parabench's step has none; use another",
+    "optimizer_of_other_parameters": "its optimizer has a parameter that it was not given; use the list that",
+    "broken_scheduler": "its scheduler cannot be made: TypeError: StepLR.__init__() got an unexpected keyword argument",
+    "no_scheduler": "scheduler gives None; return one of torch.optim.lr_scheduler",
+    "no_clipping": "clip_norm is 0; it must be a number above 0, or None",
+    "misspelled_verification": "verification is 'same-split'; use exact, same_split, first_loss",
+}
+
+
+def case(name: str, **axes: Any) -> Case:
+    fields = {"strategy": "ddp", "world_size": 2, "data": "synthetic", "device": "cpu", "backend": "gloo", "seq_len": 1}
+    return Case(model=f"mistake_helpers:{name}", **{**fields, **axes})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_one_line_before_any_launch(here: Path, name: str) -> None:
+    axes = ["--set", "strategy=ddp", "--set", "world_size=2", "--set", "device=cpu"]
+    done = parabench("run", "strategies", "--model", f"mistake_helpers:{name}", *axes, "--out", "out")
+    assert done.exit_code == 2
+    (line,) = done.output.splitlines()
+    assert line.startswith("parabench: model 'mistake_helpers:")
+    assert MISTAKES[name] in line
+    assert [*here.iterdir()] == []
+
+
+def test_batch_that_asks_for_seq_len_gets_the_cases() -> None:
+    tried = trial_of(case("as_long_as_asked", seq_len=24))
+    assert tried.steps["batch"] == "shapes (2, 24, 12), (2, 24) from data synthetic"
+
+
+def test_missing_transformers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UsageError, match="needs transformers: pip install transformers"):
+        Model.from_transformers(None)
+
+
+def test_sparse_gradients_are_fine_with_an_own_optimizer() -> None:
+    assert trial_of(case("sparse_with_sgd")).steps["optimizer"] == "SGD"
+
+
+# -- what makes correct training runs differ ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "suspect"),
+    [("with_dropout", "dropout"), ("with_batch_norm", "batch_norm"), ("with_ignored_labels", IGNORED_LABELS)],
+)
+def test_suspects_are_found_in_model_and_batch(name: str, suspect: str) -> None:
+    assert trial_of(case(name)).suspects == (suspect,)
+    found = parabench("check", "--model", f"mistake_helpers:{name}")
+    assert f"warning    {SUSPECTS[suspect]}" in found.stdout.splitlines()
+
+
+def test_items_drawn_at_random_are_found() -> None:
+    noisy = case("with_unused_layer", data="mistake_helpers:random_items")
+    assert RANDOM_DATA in trial_of(noisy).suspects
+    assert trial_of(case("with_unused_layer", data="own_helpers:rows")).suspects == ()
+
+
+def test_ranks_draw_the_same_numbers_for_other_items() -> None:
+    noisy = case("with_dropout", data="mistake_helpers:random_items", global_batch=4)
+    batches = [_first_batch(noisy, rank, 2) for rank in range(2)]
+    whole = _first_batch(noisy, 0, 1)
+    assert batches[0].equal(batches[1])
+    assert batches[0].equal(whole[:2])
+    assert not batches[1].equal(whole[2:])
+
+
+def _first_batch(noisy: Case, rank: int, ranks: int) -> Any:
+    import torch
+
+    from parabench.data.loader import Loading
+    from parabench.models.base import build_model
+
+    loading = Loading(noisy, build_model(noisy, seed=noisy.seed))
+    return next(loading.batches(rank, ranks, torch.device("cpu")))[0]
+
+
+def test_same_split_settles_what_depends_on_the_split() -> None:
+    assert remedies(["batch_norm", "dropout", "random_data"], SAME_SPLIT) == [SUSPECTS["random_data"]]
+
+
+def test_unused_parameters_name_the_axis() -> None:
+    tried = trial_of(case("with_unused_layer"))
+    assert tried.unused == ("unused.weight", "unused.bias")
+    found = parabench("check", "--model", "mistake_helpers:with_unused_layer", "--set", "strategy=ddp,fsdp")
+    assert found.exit_code == 0
+    *_, ddp, fsdp = found.stdout.splitlines()
+    assert ddp == "ddp       needs --set find_unused_parameters=on, see the warning"
+    assert fsdp == "fsdp      nothing missing"
+    handled = ["--set", "strategy=ddp", "--set", "find_unused_parameters=on"]
+    found = parabench("check", "--model", "mistake_helpers:with_unused_layer", *handled)
+    assert found.stdout.endswith("ddp       nothing missing\n")
+
+
+def test_plan_tells_what_the_trial_showed(here: Path) -> None:
+    axes = ["--set", "strategy=ddp,fsdp", "--set", "world_size=2", "--set", "device=cpu", "--dry-run"]
+    told = parabench("run", "strategies", "--model", "mistake_helpers:with_unused_layer", *axes).stdout
+    notes = [line for line in told.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: model mistake_helpers:with_unused_layer: the loss does not depend on unused.weight, unused.bias; "
+        "DDP needs --set find_unused_parameters=on"
+    ]
+
+
+def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "OPERATIONS_PER_CORE", 1.0)
+    trial._tried.cache_clear()
+    axes = ["--set", "strategy=ddp", "--set", "world_size=2", "--set", "device=cpu", "--dry-run"]
+    told = parabench("run", "strategies", "--model", "own_helpers:model", *axes).stdout
+    trial._tried.cache_clear()
+    why = "is not tried before the first launch: a batch of its 4.1e-07G parameters would take too long"
+    assert f"note: model own_helpers:model {why}" in told
+
+
+def test_json_of_check_fits_its_schema() -> None:
+    schema = json.loads((DOCS / "reference/check.schema.json").read_text())
+    told = parabench("check", "--model", "mistake_helpers:with_unused_layer", "--json", "-").stdout
+    jsonschema.validate(json.loads(told), schema)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no model is given; give --model package.module:name"),
+        (
+            ["--model", "toy", "--set", "world_size=2,4"],
+            "--set world_size has 2 values, and check takes one; leave one",
+        ),
+        (["--model", "toy", "--set", "strategy=dpp"], "strategy 'dpp' is unknown; did you mean"),
+    ],
+)
+def test_check_refuses_what_it_cannot_do(words: list[str], message: str) -> None:
+    done = parabench("check", *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+# -- blocks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["keyword_blocks", "tuple_blocks"])
+def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
+    found = parabench("check", "--model", f"mistake_helpers:{name}", "--json", "-")
+    assert found.exit_code == 0
+    strategies = json.loads(found.stdout)["strategies"]
+    for pipeline in ("pp", "layer_split"):
+        assert strategies[pipeline].startswith("head(blocks(stem(x))) is not module(x)")
+    assert [strategies[each] for each in ("ddp", "fsdp", "zero2")] == [None] * 3
+
+
+# -- launches -------------------------------------------------------------------------------------------------------
+
+
+def test_torchscript_module_trains_in_single_and_ddp() -> None:
+    protocol = Protocol(warmup=2, steps=2, instrumented=1)
+    scripted = case("scripted")
+    reference = launch(LaunchSpec.of(scripted.reference(), protocol, deadline_s=GUARD_S))
+    assert reference.status is Status.OK, reference.failure
+    seen = launch(LaunchSpec.of(scripted, protocol, deadline_s=GUARD_S))
+    verify(seen, reference_of(reference))
+    assert seen.status is Status.OK, seen.failure
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "with_unused_layer",
+            "Expected to have finished reduction in the prior iteration before starting a new one: the loss does not "
+            "depend on every parameter; use --set find_unused_parameters=on",
+        ),
+        (
+            "reentrant",
+            "Expected to mark a variable ready only once: a parameter is used more than once in backward, as in "
+            "reentrant checkpointing; use --set static_graph=on",
+        ),
+    ],
+)
+def test_failure_of_ddp_names_the_axis(name: str, message: str) -> None:
+    protocol = Protocol(warmup=2, steps=2, instrumented=0)
+    seen = launch(LaunchSpec.of(case(name), protocol, deadline_s=GUARD_S))
+    assert seen.status is Status.FAILED
+    assert seen.failure is not None
+    assert seen.failure.message == f"RuntimeError: {message}"

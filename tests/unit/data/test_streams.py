@@ -1,0 +1,95 @@
+"""Data in its own order: the same global batches on every rank, each of which takes its samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+
+import zoo
+from parabench.data.datasets import first_sample
+from parabench.data.loader import Loading
+from parabench.errors import UsageError
+from parabench.plan.case import Case
+from parabench.plan.validate import check
+
+CPU = torch.device("cpu")
+# 44 samples: five global batches of 8, and a rest of 4.
+CASE = Case(model="zoo:plain", data="zoo:stream", device="cpu", seq_len=1, world_size=2, global_batch=8)
+
+
+def read(case: Case, rank: int, ranks: int, steps: int = 6) -> list[list[int]]:
+    """What a rank reads: the labels of each batch."""
+    batches = Loading(case, zoo.plain()).batches(rank, ranks, CPU)
+    return [next(batches)[1].tolist() for _ in range(steps)]
+
+
+@pytest.mark.parametrize("data", ["zoo:stream", "zoo:loader"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_take_their_parts_of_the_same_batches(data: str, ranks: int) -> None:
+    case = replace(CASE, data=data)
+    whole = read(case, 0, 1)
+    parts = []
+    for rank in range(ranks):
+        torch.manual_seed(rank)  # a rank's own state must not matter
+        parts.append(read(case, rank, ranks))
+    assert [[*chain(*step)] for step in zip(*parts, strict=True)] == whole
+
+
+def test_a_stream_is_read_in_its_order_without_its_rest() -> None:
+    labels = zoo.rows_of(44)[1].tolist()
+    whole = read(CASE, 0, 1)
+    assert whole[:5] == [labels[at : at + 8] for at in range(0, 40, 8)]
+    assert whole[5] == labels[:8]
+
+
+def test_a_loader_that_shuffles_does_so_by_the_seed() -> None:
+    case = replace(CASE, data="zoo:loader")
+    first, again, other = read(case, 0, 1), read(case, 0, 1), read(replace(case, seed=1), 0, 1)
+    assert first == again != other
+    # Five whole batches an epoch, and another order in the next one.
+    assert first[5] != first[0]
+
+
+def test_a_stream_is_collated_by_the_model() -> None:
+    case = replace(CASE, model="zoo:pads", data="zoo:ragged")
+    batch = next(Loading(case, zoo.pads()).batches(1, 2, CPU))
+    assert {name: len(each) for name, each in batch.items()} == {"text": 4, "mask": 4, "labels": 4}
+    assert batch["mask"].equal((batch["text"] > 0).float())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": "zoo:loader_of_four"}, "gives batches of 4 samples and global_batch is 8; use --set global_batch=4"),
+        ({"data": "zoo:loader", "workers": 2}, "is a DataLoader, which has its own workers; drop workers"),
+        ({"data": "zoo:loader", "model": "zoo:pads"}, r"which has its own Model\.collate; drop Model\.collate"),
+        ({"data": "zoo:loader", "split": "sample"}, "is read in its own order; use split batch"),
+        ({"data": "zoo:stream", "split": "sample"}, "is read in its own order; use split batch"),
+        ({"global_batch": 48}, "gives no batch of 48 samples in epoch 0; give more, or a smaller global_batch"),
+        ({"data": "zoo:uneven_stream"}, r"have the shapes \(8, 8\), \(3,\); the first dimension must be the samples"),
+        ({"data": "zoo:ragged"}, "gives items that do not stack: .*; fix its __iter__"),
+    ],
+)
+def test_data_in_its_own_order_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check(replace(CASE, **fields))
+
+
+@pytest.mark.parametrize("fields", [{}, {"data": "zoo:loader"}, {"model": "zoo:pads", "data": "zoo:ragged"}])
+def test_data_in_its_own_order_is_accepted(fields: dict[str, Any]) -> None:
+    check(replace(CASE, **fields))
+
+
+def test_first_sample_reads_every_kind_of_data() -> None:
+    for data, samples in (("zoo:stream", 1), ("zoo:loader", 8), ("zoo:augmented", 1), ("synthetic", 1)):
+        inputs, targets = first_sample(replace(CASE, data=data), zoo.plain())
+        assert (inputs.shape, targets.shape) == ((samples, zoo.WIDTH), (samples,))
+
+
+@pytest.mark.parametrize(("data", "random"), [("zoo:augmented", True), ("zoo:table", False), ("zoo:stream", False)])
+def test_items_that_change_are_seen(data: str, random: bool) -> None:
+    assert Loading(replace(CASE, data=data), zoo.plain()).is_random() == random

@@ -1,0 +1,141 @@
+"""Batches of any structure, by exact numbers."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from parabench.models.batches import (
+    call,
+    cast,
+    inputs_of,
+    is_pair,
+    map_inputs,
+    rows_of,
+    split,
+    take_rows,
+    targets_of,
+    tensors_of,
+)
+
+FOUR = torch.arange(8.0).view(4, 2)
+LABELS = torch.arange(4)
+
+
+@dataclass
+class Sample:
+    text: Tensor
+    labels: Tensor
+    note: str = "kept"
+    count: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.count = len(self.text)
+
+
+class Pair(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+
+
+def test_split_cuts_every_structure_by_samples() -> None:
+    batches: list[tuple[Any, Any]] = [
+        (FOUR, lambda part: part),
+        ((FOUR, LABELS), lambda part: part[0]),
+        ([FOUR, LABELS, "a word"], lambda part: part[0]),
+        ({"x": FOUR, "more": {"y": [LABELS, None]}}, lambda part: part["x"]),
+        (Pair(FOUR, LABELS), lambda part: part.inputs),
+        (Sample(FOUR, LABELS), lambda part: part.text),
+        (UserDict(x=FOUR, n=3), lambda part: part["x"]),
+        (({"x": Sample(FOUR, LABELS)}, LABELS), lambda part: part[0]["x"].text),
+    ]
+    for batch, first in batches:
+        one, two = split(batch, 2)
+        assert first(one).tolist() == [[0, 1], [2, 3]], batch
+        assert first(two).tolist() == [[4, 5], [6, 7]], batch
+
+
+def test_split_keeps_types_and_what_is_no_tensor() -> None:
+    one, _ = split(Sample(FOUR, LABELS, "a note"), 2)
+    assert (type(one), one.note, one.count, one.labels.tolist()) == (Sample, "a note", 2, [0, 1])
+    one, _ = split({"x": FOUR, "names": ["a", "b", "c"], "n": 3}, 2)
+    assert (one["names"], one["n"]) == (["a", "b", "c"], 3)
+    assert type(split(Pair(FOUR, LABELS), 4)[3]) is Pair
+
+
+def test_split_into_one_part_gives_the_batch_itself() -> None:
+    batch = {"x": FOUR}
+    assert split(batch, 1) == [batch]
+
+
+def test_split_refuses_parts_that_do_not_divide() -> None:
+    with pytest.raises(ValueError, match="4 samples does not split into 3 equal parts"):
+        split((FOUR, LABELS), 3)
+
+
+def test_take_rows_takes_indices_in_their_order() -> None:
+    rows = take_rows({"x": (FOUR, LABELS)}, [3, 0])
+    assert rows["x"][0].tolist() == [[6, 7], [0, 1]]
+    assert rows["x"][1].tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("batch", "shapes"),
+    [
+        ((FOUR, LABELS[1:]), r"\(4, 2\), \(3,\)"),
+        ((FOUR, torch.tensor(1.0)), r"\(4, 2\), \(\)"),
+        (["a word", 3], "none"),
+        ([LABELS] * 5 + [LABELS[1:]], r"\(4,\), \(4,\), \(4,\), \(4,\), \.\.\."),
+    ],
+)
+def test_rows_of_refuses_tensors_that_disagree(batch: Any, shapes: str) -> None:
+    with pytest.raises(ValueError, match=f"the tensors of a batch have the shapes {shapes}"):
+        rows_of(batch)
+
+
+def test_tensors_of_gives_tensors_in_their_order() -> None:
+    found = tensors_of([FOUR, {"y": LABELS, "note": "a"}, Sample(FOUR, LABELS)])
+    assert [id(each) for each in found] == [id(FOUR), id(LABELS), id(FOUR), id(LABELS)]
+
+
+def test_only_two_items_are_inputs_and_targets() -> None:
+    for pair in ((FOUR, LABELS), [FOUR, LABELS], Pair(FOUR, LABELS)):
+        assert is_pair(pair)
+        assert inputs_of(pair) is FOUR
+        assert targets_of(pair) is LABELS
+    for whole in (FOUR, (FOUR, FOUR, LABELS), {"x": FOUR, "y": LABELS}, Sample(FOUR, LABELS)):
+        assert not is_pair(whole)
+        assert inputs_of(whole) is whole
+        assert targets_of(whole) is whole
+
+
+def test_map_inputs_leaves_the_targets_of_a_pair() -> None:
+    for pair in ((FOUR, FOUR), [FOUR, FOUR], Pair(FOUR, FOUR)):
+        mapped = map_inputs(torch.neg, pair)
+        assert type(mapped) is type(pair)
+        assert mapped[0].tolist() == (-FOUR).tolist()
+        assert mapped[1] is FOUR
+    assert map_inputs(torch.neg, {"x": FOUR})["x"].tolist() == (-FOUR).tolist()
+
+
+def test_cast_converts_floating_inputs_only() -> None:
+    (inputs, mask), targets = cast(((FOUR, LABELS), FOUR), torch.bfloat16)
+    assert (inputs.dtype, mask.dtype, targets.dtype) == (torch.bfloat16, torch.int64, torch.float32)
+
+
+class Called(nn.Module):
+    def forward(self, *args: Any, **named: Any) -> Any:
+        return args, named
+
+
+def test_call_passes_items_by_place_and_fields_by_name() -> None:
+    assert call(Called(), FOUR) == ((FOUR,), {})
+    assert call(Called(), (FOUR, LABELS)) == ((FOUR, LABELS), {})
+    assert call(Called(), UserDict(x=FOUR)) == ((), {"x": FOUR})
+    _, named = call(Called(), Sample(FOUR, LABELS))
+    assert named == {"text": FOUR, "labels": LABELS, "note": "kept", "count": 4}

@@ -1,0 +1,168 @@
+"""A user's model as a rank builds it: the same in every process, and changed as the case says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import zoo
+from parabench import Model
+from parabench.errors import UsageError
+from parabench.machine.machine import Machine
+from parabench.models import BATCH_NORM, DROPOUT
+from parabench.models.base import apply_options, build_model, loss_of, output_of, set_arithmetic
+from parabench.models.suspects import ignores_labels, suspects_of
+from parabench.plan.case import Case
+from parabench.plan.validate import missing_requirement
+
+
+def case_of(model: str, **fields: Any) -> Case:
+    return Case(model=model, device="cpu", data="synthetic", seq_len=1, **fields)
+
+
+def weights(model: Model) -> list[list[float]]:
+    return [each.flatten().tolist() for each in model.module.parameters()]
+
+
+@pytest.mark.parametrize("name", ["plain", "drawn_by_numpy", "drawn_by_python"])
+def test_build_model_draws_the_same_numbers_again(name: str) -> None:
+    case = case_of(f"zoo:{name}")
+    first, second = (weights(build_model(case, seed=seed)) for seed in (3, 3))
+    assert first == second
+    assert weights(build_model(case, seed=4)) != first
+
+
+@pytest.fixture
+def drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module that draws numbers when it is imported."""
+    lines = ["import torch", "from zoo import plain", "NOISE = torch.randn(5)", "def factory(): return plain()"]
+    (tmp_path / "drawing.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("drawing", None)
+
+
+def test_build_model_seeds_after_the_module_is_imported(drawing: None) -> None:
+    first, second = (weights(build_model(case_of("drawing:factory"), seed=0)) for _ in range(2))
+    assert first == second
+
+
+def test_build_model_refuses_a_module_that_was_given_before() -> None:
+    zoo._singleton.clear()
+    build_model(case_of("zoo:singleton"))
+    with pytest.raises(UsageError, match="returns a module that it returned before; make a new one in each call"):
+        build_model(case_of("zoo:singleton"))
+
+
+def test_bfloat16_leaves_complex_and_whole_numbers() -> None:
+    model = zoo.complex_buffer()
+    model.module.register_buffer("counts", torch.arange(3))
+    set_arithmetic(model, case_of("zoo:complex_buffer", precision="bf16-true"))
+    kinds = {name: each.dtype for name, each in model.module.named_buffers()}
+    assert kinds == {"1.turns": torch.complex64, "counts": torch.int64}
+    assert {each.dtype for each in model.module.parameters()} == {torch.bfloat16}
+
+
+def test_a_block_that_is_used_often_is_checkpointed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[nn.Module] = []
+    monkeypatch.setattr(
+        "parabench.models.base.checkpoint", lambda forward, x, **options: calls.append(forward) or forward(x)
+    )
+    model = zoo.reused()
+    apply_options(model, case_of("zoo:reused", activation_checkpointing=True))
+    model.module(torch.zeros(2, zoo.WIDTH))
+    assert len(calls) == 6
+
+
+def test_checkpointing_passes_keywords_on() -> None:
+    model = zoo.by_keyword()
+    inputs = torch.randn(3, zoo.WIDTH)
+    plain = model.module(inputs)
+    apply_options(model, case_of("zoo:by_keyword", activation_checkpointing=True))
+    torch.testing.assert_close(model.module(inputs), plain, rtol=0, atol=0)
+
+
+# -- forward and loss -----------------------------------------------------------------------------------------------
+
+
+class Output(dict[str, Tensor]):
+    pass
+
+
+@pytest.mark.parametrize("output", [Output(loss=torch.tensor(2.0)), zoo.Output(torch.zeros(1), torch.tensor(2.0))])
+def test_loss_of_takes_the_loss_from_the_output(output: Any) -> None:
+    model = Model(module=nn.Linear(1, 1))
+    assert loss_of(model, output, (0, 1)).item() == 2.0
+
+
+def test_loss_of_names_an_output_without_a_loss() -> None:
+    with pytest.raises(UsageError, match=r"output, Tensor, has no loss; give Model\.loss, or the labels"):
+        loss_of(Model(module=nn.Linear(1, 1)), torch.zeros(2), (0, 1))
+
+
+def test_loss_gets_targets_of_a_pair_or_the_whole_batch() -> None:
+    model = Model(module=nn.Linear(1, 1), loss=lambda output, targets: (output, targets))
+    assert loss_of(model, 1, (2, 3)) == (1, 3)
+    assert loss_of(model, 1, (2, 3, 4)) == (1, (2, 3, 4))
+
+
+def test_output_of_calls_the_models_own_forward() -> None:
+    model = Model(module=nn.Identity(), forward=lambda module, batch: (module, batch["x"]))
+    wrapped = nn.Identity()
+    assert output_of(model, wrapped, {"x": 3}) == (wrapped, 3)
+
+
+# -- what may make a right training differ --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.Dropout(0.1), [DROPOUT]),
+        (nn.Dropout(0.0), []),
+        (nn.Dropout(0.1).eval(), []),
+        (nn.LSTM(2, 2, num_layers=2, dropout=0.5), [DROPOUT]),
+        (nn.MultiheadAttention(4, 2, dropout=0.5), [DROPOUT]),
+        (nn.TransformerEncoderLayer(4, 2, dropout=0.0), []),
+        (nn.Sequential(nn.BatchNorm2d(2), nn.Dropout2d(0.5)), [BATCH_NORM, DROPOUT]),
+        (nn.BatchNorm2d(2).eval(), []),
+        (nn.SyncBatchNorm(2), []),
+    ],
+)
+def test_suspects_of_sees_dropout_and_batch_statistics(module: nn.Module, expected: list[str]) -> None:
+    assert suspects_of(module) == expected
+
+
+def test_ignored_labels_are_seen_in_targets_only() -> None:
+    ignored, kept = torch.tensor([1, -100]), torch.tensor([1, 2])
+    assert ignores_labels((kept, ignored))
+    assert ignores_labels({"x": kept, "labels": ignored})
+    assert not ignores_labels((ignored, kept))
+    assert not ignores_labels((kept, torch.tensor([-100.0])))
+
+
+# -- strategies that take their own steps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"strategy": "parameter_server_async"},
+            "trains with AdamW alone, and model zoo:own_step has its own; use ddp",
+        ),
+        ({"strategy": "deepspeed1"}, "takes no clip_norm or scheduler of model zoo:own_step; use fsdp"),
+        ({"strategy": "ddp", "precision": "fp16-mixed"}, "scales the loss, without clip_norm or scheduler"),
+        ({"strategy": "ddp"}, None),
+        ({"strategy": "zero1"}, None),
+    ],
+)
+def test_missing_requirement_names_what_a_step_lacks(fields: dict[str, Any], reason: str | None) -> None:
+    lacking = missing_requirement(case_of("zoo:own_step", world_size=2, **fields), Machine(cores=2))
+    assert lacking is None if reason is None else reason in str(lacking)
