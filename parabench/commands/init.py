@@ -1,4 +1,5 @@
-"""`parabench init`: a suite, a workflow and a note for one's own model, tried by running the suite."""
+"""What a user needs for their own model: `parabench check`, one batch on the CPU and what each strategy lacks; and
+`parabench init`, a suite, a workflow and a note, tried by running the suite."""
 
 from __future__ import annotations
 
@@ -7,26 +8,33 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import click
 
 import parabench
-from parabench.commands.options import complete_values
-from parabench.commands.output import Command, note, say
+from parabench.commands.options import axes_in, complete_axes, complete_values, data_option, model_option, shared
+from parabench.commands.output import Command, file_option, files_in, give, note, say
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.registry import find
+from parabench.registry import find, import_from_here
+from parabench.store import json_text
 
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # By file: its template.
 TEMPLATES = {SUITE: "suite.py.txt", WORKFLOW: "github.yml", NOTE: "note.md"}
 # So short that each case has a launch in seconds; what it measures is of no use.
 TRIAL = ("--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "0", "--label", "trial")
+# The fewest ranks that split anything.
+RANKS = 2
+# What DDP lacks for a model with parameters that the loss does not depend on.
+UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
 
 @click.command(
@@ -113,3 +121,108 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
         raise UsageError(
             "the suite does not run here, and nothing is written; fix what is said above, or give --no-trial"
         )
+
+
+@click.command(
+    cls=Command,
+    examples={
+        "Does my model train, and which strategies can it use?": "parabench check --model own_model:factory",
+        "Does it train on my data, with sequences of 128 tokens?": (
+            "parabench check --model own_model:factory --data own_model:dataset --set seq_len=128"
+        ),
+        "The same for a script:": "parabench check --model own_model:factory --json -",
+    },
+)
+@shared(model_option, data_option)
+@click.option(
+    "--set",
+    "axes",
+    multiple=True,
+    metavar="AXIS=VALUE",
+    help="A value for an axis, such as world_size, which is 2 by default. Only `strategy` takes several.",
+    shell_complete=complete_axes,
+)
+@file_option("json", "Write JSON (docs/reference/check.schema.json).")
+def check(**options: Any) -> None:
+    """Try one batch of --model on the CPU, and list what each strategy needs. Nothing is launched or recorded."""
+    from parabench.plan.suite import parse_axes
+
+    import_from_here()
+    files, axes = files_in(options), parse_axes(axes_in(options))
+    found = examination(axes)
+    give(files, {"--json": lambda: json_text.written(found)}, lines(found), "check")
+
+
+def examination(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return what a batch and the plan show (docs/reference/check.schema.json). Raises UsageError for a mistake."""
+    from parabench.data.trial import trial_of
+    from parabench.machine.machine import this_machine
+    from parabench.models import SUSPECTS, remedies
+    from parabench.plan.plan import one_case, why_not
+    from parabench.plan.validate import check, check_name
+    from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
+
+    if "model" not in axes:
+        raise UsageError("no model is given; give --model package.module:name")
+    several = next((name for name, values in axes.items() if name != "strategy" and len(values) > 1), None)
+    if several is not None:
+        raise UsageError(f"--set {several} has {len(axes[several])} values, and check takes one; leave one")
+    machine = this_machine()
+    chosen = {"world_size": RANKS} | {name: values[0] for name, values in axes.items() if name != "strategy"}
+    strategies = axes.get("strategy", tuple(STRATEGIES))
+    for strategy in strategies:
+        check_name("strategy", strategy, STRATEGIES)
+    # An axis that only some strategies have is dropped for the others, as in a suite.
+    of_each = {
+        strategy: {
+            name: value
+            for name, value in {**chosen, "strategy": strategy}.items()
+            if name not in OPTIONAL or name in entry_of(strategy).axes
+        }
+        for strategy in strategies
+    }
+    case = one_case(
+        {name: each for name, each in chosen.items() if name not in OPTIONAL} | {"strategy": "single"}, machine
+    )
+    check(case)
+    trial = trial_of(case)
+    messages = remedies(trial.suspects, case.verification)
+    return {
+        "model": case.model,
+        "data": case.data,
+        "world_size": chosen["world_size"],
+        "skipped": trial.skipped,
+        "steps": trial.steps,
+        "unused": [*trial.unused],
+        "suspects": {key: SUSPECTS[key] for key in trial.suspects if SUSPECTS[key] in messages},
+        "strategies": {
+            strategy: why_not(each, machine) or (UNUSED if trial.unused and _minds_unused(strategy, each) else None)
+            for strategy, each in of_each.items()
+        },
+    }
+
+
+def _minds_unused(strategy: str, axes: Mapping[str, Any]) -> bool:
+    """Return whether DDP waits for the gradient of every parameter."""
+    from parabench.strategies import entry_of
+
+    handled = axes.get("find_unused_parameters") or axes.get("static_graph") or axes["world_size"] == 1
+    return "find_unused_parameters" in entry_of(strategy).axes and not handled
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Give the examination as lines for the terminal."""
+    from parabench.analysis.text import format
+    from parabench.data.trial import unused_line
+
+    rows = [*found["steps"].items()]
+    if found["skipped"]:
+        rows.append(("skipped", found["skipped"]))
+    if found["unused"]:
+        rows.append(("warning", unused_line(tuple(found["unused"]))))
+    rows += [("warning", remedy) for remedy in found["suspects"].values()]
+    yield from format.aligned(rows, texts=2)
+    yield ""
+    table = [("strategy", f"on {format.count(found['world_size'], 'rank')}")]
+    table += [(strategy, why or "nothing missing") for strategy, why in found["strategies"].items()]
+    yield from format.aligned(table, texts=2)

@@ -271,6 +271,16 @@ resume_option = click.option(
     help="Continue the interrupted session in --out; finished launches are kept.",
 )
 
+data_option = click.option(
+    "--data",
+    help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...",
+    shell_complete=complete_values("data"),
+)
+model_option = click.option(
+    "--model",
+    help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
+    shell_complete=complete_values("model"),
+)
 # What a training session is asked for: its cases and how each is launched; then the session itself.
 training_options = (
     click.option(
@@ -282,16 +292,8 @@ training_options = (
         shell_complete=complete_axes,
     ),
     *options_of(Protocol),
-    click.option(
-        "--data",
-        help="text, text:PATH, mnist:DIR, synthetic or your own package.module:name; as --set data=...",
-        shell_complete=complete_values("data"),
-    ),
-    click.option(
-        "--model",
-        help="A name that `parabench list` shows, or your own package.module:name; as --set model=...",
-        shell_complete=complete_values("model"),
-    ),
+    data_option,
+    model_option,
 )
 # How cases take turns, and how long they race.
 turns_options = (

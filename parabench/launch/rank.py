@@ -70,10 +70,11 @@ def error_of(error: BaseException) -> RankError:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What went wrong, without the text that wraps it.
+    """Return the error in one line.
 
-    torch's pipelining raises another error from the first one, whose message begins with an empty line, and its
-    DataLoader puts a worker's whole traceback into one: there the cause, or the last line, is what was really said.
+    torch's pipelining raises a second error, whose message begins with an empty line: the cause is returned. The
+    DataLoader's message is a worker's traceback: its last line is returned. DDP's messages name arguments of its class
+    as remedies: the axis is named instead (`REMEDIES`).
     """
     cause = error
     while cause.__cause__ is not None and not str(cause).partition("\n")[0].strip():
@@ -83,7 +84,30 @@ def in_a_line(error: BaseException) -> str:
         return type(cause).__name__
     if lines[0].startswith("Caught ") and len(lines) > 1:
         return f"{lines[-1]} ({lines[0].rstrip('.')})"
+    remedy = next((remedy for pattern, remedy in REMEDIES.items() if pattern in str(cause)), None)
+    if remedy is not None:
+        return f"{type(cause).__name__}: {lines[0].partition('. ')[0].rstrip('.')}: {remedy}"
     return f"{type(cause).__name__}: {lines[0]}"
+
+
+# By a part of a message of DDP (torch/csrc/distributed/c10d/reducer.cpp) or of FSDP's freed storage: the reason, and
+# the remedy. The first that matches counts.
+REMEDIES = {
+    # DDP proposes this argument only if it is not set. With it, DDP still expects a gradient for each parameter that
+    # the output depends on, even if the loss does not (pytorch#47562).
+    "You can enable unused parameter detection": (
+        "the loss does not depend on every parameter; use --set find_unused_parameters=on"
+    ),
+    "your module has parameters that were not used in producing loss": (
+        "a parameter affects the output but not the loss; let the loss depend on every output of module"
+    ),
+    "Expected to mark a variable ready only once": (
+        "a parameter is used more than once in backward, as in reentrant checkpointing; use --set static_graph=on"
+    ),
+    "out of bounds for storage of size 0": (
+        "a parameter is needed after FSDP freed it, as by a second backward (gradient penalty); use --set strategy=ddp"
+    ),
+}
 
 
 def die_with_driver() -> None:

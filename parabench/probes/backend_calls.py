@@ -66,10 +66,12 @@ def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
 
 
 def key_of(arguments: Sequence[Any], device_type: str) -> Any:
-    """The dispatch key of the kernel that c10d would have called: that of the tensors' device, `device_type` where
-    there is no tensor. A group may serve several."""
-    types = (each.device.type for each in tree_leaves(arguments) if isinstance(each, torch.Tensor))
-    return getattr(torch._C.DispatchKey, next(types, device_type).upper())
+    """Return the dispatch key of the kernel that c10d would have called: the key of the tensors' device, or of
+    `device_type` if there is no tensor. A group may serve several devices; sparse tensors have kernels of their own."""
+    first = next((each for each in tree_leaves(arguments) if isinstance(each, torch.Tensor)), None)
+    sparse = "Sparse" if first is not None and first.is_sparse else ""
+    device = device_type if first is None else first.device.type
+    return getattr(torch._C.DispatchKey, f"{sparse}{device.upper()}")
 
 
 def _watched(name: str, observer: Observer, device_type: str) -> Callable[..., Any]:

@@ -27,6 +27,7 @@ from parabench.machine import accelerator
 from parabench.machine.accelerator import Moment
 from parabench.probes.step_clock import Moments
 from parabench.store.record import MESSAGES
+from parabench.strategies.base import stored_parts
 
 # Waiting for a message that is there already takes some 10 us. What took longer ended when the wait did.
 BLOCKED_S = 1e-4
@@ -132,7 +133,7 @@ class Recorder:
             op=op,
             algorithm=algorithm or self._native,
             ranks=self._ranks_of(group),
-            bytes=parts * sum(tensor.nbytes for tensor in tensors),
+            bytes=parts * sum(part.nbytes for tensor in tensors for part in stored_parts(tensor)),
             dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else None,
             on_stream=on_stream,
             made=self.moments.now() if on_stream else perf_counter(),

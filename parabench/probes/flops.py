@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from parabench.models.batches import Batch
 from parabench.probes import Probe, ProbeReport
 from parabench.strategies.base import Compute
 
@@ -20,7 +20,7 @@ class FlopsProbe(Probe):
             report.facts["flops"] = count_flops(self.rank.compute, self.rank.batches)
 
 
-def count_flops(compute: Compute, batches: Iterator[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+def count_flops(compute: Compute, batches: Iterator[Batch]) -> dict[str, Any]:
     """Take forward and backward of the next batch under torch's FlopCounterMode.
 
     {"counted": operations, "by": {operation: its share}}, or {"counted": None, "reason": why}. The counter knows matrix
@@ -40,10 +40,10 @@ def count_flops(compute: Compute, batches: Iterator[tuple[Tensor, Tensor]]) -> d
                 lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
             ),
         }
-        inputs, targets = next(batches)
+        batch = next(batches)
         counter = FlopCounterMode(display=False, custom_mapping=attention)
         with counter:
-            compute(inputs, targets, _NoClock())
+            compute(batch, _NoClock())
     # A user's model may do what no counter foresees; the training itself is over and well.
     except Exception as error:
         return {"counted": None, "reason": f"the counter failed: {type(error).__name__}: {error}"[:500]}

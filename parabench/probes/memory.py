@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from parabench.machine import accelerator
 from parabench.probes import Probe, ProbedRank, ProbeReport
-from parabench.strategies.base import OptimizerLike, StepMarker, local_part
+from parabench.strategies.base import OptimizerLike, StepMarker, local_part, stored_parts
 
 
 class MemoryProbe(Probe):
@@ -36,12 +37,15 @@ class MemoryProbe(Probe):
         forget_building(self._device)
         self._numbers: dict[str, float] = {}
         self._readings: list[tuple[int, str, float]] = []
-        if rank.parallel.counted:
+        self._hook: RemovableHandle | None = None
+        # TorchScript takes no hooks; nothing is gathered for its forward either.
+        if rank.parallel.counted and not isinstance(rank.module, torch.jit.ScriptModule):
             self._hook = rank.module.register_forward_hook(lambda *_: self._count_parameters())
 
     def after_first_backward(self) -> None:
         if self.rank.parallel.counted:
-            self._hook.remove()
+            if self._hook is not None:
+                self._hook.remove()
             self._count_parameters()
             gradients = (p.grad for p in self._own() if p.grad is not None)
             self._numbers["gradient_bytes"] = held_bytes(gradients)
@@ -90,9 +94,9 @@ def held_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of this rank's parts of `tensors`, what is stored once counted once."""
     seen: dict[tuple[int, int], int] = {}
     for tensor in tensors:
-        local = local_part(tensor)
-        if local.numel():
-            seen[local.data_ptr(), local.nbytes] = local.nbytes
+        for local in stored_parts(local_part(tensor)):
+            if local.numel():
+                seen[local.data_ptr(), local.nbytes] = local.nbytes
     return sum(seen.values())
 
 

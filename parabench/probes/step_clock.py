@@ -109,6 +109,11 @@ class StepClock:
         if not skipped:
             self._at = at
 
+    def keep_steps(self, steps: int) -> None:
+        """Forget every moment after the first `steps` steps."""
+        while self._at > steps * self.width:
+            self.forget()
+
     def again(self) -> None:
         """The moment that was marked last is now."""
         at = self._at - 1
@@ -166,6 +171,11 @@ class StepClock:
     @property
     def steps(self) -> int:
         return self._at // self.width
+
+    @property
+    def marked(self) -> int:
+        """The number of moments that were marked or skipped."""
+        return self._at
 
     @property
     def enqueued(self) -> int | None:

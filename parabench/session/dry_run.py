@@ -31,7 +31,7 @@ from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.deadlines import SLOWEST
 from parabench.session.links import expected_links
-from parabench.session.progress import logger, skipped_lines
+from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, TrainingRunner, training_operations
@@ -85,7 +85,8 @@ def dry_run(request: Request, console: Console) -> int:
     else:
         state = SessionState(session_id=0, plan=plan)
     if planned:
-        notes = [" ".join(planned.question.split()), *notes, *(finding.message for finding in planned.findings)]
+        found = [*(finding.message for finding in planned.findings), *trial_lines(planned.plan.cases)]
+        notes = [" ".join(planned.question.split()), *notes, *found]
     stopping = request.stopping(state.plan)
     store = request.out / STORE_NAME
     runner = RUNNERS[request.kind](plan=state.plan, done=state.done, references=dict(state.references))

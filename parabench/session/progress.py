@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -19,7 +19,9 @@ from rich.progress import (
 
 from parabench.analysis.launch_number import launch_number
 from parabench.analysis.text import format
+from parabench.data.checks import is_users
 from parabench.errors import discard, print_error
+from parabench.plan.case import Case
 from parabench.plan.collective_case import size_text
 from parabench.plan.plan import Skipped
 from parabench.store.record import FIRST_BLOCK, UNCOUNTED, AnyCase, Launch, Phase, Status
@@ -111,6 +113,16 @@ def skipped_lines(skipped: Sequence[Skipped[Any]]) -> list[str]:
         f"skipped {labels[0] if len(labels) == 1 else f'{len(labels)} cases'}: {reason}"
         for reason, labels in reasons.items()
     ]
+
+
+def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
+    """What a batch of users' models and data showed before the first launch, each line once."""
+    tried = [case for case in cases if isinstance(case, Case) and is_users(case)]
+    if not tried:
+        return []
+    from parabench.data.trial import notes_of  # torch, which a plan of our own models does not need
+
+    return list(dict.fromkeys(f"note: {line}" for case in tried for line in notes_of(case)))
 
 
 class Progress:

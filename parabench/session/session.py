@@ -20,7 +20,7 @@ from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
 from parabench.session.base_runner import Executor, Runner, launches_left
 from parabench.session.links import measure_links
-from parabench.session.progress import logger, make_progress, outcome, skipped_lines, warner
+from parabench.session.progress import logger, make_progress, outcome, skipped_lines, trial_lines, warner
 from parabench.session.request import Planned, Request
 from parabench.session.resume import (
     REPORT_NAME,
@@ -137,8 +137,8 @@ def lead_session(
                 assert planned is not None
                 nodes.assemble(planned.plan.cases)
                 state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
-                for finding in planned.findings:
-                    log(finding.message)
+                for line in [*(finding.message for finding in planned.findings), *trial_lines(planned.plan.cases)]:
+                    log(line)
             stopping = request.stopping(state.plan)
             nodes.begun(store, state.session_id)
             options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
