@@ -27,6 +27,7 @@ from parabench.signals import STOPPED
 COMMANDS = {
     "ab": "Compare two variants of the code, interleaved.",
     "best": "Show the fastest configuration in a store, and by how much.",
+    "check": "Try one batch of your model, and list what each strategy needs.",
     "collectives": "Time single collective operations, as nccl-tests does.",
     "compare": "Compare two sessions for regressions (CI gate).",
     "doctor": "Check devices, versions, backends and noise.",
@@ -42,7 +43,7 @@ COMMANDS = {
     "serve": "Show the report in a browser, live while a session runs.",
     "worker": "Measure inside processes that a launcher has started.",
 }
-MODULES = {"noise": "ab", "referee": "ab", "serve": "report", "worker": "run"}
+MODULES = {"check": "init", "noise": "ab", "referee": "ab", "serve": "report", "worker": "run"}
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.

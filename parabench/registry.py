@@ -107,14 +107,14 @@ def users_code(failing: str, remedy: str = "") -> Iterator[None]:
         raise UsageError(f"{failing}: {_one_line(error)}{remedy and '; '}{remedy}") from error
 
 
-def takes_argument(factory: Any) -> bool:
-    """Whether a user's factory must be given something: the case. What has a default may be left out."""
+def takes_argument(function: Any, more_than: int = 0) -> bool:
+    """Return whether a user's function requires more than this number of arguments. Defaults do not count."""
     try:
-        parameters = inspect.signature(factory).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a function in C that does not tell
         return False
     asked = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.kind in asked and each.default is each.empty for each in parameters)
+    return sum(each.kind in asked and each.default is each.empty for each in parameters) > more_than
 
 
 def _one_line(error: BaseException) -> str:

@@ -39,7 +39,7 @@ SYMBOLS = (
 
 COLUMNS = (
     "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *(f"{part}_theory" for part in PARTS),
-    "theory", "ratio", "formula", "exact",
+    "theory", "ratio", "formula", "exact", "why_unknown",
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def state_columns(seen: SessionData) -> Columns:
 
     The parts are those of the rank that holds most, in the launch in which it did; `theory` is NaN where there is no
     formula or the launch did not tell what it needs, `ratio` is measured / theory. `exact` is False where theory can
-    only be an even split.
+    only be an even split. `why_unknown` is the launch's reason why the formula does not hold, None if there is none.
     """
     good = valid_launches(seen.launch_columns)
     case_of = dict(zip(good["launch_id"], good["case_id"], strict=True))
@@ -65,13 +65,14 @@ def state_columns(seen: SessionData) -> Columns:
     firsts = {row["case_id"]: row for row in reversed(records(good, _TOLD)) if row["case_id"] in most_of}
     table = []
     for case, first in reversed(firsts.items()):
-        formula = entry_of(first["strategy"]).memory
+        why_unknown = facts_of(first).get("model", {}).get("no_formula")
+        formula = None if why_unknown else entry_of(first["strategy"]).memory
         shape = shape_of(first)
         theory = formula.state(shape) if formula is not None and shape is not None else None
         expected = [theory.parameters, theory.gradients, theory.optimizer] if theory else [float("nan")] * 3
         measured = sum(most_of[case])
         told = [first[name] for name in ("case_id", "label", "model", "strategy", "world_size")]
-        about = (formula.text if formula else None, formula is not None and formula.exact)
+        about = (formula.text if formula else None, formula is not None and formula.exact, why_unknown)
         table.append(
             (*told, *most_of[case], measured, *expected, sum(expected), measured / sum(expected), *about),
         )
@@ -164,10 +165,14 @@ def _against_theory(states: list[State]) -> list[str]:
         names = " and ".join(dict.fromkeys(state["strategy"] for state in uneven))
         cases = format.count(len(uneven), "case")
         said.append(f"For {names}, the formula is an even split: measured is {_between(uneven)} it in {cases}.")
-    unknown = [state["strategy"] for state in states if not format.known(state["ratio"])]
-    if unknown:
-        names = format.listed(dict.fromkeys(unknown), most=3)
-        said.append(f"No formula for {format.count(len(unknown), 'case')}: {names}.")
+    unknown: dict[str | None, list[str]] = {}
+    for state in states:
+        if not format.known(state["ratio"]):
+            unknown.setdefault(state["why_unknown"], []).append(state["strategy"])
+    for why, strategies in unknown.items():
+        names = format.listed(dict.fromkeys(strategies), most=3)
+        because = f", because {why}" if why else ""
+        said.append(f"No formula for {format.count(len(strategies), 'case')}: {names}{because}.")
     return said
 
 
@@ -182,7 +187,7 @@ def _between(states: list[State]) -> str:
 
 def shape_of(launch: Any) -> Shape | None:
     """The sizes that a launch told, with its case's ranks; None when it told none."""
-    facts = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
+    facts = facts_of(launch)
     model = facts.get("model") or {}
     if "bytes" not in model:
         return None
@@ -200,3 +205,9 @@ def shape_of(launch: Any) -> Shape | None:
         sharing=option("tp_size", ranks),
         node=option("ranks_per_node", ranks),
     )
+
+
+def facts_of(launch: Any) -> dict[str, Any]:
+    """Return the facts of a row of the launch table."""
+    facts: dict[str, Any] = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
+    return facts

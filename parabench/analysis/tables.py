@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
+from parabench.analysis.loop_time import MEAN, loop_times, mean_parts
 from parabench.analysis.stored import environment_of, interleaved_of, trained_case_of
 from parabench.analysis.turns import (
     isolated,
@@ -27,7 +28,7 @@ from parabench.analysis.turns import (
 from parabench.plan.case import Case, RecordedCase
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
-from parabench.store.record import FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status
+from parabench.store.record import BATCH_UNSEEN, FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.results import Results
 from parabench.strategies import entry_of
 
@@ -61,14 +62,18 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
 
 
 def launch_columns(results: Results, session: Session) -> Columns:
-    """One row per launch of the session, the reference launch included (`block` is -1).
+    """Return one row per launch of the session, including the reference launch (`block` is -1).
 
-    Beside the stored columns and the case's fields: `label` (unique among cases), `verified` (its losses were
-    compared with one device's), `statistic`, `launch_step_s` (the launch's one number), `p90_s`, `drift` (last third of
-    the steps against the first, as a fraction), `n_steps`, `tokens_per_s`, the step's parts in seconds (medians of
-    the slowest rank), the memory peaks in bytes (maximum over ranks or devices), `peak_memory_bytes` (the one of them
-    that answers are about), and how stale gradients were (`staleness_mean` over ranks, `staleness_max` of all). Unknown
-    is NaN.
+    Besides the stored columns and the case's fields, a row has:
+
+    - `label`, unique among cases, and `verified`, whether its losses were compared with one device's;
+    - `launch_step_s`, the per-launch `statistic`; `undisturbed_s`, as `_loop_numbers` returns it; `p90_s`; `drift`, the
+      last third of the steps against the first, as a fraction; `n_steps`; `tokens_per_s`;
+    - the parts of a step in seconds: the median on the slowest rank, or the mean over a watched loop;
+    - memory peaks in bytes, the maximum over ranks or devices; `peak_memory_bytes` is the peak that answers are about;
+    - `staleness_mean` over ranks and `staleness_max` of all ranks.
+
+    Unknown is NaN.
     Raises UsageError for a session that trained nothing.
     """
     if session.kind != RecordedCase.kind:
@@ -81,12 +86,14 @@ def launch_columns(results: Results, session: Session) -> Columns:
     ids = table["launch_id"]
     warned = set(results.finding_columns[results.finding_columns["code"] == UNVERIFIED]["launch_id"].tolist())
     tokens = table["global_batch"] * table["seq_len"] / table["launch_step_s"]
+    uncounted = set(results.finding_columns[results.finding_columns["code"] == BATCH_UNSEEN]["case_id"].tolist())
+    tokens = np.where([case in uncounted for case in table["case_id"].tolist()], np.nan, tokens)
     table = table.assign(verified=np.array([at not in warned for at in ids.tolist()], dtype=bool), tokens_per_s=tokens)
     whole = results.whole_columns
     used = results.columns("device_sample", "rank IS NULL AND metric = 'used_bytes'")
     most_used = reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids))
     table = table.assign(
-        **_parts(results.medians_columns, ids),
+        **mean_parts(loop_times(table["facts"]), _parts(results.medians_columns, ids)),
         **_peaks(whole, ids),
         # What cases that share a launch hold of a device is no one's.
         used_bytes=np.where(table["in_turns"].astype(bool), np.nan, most_used),
@@ -120,6 +127,7 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
     table = Columns({name: np.asarray(launches[name]) for name in _KEPT}).assign(**fields)
     table = table.assign(**step_numbers(steps, ids, table["device"]))
+    table = table.assign(**_loop_numbers(table))
     told = turns_told(table["facts"])
     # What a second copy of a case measured is compared with the first, and with nothing else.
     in_turns = np.array([each is not None for each in told], dtype=bool) & (table["block"] != TWIN_BLOCK)
@@ -136,6 +144,21 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
         numbers = np.where(gone, np.nan, numbers)
     table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, superseded=gone, launch_step_s=numbers)
     return table.assign(timed=_timed(table, launches["session_id"], paired))
+
+
+def _loop_numbers(table: Columns) -> dict[str, Array]:
+    """Return `launch_step_s`, `undisturbed_s` and `statistic` of each launch. The number of a watched loop is its mean
+    step, wall time over steps, because its expensive steps are part of the answer. The quantile of its steps is
+    `undisturbed_s`, which is NaN for all other launches."""
+    loops = loop_times(table["facts"])
+    watched = np.array([each is not None for each in loops], dtype=bool)
+    means = np.array([np.nan if each is None else each.step_s for each in loops], dtype=float)
+    known = watched & np.isfinite(table["launch_step_s"])
+    return {
+        "launch_step_s": np.where(known, means, table["launch_step_s"]),
+        "undisturbed_s": np.where(known, table["launch_step_s"], np.nan),
+        "statistic": np.where(watched, MEAN, table["statistic"]).astype(object),
+    }
 
 
 def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array]:
@@ -299,7 +322,9 @@ def case_columns(launches: Rows) -> Columns:
             "staleness_max": over_launches(np.fmax, "staleness_max"),
         }
     )
-    table = table.assign(tokens_per_s=table["global_batch"] * table["seq_len"] / table["step_time_s"])
+    tokens = table["global_batch"] * table["seq_len"] / table["step_time_s"]
+    counted_tokens = np.isfinite(over_launches(np.fmax, "tokens_per_s"))
+    table = table.assign(tokens_per_s=np.where(counted_tokens, tokens, np.nan))
     table = table.assign(peak_memory_bytes=_peak_memory(table))
     ordered: Columns = table[np.argsort(table["step_time_s"], kind="stable")]
     return ordered

@@ -332,6 +332,9 @@ WATCHED = "watched"
 # The code of a session that ran on the CPU although torch or a driver is made for a GPU, and no device was named.
 MEASURED_ON_CPU = "measured_on_cpu"
 
+# That of a watched case whose batches hold nothing to count samples by: its throughput is unknown.
+BATCH_UNSEEN = "batch_unseen"
+
 # That of a session inside a group of processes that somebody else started.
 SHARED_PROCESSES = "shared_processes"
 

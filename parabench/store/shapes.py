@@ -133,7 +133,8 @@ FACTS: Shape = {
     "phases": {"*": _WINDOW},
     "model": dict.fromkeys(
         ("bytes", "tensor_parallel_bytes", "parameters", "embedding_parameters", "layers", "heads", "head_dim"), NUMBER
-    ),
+    ) | {"no_formula": TEXT},
+    "verification": {"weights": [TEXT], "suspects": [TEXT]},
     "flops": {"counted": NUMBER, "reason": TEXT},
     "compiled": [{"rank!!": COUNT, "graphs!!": COUNT, "eager_frames!!": COUNT}],
     "arithmetic": {"overrides!!": {"*": ANYTHING}, "matmul!": TEXT, "cudnn_tf32!": FLAG},

@@ -35,7 +35,7 @@ class Measured:
     plus_minus: float | None
     step_time_s: float
     plus_minus_s: float | None
-    tokens_per_s: float
+    tokens_per_s: float | None
     unit: str
     launches: int
     launch_ids: tuple[int, ...] = ()

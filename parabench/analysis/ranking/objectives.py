@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parabench.analysis.loop_time import MEAN
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK, valid_launches
 from parabench.analysis.text import format as words
@@ -105,8 +106,7 @@ STEP = OBJECTIVES["step_time_s"]
 
 def with_costs(launches: R) -> R:
     """A launch table with the cost that needs nothing else: `token_s`, the time of one token."""
-    token_s = launches["launch_step_s"] / (launches["global_batch"] * launches["seq_len"])
-    costed: R = launches.assign(token_s=token_s)
+    costed: R = launches.assign(token_s=1 / launches["tokens_per_s"])
     return costed
 
 
@@ -117,6 +117,8 @@ def numbered(seen: SessionData, objective: Objective) -> Columns:
     """
     table = with_costs(seen.launch_columns)
     why = "its launches recorded no peak memory"
+    if objective.column == "token_s":
+        why = "the samples in its batches could not be counted"
     if objective.column == "token_j":
         table, why = _with_joules(table, seen)
     good = valid_launches(table)
@@ -138,13 +140,14 @@ def _with_joules(table: Columns, seen: SessionData) -> tuple[Columns, str]:
     kind = COUNTER if COUNTER in known else next(iter(known), None)
     joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
     per_step = np.array([joules.get(at, np.nan) for at in table["launch_id"]], dtype=float)
+    tokens = table["tokens_per_s"] * table["launch_step_s"]
     why = next((said for value, said in energies.values() if not words.known(value)), "no launch succeeded")
     sources = np.full(len(table), kind, dtype=object)
-    return table.assign(token_j=per_step / (table["global_batch"] * table["seq_len"]), energy_from=sources), why
+    return table.assign(token_j=per_step / tokens, energy_from=sources), why
 
 
 def basis(objective: Objective, launches: Rows) -> str:
-    """What one launch's number is: '10th percentile of its steps, as on shared CPUs'."""
+    """Return the per-launch statistic in words: '10th percentile of its steps, as on shared CPUs'."""
     if objective.column == "token_j":
         source = next(iter(launches["energy_from"])) or words.UNKNOWN
         return f"energy of its devices over the measured steps ({source})"
@@ -152,4 +155,6 @@ def basis(objective: Objective, launches: Rows) -> str:
     cpu = first["device"] == "cpu"
     if objective.column == "peak_memory_bytes":
         return f"peak {'resident' if cpu else 'allocated'} memory of the largest rank"
+    if first["statistic"] == MEAN:
+        return "mean step of the loop after its warm-up, wall time over steps"
     return f"{first['statistic']} of its steps, as {'on shared CPUs' if cpu else 'on dedicated GPUs'}"

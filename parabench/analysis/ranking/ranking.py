@@ -299,7 +299,7 @@ def _nothing(work: dict[str, Any], own: Rows, objective: Objective, why: str) ->
 
 
 # What of a case table an answer is made of.
-_SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "staleness_mean", "staleness_max")
+_SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_s", "staleness_mean", "staleness_max")
 
 
 def _measured(objective: Objective, effects: Effects, good: Rows, timed: Rows, cases: Cases) -> dict[str, Measured]:
@@ -313,7 +313,7 @@ def _measured(objective: Objective, effects: Effects, good: Rows, timed: Rows, c
     found = {}
     for case in sorted(costs, key=costs.__getitem__):
         row = cases[case]
-        tokens, step_time_s = float(row["global_batch"]) * float(row["seq_len"]), row["step_time_s"]
+        step_time_s = row["step_time_s"]
         margin, margin_s = (_margin(each, case) for each in (effects, times))
         value = objective.value(costs[case])
         found[case] = Measured(
@@ -324,7 +324,7 @@ def _measured(objective: Objective, effects: Effects, good: Rows, timed: Rows, c
             plus_minus=None if margin is None else margin * value,
             step_time_s=step_time_s,
             plus_minus_s=None if margin_s is None else margin_s * step_time_s,
-            tokens_per_s=tokens / step_time_s,
+            tokens_per_s=format.number_or_none(row["tokens_per_s"]),
             unit=format.unit_of(row["seq_len"]),
             launches=effects.n[case],
             launch_ids=launches[case],

@@ -127,7 +127,9 @@ def said_value(candidate: Measured, objective: Objective) -> str:
 
 
 def _number(best: Candidate, objective: Objective) -> str:
-    beside = format.throughput(best.tokens_per_s, best.unit)
+    beside = f"{best.unit}/s unknown"
+    if best.tokens_per_s is not None:
+        beside = format.throughput(best.tokens_per_s, best.unit)
     if objective is not STEP:
         beside = f"{format.milliseconds(best.step_time_s)} per step"
     return f"{said_value(best, objective)}, {beside}"

@@ -27,6 +27,7 @@ CODES: dict[str, str] = {
     "foreign_process": "a process that is none of the benchmark's was on a device during timed steps",
     "governor": "`doctor`: the CPU frequency governor lets clocks move",
     "host_busy": "other processes used the host's CPU during timed steps",
+    "instrument_off": "an instrument of `watch` failed and was switched off; the training went on",
     "instruments_slow": "an instrumented step takes so much longer than a timed one that it explains another step",
     "launch_bound": "the step of a case on CUDA lasts as long as its host needs to enqueue it",
     "limited_cores": "`doctor`: the process may use fewer cores than the machine has",
@@ -39,6 +40,7 @@ CODES: dict[str, str] = {
     "no_communication": "a case on several ranks was seen to communicate nothing in its instrumented steps",
     "no_device_memory": "devices cannot be read, so their memory or health is unknown",
     "no_exchange": "no gradient exchange: a no-communication baseline, not a way to train",
+    "no_measured_step": "a watched loop took no more steps than its warm-up has",
     "no_memory_snapshot": "`--memory-snapshot` was asked for, which only CUDA has",
     "no_shared_memory": "`doctor`: /dev/shm cannot be written",
     "nodes_differ": "the nodes of a session are not alike",
@@ -48,6 +50,7 @@ CODES: dict[str, str] = {
     "one_machine": "two machines were compared by one session each",
     "other_arithmetic": "ranks multiplied float32 in another arithmetic than the case's precision says",
     "other_algorithm": "another algorithm ran than was asked for, which has no such operation",
+    "other_optimizer": "another optimizer stepped within the steps of a watched loop",
     "oversubscribed": "more computing threads than cores",
     "pin_refused": "NCCL refused an algorithm that it was pinned to, so that case was not launched again",
     "poor_fit": "the cost model is far from what was measured",
@@ -76,6 +79,7 @@ CODES: dict[str, str] = {
     "unpaired": "two sides were measured one after the other",
     "unverified": "a case's training was not compared with one device's",
     "watched": "the training was a loop of the user's own",
+    "weaker_verification": "a case was compared with one device at a weaker level than `exact`",
 }
 
 

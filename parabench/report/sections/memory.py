@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
@@ -53,7 +55,7 @@ def state_section(seen: SessionData) -> Section:
         "Training state in MiB: measured, and by formula",
         (
             MARKED,
-            Column("Formula", lambda row: row["formula"] if isinstance(row["formula"], str) else format.UNKNOWN),
+            Column("Formula", _formula),
             *(Column(STATE[part][1].capitalize(), part, "mib", format.UNKNOWN) for part in PARTS),
             Column("Measured", "measured", "mib", format.UNKNOWN),
             Column("Theory", "theory", "mib", format.UNKNOWN),
@@ -79,3 +81,10 @@ def state_section(seen: SessionData) -> Section:
         reading="Cases with the same state share a bar; strategies with the same state share a line. "
         f"{SYMBOLS}{uneven}{unranked(states['strategy'], dashed=True)}",
     )
+
+
+def _formula(row: dict[Any, Any]) -> str:
+    why = row["why_unknown"]
+    if isinstance(row["formula"], str):
+        return row["formula"]
+    return f"{format.UNKNOWN}: {why}" if isinstance(why, str) else format.UNKNOWN

@@ -11,6 +11,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
+from parabench.models import EXACT, VERIFICATIONS
 from parabench.report.spec import Column, Section, table_of
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, TWIN_BLOCK, UNCOUNTED, Status
 
@@ -109,8 +110,16 @@ def excluded_section(seen: SessionData) -> Section:
         "Excluded launches are in no number, figure or verdict.",
         "No launch is excluded.",
         (table,) if table.rows else (),
-        lead=f"{NEVER_DELETED} {what}".strip(),
+        lead=" ".join(filter(None, (NEVER_DELETED, what, weaker_levels(seen.valid)))),
     )
+
+
+def weaker_levels(valid: pd.DataFrame) -> str:
+    """Return a sentence on the cases that were compared with one device at a weaker level; empty if there are none."""
+    cases = valid.drop_duplicates("case_id")["verification"].dropna().value_counts()
+    levels = [f"{level} ({format.count(cases[level], 'case')})" for level in VERIFICATIONS if level in cases]
+    weaker = levels[EXACT in cases :]
+    return f"Verified at a weaker level than {EXACT}: {', '.join(weaker)}." if weaker else ""
 
 
 def _kind(row: dict[Any, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -273,9 +274,8 @@ def training_of(model, batch, *, fails=False):
             raise RuntimeError("this loss fails")
         return model.loss(output, targets)
 
-    compute = ForwardBackward(
-        module=model.module, loss=loss, context=StrategyContext(0, 1, torch.device("cpu"), Case())
-    )
+    context = StrategyContext(0, 1, torch.device("cpu"), Case())
+    compute = ForwardBackward(module=model.module, model=replace(model, loss=loss), context=context)
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1)
     return Training(
         module=model.module, compute=compute, optimizer=optimizer, batches=iter([batch]), gradient_norm=lambda: None

@@ -86,6 +86,16 @@ def test_where_theory_is_unknown_it_is_null(tmp_path):
     assert not isinstance(formulas["my.module:ddp"], str)
 
 
+def test_a_formula_is_unknown_if_the_launch_says_why(tmp_path):
+    why = "the model has its own optimizer"
+    own = fake.tell(fake.launch(fake.case()), {"model": {"bytes": 12, "no_formula": why}})
+    table = states(fake.write(tmp_path / "r.db", [held(own)]))
+    (row,) = table.to_dict("records")
+    assert (row["formula"], row["why_unknown"], math.isnan(row["theory"])) == (None, why, True)
+    (text,) = sentences(table)
+    assert text.endswith(f"No formula for 1 case: ddp, because {why}.")
+
+
 def test_a_store_without_these_numbers_or_with_one_unknown_has_no_row(tmp_path):
     assert states(fake.write(tmp_path / "old.db", [fake.launch(fake.case())])).empty
     partly = held(fake.launch(fake.case()), optimizer_bytes=math.nan)

@@ -27,10 +27,10 @@ APIS = [
     if not of_cuda or torch.backends.cuda.is_built()
 ]
 
-# Private names of Python, of click, and of torch on the CPU alone.
+# Private names of Python, of click, of transformers, and of torch on the CPU alone.
 OTHERS = {
     "_replace", "_exit", "_forkserver", "_describe_range", "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "_scaled_dot_product_flash_attention_for_cpu_backward", "_model_mapping",
 }  # fmt: skip
 
 
