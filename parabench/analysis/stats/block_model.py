@@ -270,7 +270,9 @@ class StratifiedEffects(Effects):
             return inside
         apart = between._layout.scales(int(self.cohort[at]), *between._noise)[self.cohort]
         within = (self._within[at] + self._within) / 2
-        return np.where(self.cohort == self.cohort[at], inside, across * np.sqrt(apart**2 + within))
+        widths = np.where(self.cohort == self.cohort[at], inside, across * np.sqrt(apart**2 + within))
+        # Without a residual inside launches the variances are unknown.
+        return np.where(np.isnan(widths), np.inf, widths)
 
     def own_half_width(self, case: str) -> float:
         between, at = self.between, self._place[case]
