@@ -47,9 +47,19 @@ def stop_signals() -> Iterator[None]:
     exception out of these: it is given again a moment later.
     """
 
-    def stop(number: int, _: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code is swallowed.__code__:
+                # An exception raised in a hook is lost as well.
+                give_again(number)
+                return
+            frame = frame.f_back
         _ignore()
         raise Interrupted(number)
+
+    def give_again(number: int) -> None:
+        again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), number)))
+        again[-1].start()
 
     def swallowed(ignored: sys.UnraisableHookArgs) -> None:
         if not isinstance(ignored.exc_value, Interrupted):
@@ -57,8 +67,7 @@ def stop_signals() -> Iterator[None]:
             return
         for each in before:
             signal.signal(each, stop)
-        again.append(threading.Timer(AGAIN_S, os.kill, (os.getpid(), ignored.exc_value.signal)))
-        again[-1].start()
+        give_again(ignored.exc_value.signal)
 
     before, hook = {number: signal.getsignal(number) for number in watched()}, sys.unraisablehook
     again: list[threading.Timer] = []

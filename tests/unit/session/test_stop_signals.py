@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,28 @@ def test_what_comes_while_an_object_is_deleted_stops_all_the_same(times: int) ->
     with pytest.raises(Interrupted, match="SIGTERM"), stop_signals():
         work()
     assert lost[0]
+
+
+def test_a_second_signal_while_the_first_is_handled_stops_all_the_same() -> None:
+    """Timers are given a signal inside the hook: an exception raised there is lost."""
+    sent = []
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            if not sent:
+                sent.append(True)
+                os.kill(os.getpid(), signal.SIGTERM)
+                for _ in range(1000):
+                    pass
+            super().start()
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted, match="SIGTERM"), stop_signals():
+        patch.setattr("threading.Timer", Timer)
+        Deleted()
+        until = time.monotonic() + GUARD_S
+        while time.monotonic() < until:
+            time.sleep(0.01)
+    assert sent
 
 
 def test_what_comes_while_a_users_module_is_imported_is_no_fault_of_it(
