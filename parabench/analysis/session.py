@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from parabench.analysis.stored import argv_of, case_of, check_launches, environment_of, interleaved_of, plan_of
+from parabench.analysis.stored import case_of
 from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
@@ -20,7 +20,6 @@ from parabench.store.columns import Columns, records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 from parabench.store.schema import SessionRow
-from parabench.store.soundness import REMEDY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,35 +152,33 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 
 def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
-    """The sessions with these ids, in their order; they are read at once. Raises UsageError for what none records."""
+    """The sessions with these ids, in their order; they are read at once."""
     if not ids:
         return []
     own = results.of(ids)
     rows = {row["id"]: row for row in records(own.session_columns, ("id", *SessionRow._fields))}
-    for at in ids:
-        if at not in rows:
-            raise UsageError(f"{results.path} cannot be read: it lists session {at} and has none; {REMEDY}")
-    plans = {at: plan_of(own, rows[at]) for at in ids}
-    for at, plan in plans.items():
-        check_launches(own, at, plan)
     loaded = _loaded_nccl(own)
-    return [_session(own, rows[at], plans[at], loaded.get(at)) for at in ids]
+    return [_session(own, rows[at], loaded.get(at)) for at in ids]
 
 
-def _session(results: Results, row: Mapping[str, Any], plan: dict[str, Any], nccl: str | None) -> Session:
+def _session(results: Results, row: Mapping[str, Any], nccl: str | None) -> Session:
+    environment, plan, argv, interleaved = (
+        json_text.parsed(row[name], f"{name} of session {row['id']} of {results.path}")
+        for name in ("environment", "plan", "argv", "interleaved")
+    )
     return Session(
         id=row["id"],
         label=row["label"],
         suite=row["suite"],
         question=row["question"],
-        argv=argv_of(results, row),
+        argv=argv,
         seed=row["seed"],
         started_utc=row["started_utc"],
         finished_utc=row["finished_utc"],
         version=row["parabench_version"],
-        environment=_with_loaded(environment_of(results, row), nccl),
+        environment=_with_loaded(environment, nccl),
         plan=plan,
-        interleaved=interleaved_of(results, row),
+        interleaved=interleaved,
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
 from parabench.analysis.loop_time import MEAN, loop_times, mean_parts
-from parabench.analysis.stored import environment_of, interleaved_of, trained_case_of
+from parabench.analysis.stored import trained_case_of
 from parabench.analysis.turns import (
     isolated,
     pair_launches,
@@ -26,6 +26,7 @@ from parabench.analysis.turns import (
     turns_told,
 )
 from parabench.plan.case import Case, RecordedCase
+from parabench.store import json_text
 from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import BATCH_UNSEEN, FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status
@@ -107,9 +108,9 @@ def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
     if not session.interleaved:
         return {}
     return {
-        row["id"]: bool(environment_of(results, row).get("gpus"))
+        row["id"]: bool(json_text.parsed(row["environment"]).get("gpus"))
         for row in records(results.whole_store.session_columns, ("id", "environment", "interleaved"))
-        if interleaved_of(results, row).get("run") == session.interleaved["run"]
+        if json_text.parsed(row["interleaved"]).get("run") == session.interleaved["run"]
     }
 
 

@@ -36,7 +36,7 @@ from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, TrainingRunner, training_operations
 from parabench.session.stopping import AdaptiveStopping
-from parabench.store import json_text, shapes
+from parabench.store import json_text
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -322,7 +322,7 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
     alike = []
     sessions = results.columns("session", names=("id", "plan"))
     for number, text in zip(sessions["id"].tolist(), sessions["plan"], strict=True):
-        plan = json_text.read(text, shapes.PLAN, f"plan of session {number} of {store}")
+        plan = json_text.parsed(text, f"plan of session {number} of {store}")
         kind = plan.get("kind", "training")
         if kind != kind_of(protocol) or not plan.get("protocol"):
             continue

@@ -33,7 +33,6 @@ from parabench.session.resume import (
     resume,
     resume_command,
     store_in,
-    way_on,
 )
 from parabench.session.runner import RUNNERS, peak_metric
 from parabench.session.stopping import AdaptiveStopping
@@ -162,9 +161,8 @@ def lead_session(
     except StoreError as error:
         if not go_on:
             again = "nothing was launched; give the command again, or another --out"
-            raise UsageError(f"the run cannot begin: {error}; {way_on(error, again, request.kind)}") from error
-        kept = f"every launch is kept; go on with: {go_on}"
-        raise UsageError(f"the run does not end well: {error}; {way_on(error, kept, request.kind)}") from error
+            raise UsageError(f"the run cannot begin: {error}; {again}") from error
+        raise UsageError(f"the run does not end well: {error}; every launch is kept; go on with: {go_on}") from error
     return code, state.session_id
 
 
@@ -212,9 +210,7 @@ def run_launches(
         return STOPPED
     except NodeGone as why:
         raise NodeGone(f"the session ends here: {why}; {resume_with}") from why
-    except StoreError as error:
-        raise UsageError(f"the run cannot go on: {error}; {way_on(error, resume_with, state.plan.kind)}") from error
-    except OSError as error:
+    except (StoreError, OSError) as error:
         # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     return 0 if store.all_ok(state.session_id) and ran else NOT_OK

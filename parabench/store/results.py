@@ -8,17 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from parabench.errors import UsageError
 from parabench.store.columns import Columns
-from parabench.store.database import check_file, not_readable, open_to_read
+from parabench.store.database import check_file, open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
-from parabench.store.soundness import REMEDY, check_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +57,6 @@ class Results:
     listed: Columns
     newest: Newest
     only: Mapping[str, str] = field(default_factory=dict)
-    # The sessions whose launches were looked at, whether they tell what launches tell.
-    checked: set[int] = field(default_factory=set)
     sessions: frozenset[int] | None = None
     _whole: Results | None = field(default=None, repr=False, compare=False)
 
@@ -98,13 +94,7 @@ class Results:
 
     @cached_property
     def launch_columns(self) -> Columns:
-        """Raises UsageError where one is of a session that is not among these: an index of a damaged store may tell of
-        others than the table has."""
-        found = self.columns("launch")
-        there = self.listed["id"].tolist() if self.sessions is None else self.sessions
-        for gone in set(found["session_id"].tolist()).difference(there):
-            raise UsageError(f"{self.path} cannot be read: launches are of session {gone}, which is gone; {REMEDY}")
-        return found
+        return self.columns("launch")
 
     @cached_property
     def finding_columns(self) -> Columns:
@@ -166,7 +156,7 @@ class Results:
     def columns(self, name: str, where: str = "", names: Sequence[str] = ("*",)) -> Columns:
         """The rows of one of the store's tables that a condition of SQL holds of; of their columns those."""
         with self._selected(name, where, names=names) as (db, query):
-            return _fetched(db, self.path, name, query)
+            return _fetched(db, query)
 
     def _read(self, name: str, where: str = "", order: str = "") -> pd.DataFrame:
         import pandas as pd
@@ -185,8 +175,7 @@ class Results:
         of_launch = name in TABLES and "launch_id" in TABLES[name].belongs_to and self._span is not None
         # Rows of launches are found by an index that has them in this order already.
         order = order or ("launch_id, rowid" if of_launch and name != "finding" else "rowid")
-        with _reading(self.path) as db:
-            check_rows(db, self.path, name, _where(conditions), None if "*" in names else names)
+        with open_to_read(self.path) as db:
             yield db, _query(name, conditions, order, names)
 
     def _known(self, name: str) -> Iterator[str]:
@@ -254,26 +243,12 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
     Raises UsageError when `path` is missing, no store, or of another schema.
     """
     check_file(path)
-    with _reading(path) as db:
-        db.execute("BEGIN")  # one moment of the store
-        check_rows(db, path, "session", only=LISTED)
-        listed = _fetched(db, path, "session", _query("session", (), "+rowid", ("id", *LISTED)))
+    with open_to_read(path) as db:
+        db.execute("BEGIN")  # one snapshot of the store
+        listed = _fetched(db, _query("session", (), "+rowid", ("id", *LISTED)))
         tables = ("session", "launch", "finding")
         newest = Newest(*(db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in tables))
     return Results(path, listed, newest, only or {})
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The store, to read; raises UsageError where what is read of it cannot be."""
-    try:
-        with open_to_read(path) as db:
-            yield db
-    except Exception as error:
-        # pandas has an error of its own for it; of a damaged store not even names need be text.
-        if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
-            raise not_readable(path, error) from error
-        raise
 
 
 def _query(name: str, conditions: Sequence[str], order: str, names: Sequence[str] = ("*",)) -> str:
@@ -284,22 +259,6 @@ def _where(conditions: Sequence[str]) -> str:
     return " AND ".join(f"({each})" for each in conditions) or "TRUE"
 
 
-def _fetched(db: sqlite3.Connection, path: Path, name: str, query: str) -> Columns:
+def _fetched(db: sqlite3.Connection, query: str) -> Columns:
     found = db.execute(query)
-    rows = _bounded(found, path, name) if name in WHOLE_TABLES else found
-    return Columns.of([name for name, *_ in found.description], rows)
-
-
-# What is read with its texts; and how many characters of text each may hold: 100,000 launches have half of that.
-WHOLE_TABLES = ("session", "launch", "finding")
-MOST_CHARACTERS = 512 << 20
-
-
-def _bounded(rows: Iterable[Sequence[Any]], path: Path, name: str) -> Iterator[Sequence[Any]]:
-    """The rows, as long as their texts fit into memory. Raises UsageError."""
-    left = MOST_CHARACTERS
-    for row in rows:
-        left -= sum(len(each) for each in row if isinstance(each, (str, bytes)))
-        if left < 0:
-            raise UsageError(f"{path} cannot be read: {name} holds more text than fits into memory; {REMEDY}")
-        yield row
+    return Columns.of([name for name, *_ in found.description], found)
