@@ -259,7 +259,7 @@ def _peaks(seen: SessionData) -> dict[str, list[float]]:
     first = seen.launches[seen.launches["block"] == FIRST_BLOCK]
     devices = dict(zip(first["launch_id"], zip(first["case_id"], first["device"], strict=True), strict=True))
     peaks: dict[str, list[float]] = {}
-    whole = seen.results.whole_columns
+    whole = seen.results.whole
     for launch, metric, value in zip(whole["launch_id"], whole["metric"], whole["value"], strict=True):
         case, device = devices.get(launch, ("", ""))
         if metric == peak_metric(device) and case and value > 0:

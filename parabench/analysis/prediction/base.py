@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.launch_number import QUANTILE, device_of
 from parabench.analysis.prediction.collective_times import Collective, MeasuredTimes, measured_times
@@ -21,7 +22,6 @@ from parabench.analysis.tables import numbered, valid_launches
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case
 from parabench.store import json_text
-from parabench.store.columns import Columns
 from parabench.store.record import CALL
 from parabench.store.results import Results
 from parabench.strategies import entry_of
@@ -165,15 +165,15 @@ def trainings(results: Results) -> list[Measured]:
 
 def _computed(results: Results, session: Session) -> list[Computed]:
     results = results.of([session.id])
-    rows = results.launch_columns
+    rows = results.launch
     gpus = {session.id: bool(session.environment.get("gpus"))}
-    table = numbered(rows.assign(launch_id=rows["id"]), results.steps_columns, gpus)
+    table = numbered(rows.rename(columns={"id": "launch_id"}), results.steps, gpus)
     good = valid_launches(table)
-    peaks = _peaks(results.whole_columns)
+    peaks = _peaks(results.whole)
     found = []
     for name in dict.fromkeys(good["case_id"].tolist()):
         launches = good[good["case_id"] == name]
-        case = case_of(launches["case_json"][0])
+        case = case_of(launches["case_json"].iloc[0])
         case = replace(case, device=device_of(case.device, gpus[session.id]))
         told = [json_text.parsed(text) for text in launches["facts"]]
         ids = launches["launch_id"].tolist()
@@ -205,7 +205,7 @@ def _computed(results: Results, session: Session) -> list[Computed]:
 
 def _jitter(results: Results, launch: int, step_s: float | None) -> Numbers:
     """The steps of every rank in units of `step_s`; of its own median where that is None."""
-    rows = results.columns("sample", f"launch_id = {launch} AND metric = 'step_s' AND phase = 'measure'")
+    rows = results.read("sample", f"launch_id = {launch} AND metric = 'step_s' AND phase = 'measure'")
     seconds, ranks = np.asarray(rows["value"], dtype=float), np.asarray(rows["rank"])
     if step_s is not None:
         return seconds / step_s
@@ -215,7 +215,7 @@ def _jitter(results: Results, launch: int, step_s: float | None) -> Numbers:
     return found
 
 
-def _peaks(whole: Columns) -> dict[int, float]:
+def _peaks(whole: pd.DataFrame) -> dict[int, float]:
     """The peak of the memory of each launch's ranks: of a device where there is one, else of the process."""
     found: dict[int, float] = {}
     for metric in ("peak_rss_bytes", "peak_allocated_bytes"):

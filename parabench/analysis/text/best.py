@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parabench.analysis.carry_over import carry_over
-from parabench.analysis.memory import compared, state_columns
+from parabench.analysis.memory import case_states, compared
 from parabench.analysis.noise_floor import noise_floor
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
@@ -76,12 +76,12 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
 
     Only the newest session of a store can be resumed. `where` stands for its folder in what others may see.
     """
-    results, session, launches = seen.results, seen.session, seen.launch_columns
+    results, session, launches = seen.results, seen.session, seen.launches
     newest = session.id == results.listed["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []
     # It ran in processes that somebody else starts.
-    if {SHARED_PROCESSES, WATCHED} & set(results.finding_columns["code"].tolist()):
+    if {SHARED_PROCESSES, WATCHED} & set(results.finding["code"].tolist()):
         return []
     left = candidates_of_spots(answers, launches)
     if not left.cases:
@@ -102,7 +102,7 @@ def of_turns(seen: SessionData) -> list[str]:
 
 def _on_cpu(seen: SessionData) -> list[str]:
     """Say why the CPU was measured if no GPU could be used."""
-    rows = seen.results.finding_columns
+    rows = seen.results.finding
     return [text for code, text in zip(rows["code"], rows["message"], strict=True) if code == MEASURED_ON_CPU]
 
 
@@ -130,7 +130,7 @@ def _carried_over(seen: SessionData, *, small: bool = True) -> list[str]:
 
 def _held(seen: SessionData) -> list[str]:
     """Which strategy holds least on a rank, and whether theory says so."""
-    return compared(seen.once(state_columns))
+    return compared(seen.once(case_states))
 
 
 def _parts(answer: Answer) -> list[list[str]]:
