@@ -172,7 +172,7 @@ def step_numbers(steps: pd.DataFrame, device: pd.Series[str]) -> pd.DataFrame:
     steps = steps[np.isfinite(steps["step_s"].astype(float)) & steps["launch_id"].isin(device.index)]
     quantiles = steps["launch_id"].map(device).map(QUANTILE)
     found = [_of_steps(own, q) for q, own in steps.groupby(quantiles)]
-    return pd.concat(found) if found else pd.DataFrame(columns=_OF_STEPS, dtype=float)
+    return pd.concat(found) if found else pd.DataFrame(columns=list(_OF_STEPS), dtype=float)
 
 
 _OF_STEPS = ("launch_step_s", "p90_s", "drift", "n_steps")
@@ -236,7 +236,7 @@ def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
     It is what is shown for a case. Ratios between cases are those of `block_model.fit`, which removes differences
     between launches and repetitions.
     """
-    logs = np.log(launches[number].astype(float))
+    logs = pd.Series(np.log(launches[number].astype(float)), launches.index)
     return dict(np.exp(logs.groupby(launches["case_id"], sort=False).mean()))
 
 
@@ -277,7 +277,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
     table = table.assign(**{name: table[name].fillna(0).astype(int) for name in ("n_ok", "n_launches")})
     tokens = table["global_batch"] * table["seq_len"] / table["step_time_s"]
-    table = table.assign(tokens_per_s=tokens.where(np.isfinite(counted["tokens_per_s"].max().reindex(table.index))))
+    table = table.assign(tokens_per_s=tokens.where(counted["tokens_per_s"].max().reindex(table.index).notna()))
     table = table.assign(peak_memory_bytes=_peak_memory(table))
     return table.sort_values("step_time_s", kind="stable").reset_index()
 
@@ -303,7 +303,7 @@ def block_medians(launches: pd.DataFrame, deviation: pd.Series[float]) -> pd.Ser
 
 def only_ranked(launches: pd.DataFrame) -> pd.DataFrame:
     """Leave out what is not ranked, such as training without communication."""
-    return launches[[entry_of(str(name)).ranked for name in launches["strategy"]]]
+    return launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
 
 
 def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:

@@ -180,7 +180,7 @@ def test_best_answers_for_a_session_without_launches(path: Path) -> None:
 
 def test_results_treat_a_step_of_zero_seconds_as_unknown(path: Path) -> None:
     change(path, f"UPDATE digest SET value = zeroblob(length(value)) WHERE kind = '{SLOWEST}'")
-    assert np.isnan(load(path).steps_columns["step_s"]).all()
+    assert np.isnan(load(path).steps["step_s"]).all()
 
 
 def test_parsed_json_has_none_for_numbers_that_are_not_finite() -> None:
