@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -122,7 +124,7 @@ class Results:
         order = "launch_id, rowid" if "launch_id" in TABLES[name].belongs_to and name != "finding" else "rowid"
         query = f"SELECT {', '.join(names)} FROM {name} WHERE {conditions} ORDER BY {order}"
         with open_to_read(self.path) as db:
-            return pd.read_sql_query(query, db)
+            return _frame(db, query, name)
 
     def _scope(self, name: str) -> list[str]:
         """Return conditions that select the sessions, and the rows that existed when the database was opened."""
@@ -146,6 +148,25 @@ class Results:
         return pd.DataFrame(found)[["launch_id", "rank", "phase", "metric", "value"]]
 
 
+def _frame(db: sqlite3.Connection, query: str, table: str) -> pd.DataFrame:
+    """Return the rows of a query: text as objects, with None if unknown; numbers with NaN if unknown."""
+    cursor = db.execute(query)
+    names, rows = [name for name, *_ in cursor.description], cursor.fetchall()
+    types = {"id": int, **TABLES[table].columns}
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return pd.DataFrame(
+        {name: pd.Series(list(of), dtype=_dtype(types[name], of)) for name, of in zip(names, columns, strict=True)}
+    )
+
+
+def _dtype(hint: Any, values: Sequence[Any]) -> type:
+    """Return the type of a column: object for text and bytes, else int or float."""
+    kinds = set(get_args(hint) or (hint,)) - {NoneType}
+    if not all(issubclass(kind, (int, float)) for kind in kinds):
+        return object
+    return int if int in kinds and None not in values else float
+
+
 def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
     """Open a results database for reading; `only` as in `Results`.
 
@@ -154,7 +175,7 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
     check_file(path)
     with open_to_read(path) as db:
         db.execute("BEGIN")  # one snapshot
-        listed = pd.read_sql_query(f"SELECT id, {', '.join(LISTED)} FROM session ORDER BY id", db)
+        listed = _frame(db, f"SELECT id, {', '.join(LISTED)} FROM session ORDER BY id", "session")
         counts = (db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in Newest._fields)
         newest = Newest(*counts)
     return Results(path, listed, newest, only or {})
