@@ -94,32 +94,21 @@ class Program:
         return replace(self, world_size=world_size, events=tuple(events))
 
     def with_caps(self, caps: Sequence[int]) -> Program:
-        """Return the program with DDP's buckets of these caps in bytes.
-
-        Calls of backward that reduce no gradients follow the buckets, like the call of find_unused_parameters
-        (torch's reducer.cpp, all_reduce_local_used_map).
-        """
-        groups = assigned([each.bytes for each in self.gradients], caps)
+        """Return the program with DDP's buckets of these caps in bytes instead of the recorded calls of backward."""
         first = next(at for at, event in enumerate(self.events) if event.part == BACKWARD)
         last = next(at for at, event in enumerate(self.events) if event.part == OPTIMIZER)
         backward_s = sum(event.seconds for event in self.events[first:last])
         events, before = [self.events[first]], 0.0
+        groups = assigned([each.bytes for each in self.gradients], caps)
         for group in groups:
             ready = min(backward_s, max(before, max(self.gradients[at].ready_s for at in group)))
             size = sum(self.gradients[at].bytes for at in group)
             events.append(Event(WORK, seconds=ready - before))
             events.append(Event(CALL, call=Call("all_reduce", size, Group(self.world_size))))
             before = ready
-        calls = [event.call for event in self.events[first:last] if event.call is not None]
-        others, left = [], sum(each.bytes for each in self.gradients)
-        for call in calls:
-            if call.op == "all_reduce" and left > 0:
-                left -= call.bytes
-            else:
-                others.append(Event(CALL, call=call))
-        events += [*others, Event(WORK, seconds=backward_s - before)]
+        events.append(Event(WORK, seconds=backward_s - before))
         # Calls are numbered from the first of the step, and the optimizer's come after the buckets.
-        more = len(groups) + len(others) - len(calls)
+        more = len(groups) - sum(event.call is not None for event in self.events[first:last])
         after = (replace(each, waits=each.waits + more * (each.kind == WAIT_FOR)) for each in self.events[last:])
         return replace(self, events=(*self.events[:first], *events, *after))
 

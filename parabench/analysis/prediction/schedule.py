@@ -190,23 +190,7 @@ def _double_tree(at: _Shape) -> Iterator[Round]:
 def _trees_of_all(op: str, at: _Shape) -> Iterator[Round]:
     """Part r goes up or down the tree of rank r; the messages of all trees wait for one another."""
     total = at.n * (log2(at.n) - 1) / (2 if op == "reduce_scatter" else 1) + 1
-    if at.m == 1:
-        yield Round(total, 1 / at.n, WITHIN)
-        return
-    # The same share of the rounds crosses between nodes as of all messages.
-    crossed = total * _messages_out(at.n, at.g) / (at.g * (at.n - 1))
-    yield Round(crossed, 1 / at.n, BETWEEN, max(1.0, at.g * (at.n - 1) / total))
-    yield Round(total - crossed, 1 / at.n, WITHIN)
-
-
-def _messages_out(n: int, g: int) -> int:
-    """Return the number of messages of trees with every rank as root that leave a node.
-
-    The distance to a parent is the value of a rank's lowest bit, and over all roots every place between two nodes is
-    met equally often.
-    """
-    heights = range((n - 1).bit_length())
-    return sum(((n - 1 >> h) - (n - 1 >> h + 1)) * min(1 << h, g, n - (1 << h)) for h in heights)
+    yield Round(total, 1 / at.n, at.across, max(1.0, at.g * (at.n - 1) / total) if at.m > 1 else 1)
 
 
 def _binomial(op: str, at: _Shape) -> Iterator[Round]:

@@ -11,7 +11,7 @@ from parabench.analysis.prediction.question import grown
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.analysis.text.prediction import by_reason, interval, named
+from parabench.analysis.text.prediction import interval, refusals
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain
@@ -20,8 +20,6 @@ from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
 # How many times the ranks that trained are predicted.
 TIMES = (1, 2, 4, 8)
-
-MOST_REASONS = 5
 
 _READING = (
     "A step is the work that a rank does alone, measured in compute-only launches, and the collectives that nothing "
@@ -42,13 +40,10 @@ def prediction_section(seen: SessionData) -> Section | None:
     predictor = Predictor(base, {})
     curves = {name: [predictor.predict(case) for case in _more_ranks(base, of)] for name, of in trained.items()}
     every = [each for curve in curves.values() for each in curve]
-    known = {name: [each for each in curve if each.refused is None] for name, curve in curves.items()}
+    known = {name: own for name, curve in curves.items() if (own := [each for each in curve if each.refused is None])}
     rows = [each for curve in known.values() for each in curve]
     most = max(case.world_size for case in trained.values())
     beyond = any(each.case.world_size > most for each in rows)
-    tables = [_table(rows, closed=beyond)] if rows else []
-    if reasons := by_reason(every):
-        tables.append(_refused(reasons))
     return Section(
         "prediction",
         "Prediction",
@@ -56,25 +51,22 @@ def prediction_section(seen: SessionData) -> Section | None:
         if beyond
         else "",
         "Nothing could be predicted from this database.",
-        tuple(tables),
-        panels=[_panel({name: curve for name, curve in known.items() if curve})] if beyond else [],
+        (_table(rows, closed=beyond),) if rows else (),
+        panels=[_panel(known)] if beyond else [],
         lead=_lead(seen, rows, most),
-        reading=_READING if tables else "",
+        reading=" ".join([_READING, *refusals(every)]),
     )
 
 
 def _fastest(seen: SessionData) -> dict[str, Case]:
     """Return the fastest training run of the most ranks of each strategy, by the name of its curve."""
     several = len({case.model for case in seen.planned.values()}) > 1
-    found: dict[str, tuple[float, Case]] = {}
-    for key, case in seen.planned.items():
-        if key not in seen.step_times or case.world_size == 1:
-            continue
-        name = f"{case.strategy}, {case.model}" if several else case.strategy
-        rank = (-case.world_size, seen.step_times[key] / case.global_batch)
-        if name not in found or rank < (-found[name][1].world_size, found[name][0]):
-            found[name] = (rank[1], case)
-    return {name: case for name, (_, case) in found.items()}
+    found: dict[str, Case] = {}
+    steps = [(case, seen.step_times[key]) for key, case in seen.planned.items() if key in seen.step_times]
+    for case, _ in sorted(steps, key=lambda each: (-each[0].world_size, each[1] / each[0].global_batch)):
+        if case.world_size > 1:
+            found.setdefault(f"{case.strategy}, {case.model}" if several else case.strategy, case)
+    return found
 
 
 def _more_ranks(base: Base, case: Case) -> Iterator[Case]:
@@ -121,17 +113,8 @@ def _table(rows: Sequence[Prediction], *, closed: bool) -> Table:
     )
 
 
-def _refused(reasons: dict[str, list[Prediction]]) -> Table:
-    return table_of(
-        "Not predicted",
-        (Column("Configurations", lambda row: named(row[1])), Column("Because", lambda row: row[0])),
-        list(reasons.items())[:MOST_REASONS],
-        note=f"{len(reasons) - MOST_REASONS} more reasons." if len(reasons) > MOST_REASONS else "",
-    )
-
-
 def _panel(curves: dict[str, list[Prediction]]) -> Panel:
-    """Return the figure: a line with its 90% band for each strategy, and marks for measured steps."""
+    """Return the figure: a line with 90% intervals for each strategy, and marks for measured steps."""
     sizes = sorted({each.case.world_size for curve in curves.values() for each in curve})
     unit = format.unit_of(next(iter(curves.values()))[0].case.seq_len)
     ranks = {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes],
@@ -145,26 +128,24 @@ def _panel(curves: dict[str, list[Prediction]]) -> Panel:
 
 def _traces(name: str, curve: Sequence[Prediction]) -> Iterator[Trace]:
     strategy = curve[0].case.strategy
-    color, sizes = strategy_line(strategy)["color"], [each.case.world_size for each in curve]
-    style = {"type": "scatter", "legendgroup": name}
-    low, high = ([_rate(each, getattr(each, end)) for each in curve] for end in ("high_s", "low_s"))
-    yield style | {
-        "x": [*sizes, *reversed(sizes)], "y": [*high, *reversed(low)], "mode": "lines", "fill": "toself",
-        "fillcolor": f"rgba({int(color[1:3], 16)},{int(color[3:5], 16)},{int(color[5:], 16)},0.15)",
-        "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
-    }  # fmt: skip
-    yield style | {
-        "x": sizes, "y": [_rate(each, each.step_s) for each in curve], "mode": "lines+markers", "name": plain(name),
-        "line": {"color": color, "width": 2}, "marker": {"color": color, "symbol": "line-ew-open", "size": 8},
-        "customdata": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }  # fmt: skip
+    style = strategy_line(strategy) | {"width": 2}
     measured = [(each, each.measured_s) for each in curve if each.measured_s is not None]
-    yield style | {
+    of_all = {"type": "scatter", "legendgroup": name, "hovertemplate": "%{customdata}<extra></extra>"}
+    rates = [_rate(each, each.step_s) for each in curve]
+    yield of_all | {
+        "x": [each.case.world_size for each in curve], "y": rates, "mode": "lines", "name": plain(name), "line": style,
+        "error_y": {
+            "type": "data", "symmetric": False, "thickness": 1.5, "width": 3,
+            "array": [_rate(each, each.low_s) - rate for each, rate in zip(curve, rates, strict=True)],
+            "arrayminus": [rate - _rate(each, each.high_s) for each, rate in zip(curve, rates, strict=True)],
+        },
+        "customdata": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
+    }  # fmt: skip
+    yield of_all | {
         "x": [each.case.world_size for each, _ in measured], "y": [_rate(*each) for each in measured],
-        "mode": "markers", "marker": {"color": color, "symbol": symbol_of(strategy), "size": 9}, "showlegend": False,
+        "mode": "markers", "marker": {"color": style["color"], "symbol": symbol_of(strategy), "size": 9},
+        "showlegend": False,
         "customdata": [f"{plain(each.case.label)}<br>measured: {format.milliseconds(s)}" for each, s in measured],
-        "hovertemplate": "%{customdata}<extra></extra>",
     }  # fmt: skip
 
 
