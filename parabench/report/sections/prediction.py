@@ -50,7 +50,7 @@ def prediction_section(seen: SessionData) -> Section | None:
         "Predicted throughput of a rank with 90% intervals; a level line is linear scaling. Marks are measured."
         if beyond
         else "",
-        "Nothing could be predicted from this database.",
+        " ".join(["Nothing could be predicted.", *refusals(every)]),
         (_table(rows, closed=beyond),) if rows else (),
         panels=[_panel(known)] if beyond else [],
         lead=_lead(seen, rows, most),
