@@ -135,8 +135,9 @@ class Links:
 def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, str], Link]:
     """Return the link of each (operation, algorithm, tier) that fits the times of collectives.
 
-    Least squares, weighted so that small messages count too; no constant is negative. Rows whose schedule is unknown, and those of two_level, are left out. The rows may come from any benchmark, such as
-    a log of nccl-tests, whose sizes are those of the whole buffer too.
+    Least squares, weighted so that small messages count too; no constant is negative. Rows whose schedule is unknown,
+    and rows of two_level, are left out. The rows may come from any benchmark, such as a log of nccl-tests, whose sizes
+    are those of the whole buffer too.
     """
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:

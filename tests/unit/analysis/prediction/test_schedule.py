@@ -8,7 +8,7 @@ import math
 import pytest
 
 from message_logs import BYTES, sent
-from parabench.analysis.collectives.cost_formula import NODE, terms
+from parabench.analysis.collectives.cost_formula import terms
 from parabench.analysis.prediction.schedule import BETWEEN, PIECE_BYTES, WITHIN, Round, rounds
 from parabench.collectives import LEVELS
 from parabench.collectives.simulated import Record
