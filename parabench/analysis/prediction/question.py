@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,22 +97,16 @@ def _nodes_filled(world_size: int, ranks_per_node: int) -> int:
 
 
 def _pattern(base: Base, strategy: str, chosen: Mapping[str, Any], world_size: int) -> Case:
-    """Return the measured case of a strategy that differs least from what is asked; the other fields come from it.
+    """Return the measured case of a strategy that differs least from the question; the other fields come from it.
 
-    If a strategy was measured with several batches, the most frequent is meant; of cases that share the whole batch,
-    the nearest world size. Raises UsageError if cases could be meant that differ in more.
+    Raises UsageError if several cases differ as little, but not only in the number of ranks.
     """
-    of = [each.case for each in base.computed if each.case.strategy == strategy]
-    samples = Counter(case.global_batch // case.data_ranks for case in of if case.data_ranks > 1)
 
     def unlike(case: Case) -> int:
         return sum(getattr(case, name) != value for name, value in chosen.items() if name in MEASURED_APART)
 
-    def order(case: Case) -> tuple[int, int, int]:
-        frequent = samples[case.global_batch // case.data_ranks] if case.data_ranks > 1 else 0
-        return unlike(case), -frequent, abs(case.world_size - world_size)
-
-    like = min(of, key=order)
+    of = [each.case for each in base.computed if each.case.strategy == strategy]
+    like = min(of, key=lambda case: (unlike(case), abs(case.world_size - world_size)))
     for name in MEASURED_APART:
         values = list(dict.fromkeys(str(getattr(case, name)) for case in of if unlike(case) == unlike(like)))
         if len(values) > 1:

@@ -84,15 +84,9 @@ def _two_level(op: str, inner: str, outer: str, at: _Shape) -> Iterator[Round]:
     places = 1 if op == "broadcast" else at.g
     outside = _Shape(at.m, 1, at.size / places)
     across = [replace(each, share=each.share / places, flows=each.flows * places) for each in _flat(op, outer, outside)]
-    before, after = {
-        "all_reduce": (("reduce_scatter",), ("all_gather",)),
-        "reduce_scatter": ((op,), ()),
-    }.get(op, ((), (op,)))
-    for part in before:
-        yield from _flat(part, inner, inside)
-    yield from across
-    for part in after:
-        yield from _flat(part, inner, inside)
+    order = {"all_reduce": ("reduce_scatter", "", "all_gather"), "reduce_scatter": (op, "")}.get(op, ("", op))
+    for part in order:
+        yield from _flat(part, inner, inside) if part else across
 
 
 def _ring(op: str, at: _Shape) -> Iterator[Round]:

@@ -36,13 +36,8 @@ def lines(predictions: Sequence[Prediction]) -> Iterator[str]:
 
 def refusals(predictions: Iterable[Prediction]) -> Iterator[str]:
     """Return one line for each reason."""
-    for reason, of in by_reason(predictions).items():
+    for reason, of in _grouped(predictions, lambda each: (each.refused,) if each.refused else ()).items():
         yield f"Not predicted: {named(of)}: {reason}"
-
-
-def by_reason(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
-    """Return the refused predictions by reason; reasons that differ in numbers alone are one."""
-    return _grouped(predictions, lambda each: (each.refused,) if each.refused else ())
 
 
 def named(of: Sequence[Prediction]) -> str:

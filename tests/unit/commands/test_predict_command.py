@@ -66,8 +66,8 @@ def test_predict_refuses_in_one_line_for_each_reason() -> None:
     assert code == 2
     assert output.splitlines() == [
         "Not predicted: ddp native, 4 ranks on 2 nodes; ddp native 1 MiB, 4 ranks on 2 nodes; ddp native 4 MiB, 4 "
-        "ranks on 2 nodes; and 3 more: links between nodes were not measured for native; measure them: parabench collectives "
-        "--algorithm native --world-size 2 --nnodes 2, or give them: --link node=25GB/s,20us"
+        "ranks on 2 nodes; and 3 more: links between nodes were not measured for native; measure them: parabench "
+        "collectives --algorithm native --world-size 2 --nnodes 2, or give them: --link node=25GB/s,20us"
     ]
     # Other configurations are predicted all the same.
     assert predict("--world-size", "2,16", nodes=1)[0] == 0
