@@ -15,7 +15,8 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
 from parabench.models.base import build_model
-from parabench.models.user import check_model, outside, split_widths
+from parabench.models.checks import check_model
+from parabench.models.user import outside, split_widths
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import resolve

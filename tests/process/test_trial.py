@@ -14,16 +14,18 @@ from command_line import parabench
 from guard import GUARD_S
 from parabench import Model
 from parabench.data import trial
-from parabench.data.trial import trial_of
+from parabench.data.trial import needs_of_ddp, trial_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models import IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
+from parabench.models import EXACT, IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
 from parabench.workloads.verify import reference_of, verify
 from paths import DOCS
+
+UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
 MISTAKES = {
     "all_frozen": "no parameter of module requires a gradient; there is nothing to train",
@@ -126,7 +128,40 @@ def _first_batch(noisy: Case, rank: int, ranks: int) -> Any:
 
 
 def test_same_split_settles_what_depends_on_the_split() -> None:
-    assert remedies(["batch_norm", "dropout", "random_data"], SAME_SPLIT) == [SUSPECTS["random_data"]]
+    assert remedies(["batch_norm", "dropout", "random_data"], SAME_SPLIT) == {"random_data": SUSPECTS["random_data"]}
+
+
+def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
+    tried = trial_of(case("with_moving_buffer"))
+    assert tried.suspects == ("buffer:mean",)
+    (line,) = remedies(tried.suspects, EXACT).values()
+    assert line.startswith("forward changes buffer mean; ")
+    assert line.endswith("use --set verification=same_split with ddp or zero1")
+    (line,) = remedies(tried.suspects, SAME_SPLIT).values()
+    assert line.endswith("only DDP sends rank 0's to all ranks; use ddp or zero1")
+
+
+@pytest.mark.parametrize("name", ["with_unread_buffer", "with_spectral_norm"])
+def test_trial_ignores_buffers_that_no_sample_moves(name: str) -> None:
+    assert trial_of(case(name)).suspects == ()
+
+
+def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
+    assert trial_of(case("with_partial_optimizer")).left_out == ("0.bias", "2.weight", "2.bias")
+    found = parabench("check", "--model", "mistake_helpers:with_partial_optimizer")
+    left = "the optimizer leaves out 0.bias, 2.weight, 2.bias (3 of the trainable parameters); they are not trained"
+    assert f"warning    {left}" in found.stdout.splitlines()
+    assert found.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [([], "same_split"), (["exact"], "exact"), (["first_loss"], "first_loss"), (["auto"], "same_split")],
+)
+def test_a_given_level_overrides_the_models(words: list[str], level: str) -> None:
+    axes = [f"verification={word}" for word in words]
+    told = parabench("check", "--model", "mistake_helpers:with_weaker_level", *[w for a in axes for w in ("--set", a)])
+    assert f"verified   at level {level}" in told.stdout.splitlines()
 
 
 def test_unused_parameters_name_the_axis() -> None:
@@ -140,6 +175,24 @@ def test_unused_parameters_name_the_axis() -> None:
     handled = ["--set", "strategy=ddp", "--set", "find_unused_parameters=on"]
     found = parabench("check", "--model", "mistake_helpers:with_unused_layer", *handled)
     assert found.stdout.endswith("ddp       nothing missing\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "lacks"),
+    [
+        ("with_unused_layer", "unused", [UNUSED, None, None]),
+        ("with_unread_output", "unread", [UNUSED, None, "needs --set find_unused_parameters=on, and static_graph off"]),
+        ("with_hidden_output", "hidden", ["needs a dict or a tuple as output, see the warning"] * 3),
+    ],
+)
+def test_trial_tells_when_ddp_finds_unused_parameters(name: str, field: str, lacks: list[str | None]) -> None:
+    tried = trial_of(case(name))
+    found = {key: getattr(tried, key) for key in ("unused", "unread", "hidden") if getattr(tried, key)}
+    layer = "unused" if field == "unused" else "second"
+    assert found == {field: (f"{layer}.weight", f"{layer}.bias")}
+    options = ((False, False), (True, False), (False, True))
+    assert [needs_of_ddp(tried, "ddp", find_unused=each, static=static) for each, static in options] == lacks
+    assert needs_of_ddp(tried, "fsdp", find_unused=False, static=False) is None
 
 
 def test_plan_tells_what_the_trial_showed(here: Path) -> None:
