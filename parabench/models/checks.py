@@ -46,7 +46,9 @@ def _faults(model: Any) -> Iterator[str]:
         yield "no parameter of module requires a gradient; there is nothing to train"
     for field, arguments in FUNCTIONS.items():
         value = getattr(model, field)
-        if value is not None and (not callable(value) or isinstance(value, type)):
+        # A class of optimizers or schedulers makes one when it is called.
+        a_class = isinstance(value, type) and field not in ("optimizer", "scheduler")
+        if value is not None and (a_class or not callable(value)):
             yield f"{field} is {what_is(value)}; it must be a function of {arguments}, or None"
     if isinstance(model.loss, nn.Module) and any(True for _ in model.loss.parameters()):
         yield "loss has parameters of its own, which no optimizer would train; make it a part of module"
