@@ -34,6 +34,7 @@ from parabench.models.suspects import (
 )
 from parabench.models.user import describe
 from parabench.plan.case import Case
+from parabench.probes.ddp import after_forward
 from parabench.registry import users_code
 from parabench.strategies import entry_of
 from parabench.strategies.base import copies_of_buffers, set_buffers
@@ -188,8 +189,18 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> A
     hint = ""
     if torch.float64 in widths - weights:
         hint = "the inputs are float64 and the weights are not; give float32"
-    with users_code(f"{name} fails {given}", hint or "fix its forward, or the data"):
+    called: list[bool] = []
+    with (
+        users_code(f"{name} fails {given}", hint or "fix its forward, or the data"),
+        after_forward(model.module, lambda: called.append(True)),
+    ):
         output = output_of(model, model.module, batch)
+    # Calls of TorchScript modules cannot be observed.
+    if not called and not isinstance(model.module, torch.jit.ScriptModule):
+        raise UsageError(
+            f"{name}: forward does not call the module that it receives, and only such a call makes DDP and FSDP act; "
+            "call module(...), not one of its methods"
+        )
     steps["forward"] = f"{type(output).__name__}, shapes {shapes_of(output)}"
     with users_code(f"{name}: its loss fails {given}", "fix Model.loss"):
         loss: Any = loss_of(model, output, batch)
