@@ -22,22 +22,13 @@ from parabench.errors import UsageError
 from parabench.models import EXACT, IEEE, IGNORED_LABELS, MODELS, RANDOM_DATA, remedies
 from parabench.models.base import Model, build_model, loss_of, output_of, own_optimizer, own_scheduler
 from parabench.models.batches import Batch, inputs_of, rows_of, shapes_of, take_rows, tensors_of
+from parabench.models.buffers import buffers_of, changed, copies_of_buffers, same, set_buffers
 from parabench.models.checks import what_is
-from parabench.models.suspects import (
-    buffer_suspect,
-    buffers_of,
-    changed,
-    first_of,
-    ignores_labels,
-    same,
-    suspects_of,
-)
+from parabench.models.suspects import buffer_suspect, first_of, ignores_labels, suspects_of
 from parabench.models.user import describe
 from parabench.plan.case import Case
-from parabench.probes.ddp import after_forward
 from parabench.registry import users_code
 from parabench.strategies import entry_of
-from parabench.strategies.base import copies_of_buffers, set_buffers
 
 # BatchNorm needs two samples.
 ROWS = 2
@@ -190,13 +181,14 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> A
     if torch.float64 in widths - weights:
         hint = "the inputs are float64 and the weights are not; give float32"
     called: list[bool] = []
-    with (
-        users_code(f"{name} fails {given}", hint or "fix its forward, or the data"),
-        after_forward(model.module, lambda: called.append(True)),
-    ):
+    # TorchScript modules take no hook.
+    observed = model.forward is not None and not isinstance(model.module, torch.jit.ScriptModule)
+    hook = model.module.register_forward_hook(lambda *_: called.append(True)) if observed else None
+    with users_code(f"{name} fails {given}", hint or "fix its forward, or the data"):
         output = output_of(model, model.module, batch)
-    # Calls of TorchScript modules cannot be observed.
-    if not called and not isinstance(model.module, torch.jit.ScriptModule):
+    if hook is not None:
+        hook.remove()
+    if observed and not called:
         raise UsageError(
             f"{name}: forward does not call the module that it receives, and only such a call makes DDP and FSDP act; "
             "call module(...), not one of its methods"

@@ -149,7 +149,7 @@ def build_model(case: Case, *, seed: int | None = None) -> Model:
         made: Model = make(entry, case)
         return made
     model: Model = call_factory(make, case)
-    check_model(case.model, model)
+    check_model(case.model, model, Model)
     parameters = [*model.module.parameters()]
     if any((known := _given.get(id(each))) is not None and known() is each for each in parameters):
         raise UsageError(f"model {case.model!r} returns a module that it returned before; make a new one in each call")

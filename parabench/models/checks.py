@@ -20,11 +20,9 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-def check_model(name: str, made: Any) -> None:
-    """Raise UsageError with the first fault of what the factory `name` returned."""
-    from parabench.models.base import Model  # it imports this module
-
-    if not isinstance(made, Model):
+def check_model(name: str, made: Any, kind: type[Any]) -> None:
+    """Raise UsageError with the first fault of what the factory `name` returned, which must be a `kind`, Model."""
+    if not isinstance(made, kind):
         raise UsageError(f"model {name!r} gives {type(made).__name__}; return a parabench.Model from it")
     wrong = next(_faults(made), None)
     if wrong is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch import nn
 
 from parabench.models import BATCH_NORM, BUFFER, DROPOUT, IGNORED
 from parabench.models.batches import targets_of, tensors_of
@@ -35,29 +34,6 @@ def ignores_labels(batch: Any) -> bool:
     """Return whether a batch has integer targets that torch's cross_entropy ignores."""
     targets = (each for each in tensors_of(targets_of(batch)) if each.dtype == torch.int64)
     return any(bool(torch.any(each == IGNORED)) for each in targets)
-
-
-def buffers_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the buffers that a forward may change and read. Running statistics of norms are left out: in
-    training mode, forward changes them and does not read them."""
-    norms = {id(each) for part in module.modules() if isinstance(part, _NormBase) for each in part.buffers()}
-    return {name: each.clone() for name, each in module.named_buffers() if id(each) not in norms}
-
-
-def changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the buffers that differ, or that one of both does not have."""
-    return [
-        name
-        for name in dict.fromkeys((*before, *after))
-        if name not in before or name not in after or not same(before[name], after[name])
-    ]
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors have the same bits, NaN included."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))
 
 
 def buffer_suspect(names: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from parabench.models import SAME_SPLIT
 from parabench.models.base import Model, loss_of, output_of, own_optimizer
 from parabench.models.batches import Batch, split
+from parabench.models.buffers import copies_of_buffers, set_buffers
 from parabench.plan.case import Case
 
 # Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.
@@ -198,19 +199,6 @@ class ForwardBackward:
 
     def _backward(self, loss: Tensor) -> None:
         (loss if self.scale is None else loss * self.scale()).backward()
-
-
-def copies_of_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of a module's buffers by name."""
-    return {name: each.detach().clone() for name, each in module.named_buffers()}
-
-
-def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Give the module's buffers these values, in place."""
-    with torch.no_grad():
-        for name, each in module.named_buffers():
-            if name in values:
-                each.copy_(values[name])
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, fused: bool) -> torch.optim.Optimizer:
