@@ -181,6 +181,7 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> A
     if torch.float64 in widths - weights:
         hint = "the inputs are float64 and the weights are not; give float32"
     called: list[bool] = []
+    before = dict(model.module.named_parameters())
     # TorchScript modules take no hook.
     observed = model.forward is not None and not isinstance(model.module, torch.jit.ScriptModule)
     hook = model.module.register_forward_hook(lambda *_: called.append(True)) if observed else None
@@ -192,6 +193,12 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> A
         raise UsageError(
             f"{name}: forward does not call the module that it receives, and only such a call makes DDP and FSDP act; "
             "call module(...), not one of its methods"
+        )
+    new = [key for key, each in model.module.named_parameters() if each is not before.get(key, each)]
+    if new:
+        raise UsageError(
+            f"{name}: forward replaces parameter {first_of(new)}, and the optimizer and DDP still have the old one; "
+            "change the values in place, under torch.no_grad()"
         )
     steps["forward"] = f"{type(output).__name__}, shapes {shapes_of(output)}"
     with users_code(f"{name}: its loss fails {given}", "fix Model.loss"):

@@ -89,6 +89,9 @@ ROWS: list[Row] = [
     *rows("reentrant_shared", WRONG, "fsdp"),
     *rows("reused", OK, "ddp", "pp", also=("fsdp",)),
     *rows("reused", OK, "fsdp", also=("ddp",), activation_checkpointing=True),
+    *rows("sharing", OK, "fsdp", also=("ddp",)),
+    *rows("sharing", "failed: KeyError: 'value'", "fsdp", precision="bf16-mixed"),
+    *rows("sharing", OK, "fsdp", precision="bf16-true"),
     *rows("by_keyword", OK, "ddp", also=("fsdp",), activation_checkpointing=True),
     # 14 to 19: batch statistics, dropout, layouts, parametrizations
     *rows("batch_norm", WRONG + ".*BatchNorm.*verification=same_split", "ddp", "fsdp"),

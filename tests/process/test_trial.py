@@ -36,6 +36,7 @@ MISTAKES = {
     "wrong_head": "out of bounds.; fix Model.loss",
     "wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot be multiplied",
     "ClassItself": "gives ClassItself; return a parabench.Model from it",
+    "replaces_a_parameter": "forward replaces parameter weight, and the optimizer and DDP still have the old one",
     "calls_a_method": "forward does not call the module that it receives, and only such a call makes DDP and FSDP act",
     "double_data": "the inputs are float64 and the weights are not; give float32",
     "nested_batch": "batch gives a nested tensor, which torch cannot index by sample; give a padded tensor",
