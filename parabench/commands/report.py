@@ -111,8 +111,7 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     from parabench.files import is_special
     from parabench.imports import read_folder
     from parabench.imports.into_store import fresh_store, record
-    from parabench.report.build import write_report
-    from parabench.report.views.recorded import conclusions
+    from parabench.report.build import conclusions, write_report
     from parabench.store.results import load
 
     if is_special(output):

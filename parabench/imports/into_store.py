@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, flight_recorder, joined, kineto
+from parabench.imports import Folder, flight_recorder, joined, kineto, nccl_tests
 from parabench.imports.joined import MUTUAL, ranks_said
 from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct, number_in_name
 from parabench.plan.case import UNKNOWN, RecordedCase, line
+from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import (
     CollectiveSample,
     Failure,
@@ -33,6 +34,7 @@ from parabench.store.store import Store
 
 SUITE = "recorded"
 QUESTION = "What do these recordings of a training tell?"
+LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
 # Clocks of one host are one clock; what profilers note of a thread may be late by less.
 CLOCK_TOLERANCE_NS = 100_000
 # Names in a sentence.
@@ -60,23 +62,59 @@ def fresh_store(path: Path) -> Iterator[Path]:
 
 
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
-    """Write what a folder's recordings tell to the store at `path`, as a session that is finished.
+    """Write a folder's recordings to the store at `path` as finished sessions: logs of nccl-tests as one, and
+    everything else as another. The page shows the last one.
 
-    Raises UsageError where they are not of one training, or tell more than anybody reads.
+    Raises UsageError if they are not of one training run, are too many, or cannot be used.
     """
-    launch = launch_of(folder)
+    logs = [one for one in folder.recordings if one.kind == nccl_tests.NAME]
+    others = [one for one in folder.recordings if one.kind != nccl_tests.NAME]
+    parts: list[tuple[str, str, dict[str, Any], list[Launch]]] = []
+    if others:
+        launch = launch_of(replace(folder, recordings=others))
+        parts.append((SUITE, QUESTION, {"kind": RecordedCase.kind}, [launch]))
+    if logs:
+        launches, timing = _of_logs(replace(folder, recordings=logs))
+        protocol = {"mode": timing, "launches": 1}
+        part = (nccl_tests.NAME, LOGS_QUESTION, {"kind": CollectiveCase.kind, "protocol": protocol}, launches)
+        # Messages of NCCL alone are not worth the page.
+        parts.insert(0 if any(one.kind != nccl_tests.DEBUG for one in others) else 1, part)
+    if len(parts) == 2:
+        parts[1][3][0].findings += _left_out([], [], {parts[0][0]: "session 1 of the page's store has these"}, None)
     with Store.open_or_create(path) as store:
-        session = store.begin_session(
-            label=None,
-            suite=SUITE,
-            argv=argv,
-            seed=0,
-            environment=_environment(folder.recordings),
-            question=QUESTION,
-            plan={"kind": RecordedCase.kind, "cases": [launch.case.to_dict()], "blocks": 1},
-        )
-        store.append(session, launch)
-        store.finish_session(session)
+        for suite, question, plan, launches in parts:
+            cases = [launch.case.to_dict() for launch in launches]
+            session = store.begin_session(
+                label=None,
+                suite=suite,
+                argv=argv,
+                seed=0,
+                environment=_environment(logs if suite == nccl_tests.NAME else others),
+                question=question,
+                plan=plan | {"cases": cases, "blocks": 1},
+            )
+            for launch in launches:
+                store.append(session, launch)
+            store.finish_session(session)
+
+
+def _of_logs(folder: Folder) -> tuple[list[Launch], str]:
+    """Return the tests of logs as launches, and how all of them were timed. Raises UsageError if none can be used."""
+    left_out: dict[str, str] = dict(folder.damaged)
+    found = [each for one in folder.recordings for each in nccl_tests.launches(one, left_out)]
+    if not found:
+        file, reason = next(iter(left_out.items()))
+        raise UsageError(f"{file} cannot be used: {reason}")
+    ((timing, _),) = Counter(each for _, each in found).most_common(1)
+    launches = [launch for launch, each in found if each == timing]
+    for launch, each in found:
+        if each != timing:
+            left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
+    launches[0].findings += _left_out(folder.recordings, [], left_out, None)
+    versions = {launch.facts["log"]["version"] for launch in launches}
+    if len(versions) == 1 and None not in versions:
+        launches[0].facts["nccl_version"] = versions.pop()
+    return launches, timing
 
 
 def launch_of(folder: Folder) -> Launch:
@@ -302,7 +340,7 @@ def _rank_findings(traces: Sequence[Recording], dumps: Sequence[Recording], case
 
 
 def _left_out(
-    found: Sequence[Recording], unplaced: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str
+    found: Sequence[Recording], unplaced: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None
 ) -> Iterator[Finding]:
     """Yield what is not in the tables, with the reason."""
     why: Counter[str] = Counter()
@@ -363,6 +401,8 @@ def _facts(
             "last_calls": joined.last_calls(dumps)[:_MOST_NAMED],
         }
     }
+    if logs := [one.log for one in found if one.log]:
+        facts["nccl"] = logs[:_MOST_NAMED]
     if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
         facts["nccl_inspector"] = inspected[:_MOST_NAMED]
     return facts
