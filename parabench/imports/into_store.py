@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from parabench.analysis.text import format
 from parabench.errors import UsageError
@@ -48,9 +49,11 @@ def fresh_store(path: Path) -> Iterator[Path]:
     Raises UsageError where a file is there that holds anything else than recordings, and for what cannot be written.
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
-        kinds = set(load(path).of_kind(RecordedCase.kind))
-        others = [at for at in load(path).listed["id"].tolist() if at not in kinds]
-        if others:
+        results = load(path)
+        logs = set(results.of_kind(CollectiveCase.kind))
+        own = set(results.of_kind(RecordedCase.kind))
+        listed = zip(results.listed["id"], results.listed["suite"], strict=True)
+        if any(at not in own and (suite != nccl_tests.NAME or at not in logs) for at, suite in listed):
             raise UsageError(f"{path} holds sessions that no recording is of; give -o another name")
     with ExitStack() as stack:
         try:
@@ -80,7 +83,10 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         # Messages of NCCL alone are not worth the page.
         parts.insert(0 if any(one.kind != nccl_tests.DEBUG for one in others) else 1, part)
     if len(parts) == 2:
-        parts[1][3][0].findings += _left_out([], [], {parts[0][0]: "session 1 of the page's store has these"}, None)
+        what = "Logs of nccl-tests" if parts[0][0] == nccl_tests.NAME else "NCCL's debug logs"
+        parts[1][3][0].findings += [
+            _leaving_out(f"{what} are session 1 of the page's store: `parabench report STORE@1` shows them.", None)
+        ]
     with Store.open_or_create(path) as store:
         for suite, question, plan, launches in parts:
             cases = [launch.case.to_dict() for launch in launches]
@@ -110,6 +116,7 @@ def _of_logs(folder: Folder) -> tuple[list[Launch], str]:
     for launch, each in found:
         if each != timing:
             left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
+    _name_by_folder(launches)
     launches[0].findings += _left_out(folder.recordings, [], left_out, None)
     versions = {launch.facts["log"]["version"] for launch in launches}
     if len(versions) == 1 and None not in versions:
@@ -121,7 +128,7 @@ def launch_of(folder: Folder) -> Launch:
     """Return a folder's recordings as a launch. Raises UsageError if they cannot be of one training run."""
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
-    found = list(_of_one_run(folder.recordings, left_out))
+    found = [one for one in _of_one_run(folder.recordings, left_out) if not _other_nccl(one, folder, left_out)]
     traces = [one for one in found if one.kind == kineto.NAME]
     unplaced = [one for one in traces if one.rank is None]
     traces = [one for one in traces if one.rank is not None]
@@ -152,6 +159,19 @@ def launch_of(folder: Folder) -> Launch:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
     launch.facts = _facts(folder, found, dumps, story)
     return launch
+
+
+def _name_by_folder(launches: Sequence[Launch]) -> None:
+    """Name tests by their folder instead of their file, in folders below the given one without two tests of a kind."""
+    cases = [cast(CollectiveCase, launch.case) for launch in launches]
+    kinds = [(os.path.dirname(each.source), *(getattr(each, name) for name in _KIND)) for each in cases]
+    twice = {folder for (folder, *_), count in Counter(kinds).items() if count > 1}
+    for launch, case, (folder, *_) in zip(launches, cases, kinds, strict=True):
+        if folder and folder not in twice:
+            launch.case = replace(case, source=folder)
+
+
+_KIND = ("op", "algorithm", "world_size", "nodes", "dtype", "redop", "device", "backend")
 
 
 @dataclass(frozen=True)
@@ -233,6 +253,16 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
         else:
             own.append(one)
             yield one
+
+
+def _other_nccl(one: Recording, folder: Folder, left_out: dict[str, str]) -> bool:
+    """Return whether a debug log is of another NCCL than the first one that names its version; then leave it out."""
+    versions = {each.log["version"]: each.file for each in reversed(folder.recordings) if each.log.get("version")}
+    *_, (version, file) = versions.items() or [(None, "")]
+    other = bool(one.log and one.log["version"] not in (None, version))
+    if other:
+        left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {file} of {version}"
+    return other
 
 
 def _world_size(found: Sequence[Recording]) -> int:
@@ -359,12 +389,12 @@ def _left_out(
         names = _listed([one.file for one in unplaced])
         told.append(f"{names}: neither the trace nor its name tells its rank; name it as in rank0.json.")
     for message in told:
-        yield Finding(
-            code="recording_left_out",
-            message=message,
-            advice="Take what is left out as unknown, not as nothing.",
-            case_id=case_id,
-        )
+        yield _leaving_out(message, case_id)
+
+
+def _leaving_out(message: str, case_id: str | None) -> Finding:
+    advice = "Take what is left out as unknown, not as nothing."
+    return Finding(code="recording_left_out", message=message, advice=advice, case_id=case_id)
 
 
 _WHOLE = (

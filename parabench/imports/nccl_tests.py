@@ -146,7 +146,8 @@ def read(path: Path) -> list[Recording]:
             told = json.loads(text)
             found.tests, found.log = list(_of_json(told, op)), {"version": _version(told.get("nccl_version"))}
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise stream.unreadable(path, f"it is no JSON of nccl-tests, or cut off: {error!r}") from error
+            what = error if isinstance(error, ValueError) else "a member is missing, or has another type"
+            raise stream.unreadable(path, f"it is no JSON of nccl-tests, or cut off: {what}") from error
     else:
         found.tests, found.log = list(_of_text(text, op)), parse_log(text)
         if library := _LIBRARY.search(text):
@@ -174,15 +175,15 @@ def _opened(path: Path, kind: str) -> tuple[Recording, str]:
 
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines without tags and without NCCL's messages; the parts of a row around a message are joined."""
-    lines = [_TAG.sub("", line, count=1) if _TAG.match(line) else line for line in text.splitlines()]
-    hosts = {found[3] for line in lines if (found := _RANK.match(line))}
+    lines = [each[tag.end() :] if (tag := _TAG.match(each)) else each for each in text.splitlines()]
+    hosts = {rank[3] for each in lines if (rank := _RANK.match(each))}
     held = ""
-    for line in lines:
-        if message := _MESSAGE.search(line):
+    for each in lines:
+        if message := _MESSAGE.search(each):
             glued = next((message[1].removesuffix(host) for host in hosts if message[1].endswith(host)), "")
-            held += line[: message.start()] + glued
+            held += each[: message.start()] + glued
             continue
-        yield held + line
+        yield held + each
         held = ""
 
 
@@ -232,7 +233,11 @@ def _of_json(told: Mapping[str, Any], op: str | None) -> Iterator[Test]:
     ]
     op = next((found for each in told["args"][:1] if (found := _op(str(each)))), op)
     for result in told["results"]:
-        own = {name: result[name] for name in ("op", "algorithm", "world_size", "nodes", "device", "backend") if name in result}
+        own = {
+            name: result[name]
+            for name in ("op", "algorithm", "world_size", "nodes", "device", "backend")
+            if name in result
+        }
         test = tests.setdefault(tuple(own.values()), Test(**{"op": op, "ranks": ranks} | own))
         if not test.rows:
             test.count_ranks()
@@ -308,7 +313,7 @@ def _launch(test: Test, rows: Sequence[Row], source: str, found: Recording) -> L
         )  # fmt: skip
         steps[row.bytes, row.in_place] += 1
     hosts, gpus = distinct(each[2] for each in test.ranks), distinct(each[3] for each in test.ranks)
-    log = {name: found.log.get(name) for name in ("version", "network")}
+    log = {"file": source} | {name: found.log.get(name) for name in ("version", "network")}
     return Launch(
         case=case,
         status=Status.WRONG if wrong else Status.OK,

@@ -160,4 +160,10 @@ FACTS: Shape = {
     "gradients": [_GRADIENT],
 }  # fmt: skip
 # Their turns have no protocol of their own.
-FACTS_OF_COLLECTIVES: Shape = FACTS | {"turns": {"cases!!": [TEXT], "rounds!!": COUNT, "place!!": COUNT}}
+FACTS_OF_COLLECTIVES: Shape = FACTS | {
+    "turns": {"cases!!": [TEXT], "rounds!!": COUNT, "place!!": COUNT},
+    "log": {
+        "file!!": TEXT, "version!": TEXT, "network!": TEXT, "hosts!!": [TEXT], "gpus!!": [TEXT],
+        "transports!!": {"*": COUNT},
+    },
+}  # fmt: skip

@@ -26,7 +26,8 @@ from parabench.store.results import Results
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 
 _OF_CASE = (
-    "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads", "source",
+    "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
+    "source",
 )  # fmt: skip
 LAUNCH_COLUMNS = (
     "launch_id", "shared_launch", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place",
@@ -222,6 +223,21 @@ def one_form(table: pd.DataFrame) -> pd.DataFrame:
 def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
     """The rows of `launch_sizes` that count: launches that succeeded, in the form that algorithms are compared in."""
     return one_form(sizes[sizes["status"] == Status.OK])
+
+
+def logged_times(results: Results, session: Session) -> pd.DataFrame:
+    """Return the times in logs, for a prediction: `source`, `op`, `world_size`, `nodes`, `dtype`, `bytes`, `seconds`.
+
+    Operations are known, and results were not wrong. A row is a mean over calls, of one log or several.
+    """
+    good = good_sizes(launch_sizes(results, session))
+    good = good[(good["source"] != "") & (good["op"] != UNKNOWN)]
+    key = ["source", "op", "world_size", "nodes", "dtype", "bytes"]
+    return (
+        good.groupby(key, sort=False, as_index=False)["launch_call_s"]
+        .mean()
+        .rename(columns={"launch_call_s": "seconds"})
+    )
 
 
 def _log_mean(values: pd.Series[float]) -> float:

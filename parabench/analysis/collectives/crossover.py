@@ -90,10 +90,12 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
     algorithms = tuple(good["algorithm"].unique())
     blocks = int(good["block"].nunique())
     top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
-    why_not = None
+    why_not, logged = None, bool((good["source"] != "").any())
     if len(algorithms) == 1:
         why_not = f"Only {algorithms[0]} was measured, so there is nothing to rank."
-    elif (good["source"] != "").any():
+        if logged:
+            why_not = f"Only {algorithms[0]} has such a test, so there is nothing to compare."
+    elif logged:
         why_not = _of_logs(good)
     elif blocks < 2:
         why_not = "One block cannot be tested against noise: run at least 2 launches, better 3 or more."

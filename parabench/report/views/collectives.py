@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form, session_launches
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, one_form, session_launches
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
 from parabench.analysis.collectives.crossover import answers
@@ -46,13 +46,18 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     fits = tuple(
         sorted(
             fit_costs(points_of(sizes)),
-            key=lambda fit: (places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0),
+            key=lambda fit: (
+                places.index(fit.algorithm),
+                LOGGED_OPS.index(fit.op or LOGGED_OPS[0]),
+                fit.world_size or 0,
+            ),
         )
     )
     cases = case_table(launches)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
     logs = logs_sections(launches, table)
+    imported = [("imported", format.when(session.started_utc)), ("parabench", session.version)]
     return render_page(
         "collectives.html",
         session,
@@ -73,6 +78,8 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         ),
         launches=launches.to_dict("records"),
         failed=launches[~good].to_dict("records"),
+        logs=bool(logs),
+        **({"environment": imported, "machine": None} if logs else {}),
     )  # fmt: skip
 
 
@@ -89,9 +96,9 @@ def conclusions(results: Results, session: Session) -> list[str]:
 def _tabs(drawn: bool, timed: str, links: Section | None, logs: tuple[Section, ...]) -> list[Tab]:
     return [
         Tab("answer", "Answer", ()),
-        Tab("algorithms", "Logs" if logs else "Algorithms", (*_algorithms(drawn, timed), *logs)),
+        Tab("algorithms", "Logs" if logs else "Algorithms", (*_algorithms(drawn, timed), *logs[:1])),
         Tab("trust", "Trust", ()),
-        Tab("environment", "Environment", (links,) if links else ()),
+        Tab("environment", "Environment", (*([links] if links else []), *logs[1:])),
         Tab("data", "Data", ()),
     ]
 
@@ -236,7 +243,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     algorithms are compared in, of which a launch succeeded. `tables` are those of all sizes and of all launches."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)}
-    shown = set(one_form(table[table["good"] > 0]).index)
+    shown = set(one_form(table[(table["good"] > 0) & table["busbw"].notna()]).index)
     points = [
         {"case": of_launch[point.launch], "bytes": point.bytes, "measured_s": point.seconds,
          "fitted_s": point.seconds * (1 + residual)}
@@ -256,7 +263,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
         ),
         "tables": {
             "sizes": declared(
-                SIZE_COLUMNS,
+                [each for each in SIZE_COLUMNS if each.value not in QUANTILES or table[each.value].notna().any()],
                 [str(name) for name in sizes if name != "in_place"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),

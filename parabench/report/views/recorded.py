@@ -48,7 +48,9 @@ def conclusions(results: Results) -> list[str]:
     seen = session_data(results)
     lines = [each for each in sentences(seen) if not each.endswith(_MORE)]
     # The sentence about the profiler is the same for all traces.
-    messages = [str(row["message"]) for _, row in seen.results.finding.iterrows() if row["code"] != "recording_profiled"]
+    messages = [
+        str(row["message"]) for _, row in seen.results.finding.iterrows() if row["code"] != "recording_profiled"
+    ]
     return lines + [f"warning: {message}" for message in messages if message not in lines]
 
 
