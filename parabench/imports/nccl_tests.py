@@ -10,10 +10,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.errors import UsageError
@@ -50,27 +50,13 @@ _LAST_DIGIT, _TOLERANCE = 0.011, 0.03
 _LIBRARY = re.compile(r"nccl-library=(\d+)")
 _JSON = {"time": "time", "algbw": "alg_bw", "busbw": "bus_bw", "#wrong": "nwrong"}
 
-# How calls are timed by default; a log without its settings does not tell.
-BACK_TO_BACK, UNSAID = "calls back to back", "in a way that the log does not tell"
-
-
-class Row(NamedTuple):
-    """A time of one size and form, in seconds; `wrong` is None if wrong elements were not counted."""
-
-    bytes: int
-    dtype: str
-    redop: str
-    in_place: bool
-    seconds: float
-    wrong: int | None
+_OWN_KEYS = ("op", "algorithm", "world_size", "nodes", "device", "backend")
 
 
 @dataclass(slots=True, kw_only=True)
 class Test:
-    """One test of a log. `ranks` are (rank, group, host, GPU); a log without such a list has `world_size` or nothing.
-
-    `settings` are the numbers of the line `# nThread`, by their names there. `problem` is why the test cannot be used.
-    """
+    """One test of a log. `ranks` are (rank, group, host, GPU) as listed, and `rows` its times by type and reduction.
+    `problem` is why the test cannot be used, and `doubt` why its operation is unknown."""
 
     op: str | None = None
     algorithm: str = "native"
@@ -79,13 +65,19 @@ class Test:
     world_size: int | None = None
     nodes: int = 1
     ranks: list[tuple[int, int, str, str]] = field(default_factory=list)
-    settings: dict[str, int] = field(default_factory=dict)
-    timing: str = UNSAID
-    rows: list[Row] = field(default_factory=list)
+    timing: str = "in a way that the log does not tell"
+    calls: int = 1
+    rows: dict[tuple[str, str], list[CollectiveSample]] = field(default_factory=dict)
     out_of_bounds: int = 0
     ended: bool = False
     problem: str | None = None
-    doubts: set[str] = field(default_factory=set)
+    doubt: str | None = None
+
+    def set_timing(self, numbers: Mapping[str, int], blocking: bool = False) -> None:
+        """Set how calls are timed, and how many a time is the mean of, from a log's settings."""
+        self.calls = numbers.get("iters", 0) * numbers.get("agg iters", 1) or 1
+        way = "calls back to back" + ", captured in a CUDA graph (-G)" * bool(numbers.get("graph"))
+        self.timing = "each call waited for (-z)" if blocking else way
 
     def count_ranks(self) -> None:
         """Set the number of ranks and nodes from the list of ranks, or the problem with it."""
@@ -98,22 +90,30 @@ class Test:
         elif sorted(numbers) != list(range(len(numbers))) or len(set(groups.values())) > 1:
             self.problem = "its list of ranks is not complete"
         else:
-            first = self.ranks[0][1]
-            self.world_size = groups[first]
+            ((first, self.world_size), *_) = groups.items()
             self.nodes = len({host for _, group, host, _ in self.ranks if group == first})
+            self.problem = "one rank communicates with nobody" if self.world_size == 1 else None
 
     def add(self, size: int, type_name: str, redop: str, in_place: bool, told: Mapping[str, object]) -> None:
-        """Add one form of a row that has a size and a time, and note where its bandwidths do not fit these."""
-        seconds, algbw, busbw, wrong = (_number(told.get(name)) for name in ("time", "algbw", "busbw", "#wrong"))
-        dtype = type_of(type_name.replace("fp8", "float8"))
-        if not seconds or not size or dtype is None:
+        """Add one form of a row that has a size and a time, and note if its bandwidths do not fit these."""
+        us, algbw, busbw, wrong = (_number(told.get(name)) for name in ("time", "algbw", "busbw", "#wrong"))
+        dtype, n = type_of(type_name.replace("fp8", "float8")), self.world_size
+        if not us or not size or dtype is None or not n:
             return
-        rate, n = size / seconds / 1e3, self.world_size
+        rate = size / us / 1e3
         if algbw is not None and not _near(algbw, rate):
             self.problem = "its algbw is not size by time"
-        if n and self.op and busbw is not None and not _near(busbw, rate * bus_factor(self.op, n)):
-            self.doubts.add(f"its busbw is not that of {self.op} among {n} ranks, so the operation is unknown")
-        self.rows.append(Row(size, dtype[0], redop, in_place, seconds / 1e6, None if wrong is None else int(wrong)))
+        if self.op and busbw is not None and not _near(busbw, rate * bus_factor(self.op, n)):
+            self.doubt = f"its busbw is not that of {self.op} among {n} ranks, so the operation is unknown"
+        own = self.rows.setdefault((dtype[0], redop), [])
+        step = sum((each.bytes, each.in_place) == (size, in_place) for each in own)
+        count = None if wrong is None else int(wrong)
+        own.append(
+            CollectiveSample(
+                0, step, len(own), "", self.algorithm, n, size, None, us / 1e6, Phase.MEASURE, in_place, count,
+                dtype=dtype[0], calls=self.calls,
+            )
+        )  # fmt: skip
 
 
 def _near(printed: float, exact: float) -> bool:
@@ -144,7 +144,7 @@ def read(path: Path) -> list[Recording]:
     if text.lstrip().startswith("{"):
         try:
             told = json.loads(text)
-            found.tests, found.log = list(_of_json(told, op)), {"version": _version(told.get("nccl_version"))}
+            found.tests, found.log = _of_json(told, op), {"version": _version(told["nccl_version"])}
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             what = error if isinstance(error, ValueError) else "a member is missing, or has another type"
             raise stream.unreadable(path, f"it is no JSON of nccl-tests, or cut off: {what}") from error
@@ -197,13 +197,12 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
             test, columns = Test(op=op), _COLUMNS
         if start:
             test.op = _op(start[1]) if start[1] else test.op
-            if "nThread" in each:
-                test.settings = {name: int(number) for name, number in _SETTING.findall(each)}
-                test.timing = _timing(test.settings.get("graph"), False)
+            if numbers := _SETTING.findall(each.partition("nThread")[2]):
+                test.set_timing({name: int(number) for name, number in numbers})
         elif each.startswith("# Blocking Enabled"):
-            test.timing = _timing(0, True)
+            test.set_timing({"iters": test.calls}, blocking=True)
         elif rank := _RANK.match(each):
-            test.ranks.append((int(rank[1]), int(rank[2] or 0), rank[3], rank[4].strip()))
+            test.ranks.append((int(rank[1]), int(rank[2] or 0), line(rank[3]), line(rank[4])))
         elif own := _OWN.match(each):
             test.algorithm, test.backend, test.device = own[1], own[4], own[5]
             test.world_size, test.nodes = int(own[2]), int(own[3] or 1)
@@ -211,55 +210,50 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
             columns = tuple(header[1].split())
             test.count_ranks()
         elif row := _ROW.match(each):
-            values, first = row[5].split(), [at for at, name in enumerate(columns) if name == "time"]
-            for in_place, at in enumerate(first):
-                if len(values) >= len(columns):
-                    told = dict(zip(columns[at : at + 4], values[at : at + 4], strict=False))
-                    test.add(int(row[1]), row[3], row[4] or "none", bool(in_place), told)
+            values, starts = row[5].split(), [at for at, name in enumerate(columns) if name == "time"]
+            # A row that is cut off has fewer.
+            for in_place, at in enumerate(starts if len(values) >= len(columns) else ()):
+                told = dict(zip(columns[at : at + 4], values[at : at + 4], strict=True))
+                test.add(int(row[1]), row[3], row[4] or "none", bool(in_place), told)
         elif bounds := _BOUNDS.match(each):
             test.out_of_bounds = int(bounds[1])
         test.ended |= each.startswith("# Avg bus bandwidth")
     yield test
 
 
-def _of_json(told: Mapping[str, Any], op: str | None) -> Iterator[Test]:
-    """Yield the tests of a document; those of parabench name operation, algorithm and ranks of each result."""
+def _of_json(told: Mapping[str, Any], op: str | None) -> list[Test]:
+    """Return the tests of a document; those of parabench name operation, algorithm and ranks of each result."""
     config, tests = told["config"], dict[tuple[Any, ...], Test]()
+    # A process lists its first rank only.
     each_rank = range(int(config["nthreads"]) * int(config["ngpus"]))
     ranks = [
-        (int(one["rank"]) + at, int(one["group"]), str(one["hostname"]), str(one["device_info"]))
+        (int(one["rank"]) + at, int(one["group"]), line(one["hostname"]), line(one["device_info"]))
         for one in config.get("devices") or []
         for at in each_rank
     ]
     op = next((found for each in told["args"][:1] if (found := _op(str(each)))), op)
+    settings = {
+        "iters": config["iterations"] or 0,
+        "agg iters": config["aggregated_iterations"],
+        "graph": config["graph"],
+    }
     for result in told["results"]:
-        own = {
-            name: result[name]
-            for name in ("op", "algorithm", "world_size", "nodes", "device", "backend")
-            if name in result
-        }
+        own = {name: result[name] for name in _OWN_KEYS if name in result}
         test = tests.setdefault(tuple(own.values()), Test(**{"op": op, "ranks": ranks} | own))
         if not test.rows:
             test.count_ranks()
-            test.settings = {"iters": int(config["iterations"] or 0), "agg iters": int(config["aggregated_iterations"])}
-            test.timing = _timing(config["graph"], config["blocking_collectives"] not in ("false", 0))
-            test.ended, test.out_of_bounds = "out_of_bounds" in told, told["out_of_bounds"]["count"]
+            test.set_timing(settings, config["blocking_collectives"] not in ("false", 0))
+            test.ended, test.out_of_bounds = True, int(told["out_of_bounds"]["count"])
         for in_place, form in enumerate(("out_of_place", "in_place")):
             body = result[form] or {}
             values = {ours: body.get(theirs) for ours, theirs in _JSON.items()}
-            test.add(int(result["size"]), result["type"], result["redop"] or "none", bool(in_place), values)
-    yield from tests.values()
+            test.add(int(result["size"]), result["type"], str(result["redop"] or "none"), bool(in_place), values)
+    return list(tests.values()) or [Test()]
 
 
-def _timing(graph: int | None, blocking: bool) -> str:
-    if blocking:
-        return "each call waited for (-z)"
-    return "calls back to back, captured in a CUDA graph (-G)" if graph else BACK_TO_BACK
-
-
-def _version(code: object) -> str | None:
+def _version(code: int | None) -> str | None:
     """Return '2.25.1' for 22501, and for 2804, as before NCCL 2.9, '2.8.4' (nccl.h)."""
-    if type(code) is not int:
+    if code is None:
         return None
     major = 10_000 if code >= 10_000 else 1000
     return f"{code // major}.{code % major // 100}.{code % 100}"
@@ -270,56 +264,41 @@ def launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Launc
     seen: Counter[tuple[Any, ...]] = Counter()
     for number, test in enumerate(found.tests, 1):
         place = found.file if len(found.tests) == 1 else f"{found.file}, test {number}"
-        problem = test.problem or (None if test.rows else "it has no row with a size and a time")
-        if problem is None and test.world_size == 1:
-            problem = "one rank communicates with nobody"
-        if problem is not None:
-            left_out[place] = f"left out: {problem}"
+        if test.problem or not test.rows:
+            left_out[place] = f"left out: {test.problem or 'it has no row with a size and a time'}"
             continue
-        if test.doubts or test.op is None:
+        if test.doubt or test.op is None:
             test.op = UNKNOWN
-            found.unknown.append("; ".join(test.doubts) or "neither the log nor its name tells the operation")
+            found.unknown.append(test.doubt or "neither the log nor its name tells the operation")
         if not test.ended:
             found.unknown.append("it ends before its last line, and what it has was read")
-        for dtype, redop in dict.fromkeys((row.dtype, row.redop) for row in test.rows):
-            rows = [row for row in test.rows if (row.dtype, row.redop) == (dtype, redop)]
-            like = (test.op, test.algorithm, test.world_size, dtype, redop)
-            seen[like] += 1
-            source = found.file if seen[like] == 1 else place
+        for kind in test.rows:
+            seen[test.op, test.algorithm, test.world_size, kind] += 1
+            first = seen[test.op, test.algorithm, test.world_size, kind] == 1
             try:
-                yield _launch(test, rows, source, found), test.timing
+                yield _launch(test, kind, line(found.file if first else place), found.log), test.timing
             except UsageError as error:
                 left_out[place] = f"left out: {error}"
 
 
-def _launch(test: Test, rows: Sequence[Row], source: str, found: Recording) -> Launch:
+def _launch(test: Test, kind: tuple[str, str], source: str, log: Mapping[str, Any]) -> Launch:
     """Return a test's rows of one type and reduction. Raises UsageError if no case can hold them."""
-    sizes = [row.bytes for row in rows]
+    rows, sizes = test.rows[kind], [each.bytes for each in test.rows[kind]]
     case = CollectiveCase(
         op=test.op or UNKNOWN, algorithm=test.algorithm, world_size=test.world_size or 0, nodes=test.nodes,
-        dtype=rows[0].dtype, redop=rows[0].redop, min_bytes=min(sizes), max_bytes=max(sizes), factor=None,
-        device=test.device, backend=test.backend, source=line(source),
+        dtype=kind[0], redop=kind[1], min_bytes=min(sizes), max_bytes=max(sizes), factor=None, device=test.device,
+        backend=test.backend, source=source,
     )  # fmt: skip
-    wrong = sum(row.wrong or 0 for row in rows) or test.out_of_bounds
-    calls = test.settings.get("iters", 0) * test.settings.get("agg iters", 1) or 1
-    steps: Counter[tuple[int, bool]] = Counter()
-    collectives = []
-    for seq, row in enumerate(rows):
-        collectives.append(
-            CollectiveSample(
-                0, steps[row.bytes, row.in_place], seq, case.op, case.algorithm, case.world_size, row.bytes, None,
-                row.seconds, Phase.MEASURE, row.in_place, row.wrong, dtype=row.dtype, calls=calls,
-            )
-        )  # fmt: skip
-        steps[row.bytes, row.in_place] += 1
+    wrong = sum(each.n_wrong or 0 for each in rows) or test.out_of_bounds
+    facts = {name: line(log[name]) if log.get(name) else None for name in ("version", "network")}
     hosts, gpus = distinct(each[2] for each in test.ranks), distinct(each[3] for each in test.ranks)
-    log = {"file": source} | {name: found.log.get(name) for name in ("version", "network")}
+    facts |= {"file": source, "hosts": hosts, "gpus": gpus, "transports": log.get("transports") or {}}
     return Launch(
         case=case,
         status=Status.WRONG if wrong else Status.OK,
         started_utc=utc_now(),
         wall_s=math.nan,
         failure=Failure(f"{wrong:,} elements are wrong or out of bounds") if wrong else None,
-        collectives=collectives,
-        facts={"log": log | {"hosts": hosts, "gpus": gpus, "transports": found.log.get("transports") or {}}},
+        collectives=[each._replace(op=case.op) for each in rows],
+        facts={"log": facts},
     )

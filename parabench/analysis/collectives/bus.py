@@ -233,11 +233,7 @@ def logged_times(results: Results, session: Session) -> pd.DataFrame:
     good = good_sizes(launch_sizes(results, session))
     good = good[(good["source"] != "") & (good["op"] != UNKNOWN)]
     key = ["source", "op", "world_size", "nodes", "dtype", "bytes"]
-    return (
-        good.groupby(key, sort=False, as_index=False)["launch_call_s"]
-        .mean()
-        .rename(columns={"launch_call_s": "seconds"})
-    )
+    return good.groupby(key, sort=False, as_index=False).agg(seconds=("launch_call_s", "mean"))
 
 
 def _log_mean(values: pd.Series[float]) -> float:
