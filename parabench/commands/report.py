@@ -51,8 +51,8 @@ template_option = click.option(
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder of others' recordings in the place of STORE: traces of torch.profiler, flight recorder dumps, NCCL "
-    "Inspector files. Beside the page their store is left.",
+    help="A folder of recordings, instead of STORE: traces of torch.profiler, flight recorder dumps, NCCL Inspector "
+    "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
 )
 @click.pass_context
 def report(

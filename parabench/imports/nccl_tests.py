@@ -50,6 +50,7 @@ _LAST_DIGIT, _TOLERANCE = 0.011, 0.03
 _LIBRARY = re.compile(r"nccl-library=(\d+)")
 _JSON = {"time": "time", "algbw": "alg_bw", "busbw": "bus_bw", "#wrong": "nwrong"}
 
+_JSON_SETTINGS = {"iters": "iterations", "agg iters": "aggregated_iterations", "graph": "graph"}
 _OWN_KEYS = ("op", "algorithm", "world_size", "nodes", "device", "backend")
 
 
@@ -68,6 +69,7 @@ class Test:
     timing: str = "in a way that the log does not tell"
     calls: int = 1
     rows: dict[tuple[str, str], list[CollectiveSample]] = field(default_factory=dict)
+    steps: Counter[tuple[str, str, int, bool]] = field(default_factory=Counter)
     out_of_bounds: int = 0
     ended: bool = False
     problem: str | None = None
@@ -105,9 +107,9 @@ class Test:
             self.problem = "its algbw is not size by time"
         if self.op and busbw is not None and not _near(busbw, rate * bus_factor(self.op, n)):
             self.doubt = f"its busbw is not that of {self.op} among {n} ranks, so the operation is unknown"
-        own = self.rows.setdefault((dtype[0], redop), [])
-        step = sum((each.bytes, each.in_place) == (size, in_place) for each in own)
-        count = None if wrong is None else int(wrong)
+        own, key = self.rows.setdefault((dtype[0], redop), []), (dtype[0], redop, size, in_place)
+        step, count = self.steps[key], None if wrong is None else int(wrong)
+        self.steps[key] += 1
         own.append(
             CollectiveSample(
                 0, step, len(own), "", self.algorithm, n, size, None, us / 1e6, Phase.MEASURE, in_place, count,
@@ -208,8 +210,9 @@ def _of_text(text: str, op: str | None) -> Iterator[Test]:
             test.world_size, test.nodes = int(own[2]), int(own[3] or 1)
         elif header:
             columns = tuple(header[1].split())
-            test.count_ranks()
         elif row := _ROW.match(each):
+            if not test.rows:
+                test.count_ranks()
             values, starts = row[5].split(), [at for at, name in enumerate(columns) if name == "time"]
             # A row that is cut off has fewer.
             for in_place, at in enumerate(starts if len(values) >= len(columns) else ()):
@@ -232,11 +235,7 @@ def _of_json(told: Mapping[str, Any], op: str | None) -> list[Test]:
         for at in each_rank
     ]
     op = next((found for each in told["args"][:1] if (found := _op(str(each)))), op)
-    settings = {
-        "iters": config["iterations"] or 0,
-        "agg iters": config["aggregated_iterations"],
-        "graph": config["graph"],
-    }
+    settings = {ours: config[theirs] or 0 for ours, theirs in _JSON_SETTINGS.items()}
     for result in told["results"]:
         own = {name: result[name] for name in _OWN_KEYS if name in result}
         test = tests.setdefault(tuple(own.values()), Test(**{"op": op, "ranks": ranks} | own))
@@ -290,7 +289,7 @@ def _launch(test: Test, kind: tuple[str, str], source: str, log: Mapping[str, An
         backend=test.backend, source=source,
     )  # fmt: skip
     wrong = sum(each.n_wrong or 0 for each in rows) or test.out_of_bounds
-    facts = {name: line(log[name]) if log.get(name) else None for name in ("version", "network")}
+    facts: dict[str, Any] = {name: line(log[name]) if log.get(name) else None for name in ("version", "network")}
     hosts, gpus = distinct(each[2] for each in test.ranks), distinct(each[3] for each in test.ranks)
     facts |= {"file": source, "hosts": hosts, "gpus": gpus, "transports": log.get("transports") or {}}
     return Launch(

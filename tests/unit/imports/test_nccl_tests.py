@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import fake_collectives as fake
+import hostile_helpers as hostile
 import nccl_logs
 import recordings
 from command_line import parabench
@@ -87,6 +88,11 @@ ROWS = [
     Row("one rank", {"a__log": FULL, "b__log": log(ranks=1, hosts=1)}, ONE, ("b.log: left out: one rank",)),
     Row("cut JSON", {"a__log": FULL, "b__json": as_text(document())[:-40]}, ONE, ("b.json: it is no JSON of",)),
     Row("JSON without results", {"a__log": FULL, "b__json": {"nccl_version": 22501}}, ONE, ("b.json: it is no JSON",)),
+    Row("no header", {"a__log": re.sub(r"#       size.*\n", "", FULL)}, ONE),
+    Row("no rows", {"a__log": FULL, "b__log": FULL[: FULL.index("#       size")]}, ONE, ("b.log: left out: it has no",)),
+    Row("JSON of no results", {"a__log": FULL, "b__json": document(results=[])}, ONE, ("b.json: left out: it has no",)),
+    Row("JSON of hostile results", {"a__log": FULL, "b__json": document(args=7)}, ONE, ("b.json: it is no JSON of",)),
+    Row("repeated rows", {"a__log": log(sizes=SIZES[:1] * 3)}, [("all_reduce", 4, 2, 2)]),
     Row("empty", {"a__log": FULL, "b__log": ""}, ONE, ("b.log: it is empty",)),
     Row("other timing", {"a__log": FULL, "b__log": FULL, "c__log": log(graph=1)}, ONE * 2,
         ("all_reduce c.log, 4 ranks on 2 nodes: left out: it timed calls back to back, captured in a CUDA graph",)),
@@ -206,6 +212,16 @@ def test_page_of_logs_shows_what_is_known(tmp_path: Path, row: Shown) -> None:
     assert [each for each in row.must if each not in text] == [], text
     assert [each for each in row.must_not if each in text] == []
     assert " nan" not in text.lower().replace("nanosecond", "")
+
+
+def test_hostile_names_in_a_log_are_text(tmp_path: Path) -> None:
+    evil = f"<script>{hostile.CALL}</script>\x1b[2J"
+    output, text = page(tmp_path, **{f"{evil.replace('/', '')}__log": f"{NETWORK}{evil}\n{log(gpu=evil)}"})
+    assert hostile.CALL in text
+    assert "\x1b" not in output + text
+    found = Page((tmp_path / "page.html").read_text())
+    runs = ["type" not in attrs for tag, attrs in found.tags if tag == "script"]
+    assert not [text for text, does in zip(found.scripts, runs, strict=True) if does and hostile.CALL in text]
 
 
 def test_page_of_logs_is_written_again(tmp_path: Path) -> None:
