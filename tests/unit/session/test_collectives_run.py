@@ -303,7 +303,7 @@ def test_json_takes_the_place_of_an_older_one_as_a_whole(tmp_path):
     file = tmp_path / "r.json"
     file.write_text("older")
     run(request(tmp_path, json_file=file), FakeLauncher())
-    assert json.loads(file.read_text())["version"] == 2
+    assert json.loads(file.read_text())["version"] == 3
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "r.json"]
 
 
