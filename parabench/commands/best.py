@@ -70,7 +70,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         seen = data_of(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
         # Predictions take time, so those of the JSON are made only where that is asked for.
-        told = best_lines.to_dicts(seen, spots) if files.get("--json") else []
+        told = best_lines.to_dicts(spots) if files.get("--json") else []
         lines = best_lines.lines(seen, spots)
     give(files, {"--json": lambda: json_text.written(told)}, lines, "answer")
 

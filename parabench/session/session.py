@@ -322,7 +322,7 @@ def _write_json(request: Request, results: Results, session_id: int, log: Callab
         from parabench.analysis.text.best import to_dicts
 
         seen = session_data(results, session_id)
-        told = to_dicts(seen, seen.once(spots))
+        told = to_dicts(seen.once(spots))
     text = json_text.written(told)
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)

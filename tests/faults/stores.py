@@ -158,7 +158,7 @@ def export(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
 
 def predict(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
     more = lot.choice(
-        (["--world-size", "4"], ["--world-size", "2,4", "--json", "-"], ["--world-size", "4", "--best"], ["--buckets"],
+        (["--world-size", "4"], ["--world-size", "2,4", "--json", "-"], ["--world-size", "4", "--best"],
          ["--check", sound])
     )  # fmt: skip
     yield from asked("predict", store, *more)
