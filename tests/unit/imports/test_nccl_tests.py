@@ -40,6 +40,7 @@ ONE = [("all_reduce", 4, 2, 6)]
 FULL = log()
 CUT = FULL[: FULL.rindex("# Out of bounds")]
 CUT_IN_ROW = CUT[:-60]
+NO_ROWS = FULL[: FULL.index("#       size")]
 NO_RANKS = re.sub(r"#  Rank.*\n", "", FULL)
 FAILED = CUT + "node0: Test NCCL failure common.cu:303 'remote process exited' \n"
 
@@ -89,7 +90,7 @@ ROWS = [
     Row("cut JSON", {"a__log": FULL, "b__json": as_text(document())[:-40]}, ONE, ("b.json: it is no JSON of",)),
     Row("JSON without results", {"a__log": FULL, "b__json": {"nccl_version": 22501}}, ONE, ("b.json: it is no JSON",)),
     Row("no header", {"a__log": re.sub(r"#       size.*\n", "", FULL)}, ONE),
-    Row("no rows", {"a__log": FULL, "b__log": FULL[: FULL.index("#       size")]}, ONE, ("b.log: left out: it has no",)),
+    Row("no rows", {"a__log": FULL, "b__log": NO_ROWS}, ONE, ("b.log: left out: it has no row",)),
     Row("JSON of no results", {"a__log": FULL, "b__json": document(results=[])}, ONE, ("b.json: left out: it has no",)),
     Row("JSON of hostile results", {"a__log": FULL, "b__json": document(args=7)}, ONE, ("b.json: it is no JSON of",)),
     Row("repeated rows", {"a__log": log(sizes=SIZES[:1] * 3)}, [("all_reduce", 4, 2, 2)]),
