@@ -21,7 +21,6 @@ from command_line import parabench
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.protocol import Protocol
-from parabench.pytest_plugin.stored_base import StoredBase
 from parabench.serve.progress import standing
 from parabench.serve.rebuild import Renewal
 from parabench.serve.server import Live
@@ -205,18 +204,6 @@ def serve(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
         str(error)
 
 
-def baseline(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
-    """As pytest reads it with --parabench-baseline."""
-    import pytest
-
-    try:
-        of = StoredBase.read(str(store), 0.05, ())
-        side = of.session_of("quick")
-        _ = side.cases, side.timed
-    except (UsageError, pytest.UsageError) as error:
-        yield from (("output", each) for each in outputs.of_terminal(str(error)))
-
-
 COMMANDS: dict[str, tuple[Command, ...]] = {
     "trainings": (
         report,
@@ -230,11 +217,10 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         export,
         serve,
         serve,
-        baseline,
         resume,
     ),
     "collectives": (report, best, best, best, serve, serve, resume),
-    "turns": (report, best, best, compare, compare, history, history, serve, baseline, resume),
+    "turns": (report, best, best, compare, compare, history, history, serve, resume),
     "planned": (resume, resume, resume, serve, serve, best, best, report),
     "foresight": (predict, predict, predict, serve, best),
     "sides": (resume, resume, compare, compare, best, history, serve, serve, report),
