@@ -21,8 +21,7 @@ from command_line import parabench
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.protocol import Protocol
-from parabench.serve.progress import standing
-from parabench.serve.rebuild import Renewal
+from parabench.serve.progress import read_progress
 from parabench.serve.server import Live
 from parabench.session.resume import ab_sides, load_state, settings_of
 from parabench.session.resume import resume as resume_session
@@ -192,14 +191,14 @@ def serve(folder: Path, store: Path, sound: Path, lot: Random) -> Wrong:
     def make(path: Path, session: str) -> str:
         raise UsageError("made by `report`, which is tried apart")
 
-    live = Live(lambda: (store, None), Renewal(make))
+    live = Live(str(store), make)
     told = live.progress()
-    live.renewal.wait()
+    live.wait()
     yield from (("output", each) for each in outputs.of_json(json.dumps(told, allow_nan=False)))
     said = "\n".join(str(value) for value in told.values())
     yield from (("output", each) for each in outputs.of_terminal(said.replace("\n", "")))
     try:
-        standing(store, lot.choice((None, "1", "fake", "2")))
+        read_progress(store, lot.choice((None, "1", "fake", "2")))
     except UsageError as error:
         str(error)
 

@@ -15,9 +15,7 @@ from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.machine.machine import environment, this_machine
 from parabench.plan.protocol import Protocol
-from parabench.serve.progress import standing
-from parabench.serve.rebuild import Renewal
-from parabench.serve.server import Live
+from parabench.serve.progress import read_progress
 from parabench.session.dry_run import known_seconds
 from parabench.store import json_text, results, shapes, soundness
 from parabench.store.digest import SLOWEST
@@ -167,14 +165,7 @@ def test_how_far_a_session_is_says_what_is_wrong_with_it(store):
     ):
         change(store, "UPDATE session SET plan = json_remove(plan, '$.blocks', '$.extra')", statement)
         with pytest.raises(UsageError, match=said):
-            standing(store, None)
-
-
-def test_a_moment_that_is_none_tells_nothing_of_how_long_ago_it_was(store):
-    change(store, "UPDATE launch SET started_utc = 'yesterday'", "UPDATE session SET finished_utc = NULL")
-    assert standing(store, None).going
-    change(store, "UPDATE launch SET started_utc = '2026-01-31T10:00:00'")
-    assert standing(store, None).going
+            read_progress(store, None)
 
 
 def test_a_session_without_launches_is_answered_beside_one_that_has_some(store):
@@ -261,11 +252,3 @@ def test_what_launches_took_is_not_read_of_a_plan_that_is_damaged(store):
 def test_a_step_that_took_no_time_is_unknown(store):
     change(store, f"UPDATE digest SET value = zeroblob(length(value)) WHERE kind = '{SLOWEST}'")
     assert np.isnan(load(store).steps_columns["step_s"]).all()
-
-
-def test_what_is_wrong_with_a_store_is_served_as_one_line_without_controls(store):
-    def damaged():
-        raise UsageError('malformed database schema - unrecognized token: "\x1e"\n')
-
-    live = Live(damaged, Renewal(lambda store, session: ""))
-    assert live.progress()["error"] == 'malformed database schema - unrecognized token: " "'
