@@ -112,7 +112,7 @@ def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
                 "block": block,
             }
             | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
-            | {"verified": True, "in_turns": False, "superseded": False, "timed": True}
+            | {"verified": True, "in_turns": False, "timed": True}
             | {"launch_step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
             for i, (case, block, seconds) in enumerate(rows)
         ]

@@ -115,18 +115,13 @@ class Session:
     def shares_launches(self) -> bool:
         """Whether it has cases that take turns in launches that they share."""
         protocol = self.plan.get("protocol") or {}
-        if not (self.raced or protocol.get("rounds")) or self.isolated or self.interleaved:
+        if not (self.raced or protocol.get("rounds")) or self.interleaved:
             return False
         from parabench.plan.cohorts import cohorts
 
         kind = CollectiveCase if self.kind == "collectives" else Case
         cases: list[Any] = [kind.from_dict(each) for each in self.plan.get("cases") or []]
         return any(len(each) > 1 for each in cohorts(cases))
-
-    @property
-    def isolated(self) -> bool:
-        """Whether its cases have launches of their own because turns disturbed each other."""
-        return bool(self.plan.get("isolated"))
 
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError when the session, of that store, is of another kind."""
@@ -320,11 +315,6 @@ class SessionData:
     def timed(self) -> pd.DataFrame:
         """Those of them whose step times are compared."""
         return timed_launches(self.launches)
-
-    @property
-    def isolated(self) -> bool:
-        """Whether launches of their own have the answer, because turns disturbed each other."""
-        return self.session.isolated and not self.timed["in_turns"].any()
 
     @cached_property
     def by_case(self) -> dict[str, CaseLaunches]:

@@ -17,11 +17,9 @@ from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, qua
 from parabench.analysis.loop_time import MEAN, loop_times, mean_parts
 from parabench.analysis.stored import environment_of, interleaved_of, trained_case_of
 from parabench.analysis.turns import (
-    isolated,
     pair_launches,
     paired_numbers,
     shared_launches,
-    superseded,
     turn_counts,
     turns_told,
 )
@@ -117,8 +115,8 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     """Return launches with the fields of their case, `label`, `statistic` and `n_steps`.
 
     Further columns are `in_turns` (it shared its ranks with other cases), `shared_launch` (the first of those that
-    did), `turns` (how many its number is made of), `superseded` (later ones count in its place, as `turns.superseded`
-    has it), `timed` (its step time is compared, as `_timed` chooses), `launch_step_s`, `p90_s` and `drift`.
+    did), `turns` (how many its number is made of), `timed` (its step time is compared, as `_timed` chooses),
+    `launch_step_s`, `p90_s` and `drift`.
 
     `launches` are rows of the store of any sessions, of an `ab` of both sides, by rising `launch_id`; `steps` is
     `Results.steps`; `gpus` tells of each session whether its machine had some.
@@ -131,7 +129,7 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     told = turns_told(table["facts"])
     # What a second copy of a case measured is compared with the first, and with nothing else.
     in_turns = np.array([each is not None for each in told], dtype=bool) & (table["block"] != TWIN_BLOCK)
-    first, numbers, turns, gone = ids, table["launch_step_s"], np.ones(len(ids)), np.zeros(len(ids), dtype=bool)
+    first, numbers, turns = ids, table["launch_step_s"], np.ones(len(ids))
     paired = np.array([each is not None and "pair" in each for each in told], dtype=bool)
     if in_turns.any():
         first = shared_launches(ids, in_turns, launches["session_id"], table["block"], told)
@@ -140,9 +138,7 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
         if (pair != ids).any():
             numbers = paired_numbers(ids, in_turns, pair, numbers, told, steps)
         turns = turn_counts(in_turns, told)
-        gone = superseded(in_turns, launches["session_id"], told, isolated(table["facts"]))
-        numbers = np.where(gone, np.nan, numbers)
-    table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, superseded=gone, launch_step_s=numbers)
+    table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, launch_step_s=numbers)
     return table.assign(timed=_timed(table, launches["session_id"], paired))
 
 
@@ -271,9 +267,8 @@ def case_columns(launches: Rows) -> Columns:
 
     `step_time_s` is the case's step time, wherever one is shown: the level of the launches whose step times are
     compared (`timed_launches`). `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
-    (NaN for fewer than two launches). `n_ok` of its `n_launches` count; those that ended well and are superseded are
-    none of them. `status` tells how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
-    are medians over the launches that count, peaks maxima."""
+    (NaN for fewer than two launches). `n_ok` of its `n_launches` count. `status` tells how they ended, 'ok' or a count
+    such as '2 ok, 1 oom'; `error` the first error. Parts are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
     case, cases = coded(own["case_id"])
     n = len(cases)
@@ -282,11 +277,10 @@ def case_columns(launches: Rows) -> Columns:
     of_valid, of_timed = (
         np.array([place[each] for each in some["case_id"]], dtype=np.int64) for some in (valid, timed)
     )
-    kept = ~(np.asarray(own["superseded"], dtype=bool) & (np.asarray(own["status"]) == Status.OK))
     statuses: list[list[str]] = [[] for _ in cases]
     errors: list[str | None] = [None] * n
-    for at, status, error, counts in zip(case.tolist(), own["status"], own["error"], kept.tolist(), strict=True):
-        statuses[at] += [status] if counts else []
+    for at, status, error in zip(case.tolist(), own["status"], own["error"], strict=True):
+        statuses[at].append(status)
         if errors[at] is None and isinstance(error, str):
             errors[at] = error
 
@@ -297,7 +291,7 @@ def case_columns(launches: Rows) -> Columns:
         found = levels(timed, name)
         return np.array([found.get(each, np.nan) for each in cases], dtype=float)
 
-    counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case[kept], minlength=n)
+    counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case, minlength=n)
     seconds = np.asarray(timed["launch_step_s"], dtype=float)
     low, high = (reduced(ufunc, seconds, of_timed, n) for ufunc in (np.fmin, np.fmax))
     first = np.unique(case, return_index=True)[1]
@@ -307,7 +301,7 @@ def case_columns(launches: Rows) -> Columns:
         {
             "case_id": np.array(cases, dtype=object),
             **{name: np.asarray(own[name])[first] for name in ("label", *Case().to_dict(), "statistic")},
-            "status": np.array([status_counts(each or [Status.OK]) for each in statuses], dtype=object),
+            "status": np.array([status_counts(each) for each in statuses], dtype=object),
             "error": np.array(errors, dtype=object),
             "n_ok": counted,
             "n_launches": n_launches,

@@ -13,7 +13,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Room
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
-from parabench.plan.turns import ISOLATED
 from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_BLOCK,
@@ -158,17 +157,10 @@ class Runner(Generic[C, P]):
         """How a case is measured in a launch to come."""
         return self.plan.protocol
 
-    @property
-    def own_protocol(self) -> P:
-        """How a case is measured in a launch that it has to itself."""
-        return self.plan.protocol
-
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
         """Launch a case whose reference was run."""
         launch = self._launch(planned.case, planned.block)
         launch.position = planned.position
-        if self.plan.isolated:
-            launch.facts[ISOLATED] = True
         self._judge(launch, planned.case)
         self._finish(launch)
 
@@ -183,7 +175,7 @@ class Runner(Generic[C, P]):
 
     def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
-        protocol = protocol or self.own_protocol
+        protocol = protocol or self.plan.protocol
         spec = LaunchSpec.of(case, protocol, self.deadline_s(case, protocol), self.traces)
         launch = self.launch(spec)
         launch.block = block
@@ -225,7 +217,7 @@ class Runner(Generic[C, P]):
         known = self._wall_s.get((case.id, False))
         if known is not None:
             return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known)
-        return self._first_deadline_s(case, protocol or self.own_protocol)
+        return self._first_deadline_s(case, protocol or self.plan.protocol)
 
     def _first_deadline_s(self, case: C, protocol: P) -> float:
         """Return the deadline of a case that was not launched yet, in seconds."""

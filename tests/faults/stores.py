@@ -58,7 +58,7 @@ def planned(path: Path) -> None:
     protocol = {"warmup": 5, "steps": 20, "launches": 3, "deadline_s": None}
     plan = {
         "kind": "training", "cases": [one.to_dict() for one in cases], "skipped": [], "protocol": protocol, "seed": 1,
-        "blocks": 3, "extra": [], "settle": None, "isolated": False,
+        "blocks": 3, "extra": [],
     }  # fmt: skip
     assert Protocol(**protocol).blocks == 3
     fake.write(path, fake.sweep(cases, lambda one: 0.02, noise=0.01), plan=plan, finished=False)

@@ -247,10 +247,8 @@ def test_environments_of_sides_that_took_turns_are_what_is_compared(tmp_path):
     [
         ({"rounds": 0}, {"rounds": 20}, True),
         ({}, {"launches": None, "rounds": None}, True),
-        ({"rounds": 20, "isolated": True}, {"rounds": 20}, True),
         ({}, {"rounds": 0}, False),
         ({"launches": None, "rounds": None}, {"rounds": 20}, False),
-        ({"launches": None, "rounds": None, "isolated": True}, {"rounds": 0}, False),
         ({"rounds": 0}, {"rounds": 20, "cases": CASES[:1]}, False),
     ],
 )
@@ -260,7 +258,6 @@ def test_that_cases_shared_launches_on_one_side_alone_is_named(tmp_path, one, ot
         plan = {
             "cases": [case.to_dict() for case in cases],
             "protocol": {"warmup": 5, "steps": 20, "launches": 3} | protocol,
-            "isolated": protocol.pop("isolated", False),
         }
         return side(tmp_path, name, fake.sweep(CASES, truth, noise=0.001), plan=plan)
 
