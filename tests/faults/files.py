@@ -13,7 +13,7 @@ from random import Random
 import recordings
 from command_line import parabench
 from nccl_logs import LOGS
-from parabench.ab.referee import read_series, table
+from parabench.ab.series import read_series, table
 from parabench.data import mnist, text
 from parabench.errors import UsageError
 from parabench.plan.suite import load_suite
@@ -153,9 +153,9 @@ def recorded(made: Path, folder: Path, lot: Random) -> Wrong:
 
 
 def series(made: Path, folder: Path, lot: Random) -> Wrong:
-    """What `parabench referee` left of proposals."""
+    """What `parabench ab --series` left of proposals."""
     one = {
-        "number": 1, "baseline": "a", "proposal": "b", "alpha": 0.025, "seconds": 1.5, "keep": True, "why": "",
+        "number": 1, "baseline": "a", "proposal": "b", "alpha": 0.025, "seconds": 1.5, "accept": True, "why": "",
         "gain": 0.02, "low": 0.01, "high": 0.03, "pairs": 4,
     }  # fmt: skip
     whole = {"alpha": 0.05, "least": 0.01, "proposals": [one, one | {"number": 2, "keep": None}]}
@@ -163,7 +163,7 @@ def series(made: Path, folder: Path, lot: Random) -> Wrong:
     try:
         found = read_series(folder)
         assert found is not None
-        from parabench.ab.referee import lines
+        from parabench.ab.series import lines
         from parabench.analysis.text import format
 
         said = [*table(found), *(lines(found) if found.proposals else [])]
