@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -230,26 +230,6 @@ class Ended(NamedTuple):
     error: str
 
 
-class Facts(Mapping[int, dict[str, Any]]):
-    """JSON objects, each parsed when it is asked for; the latest KEPT stay: of ten thousand cases all of them would
-    take 200 MB."""
-
-    KEPT = 4096
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        self._texts = texts
-        self._parsed: Callable[[str], dict[str, Any]] = lru_cache(self.KEPT)(json_text.parsed)
-
-    def __getitem__(self, launch: int) -> dict[str, Any]:
-        return self._parsed(self._texts[launch])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-
 @dataclass(frozen=True)
 class SessionData:
     """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
@@ -341,7 +321,7 @@ class SessionData:
     def facts(self) -> Mapping[int, dict[str, Any]]:
         """What ranks told of each launch, by its id."""
         pairs = zip(self.launches["launch_id"].tolist(), self.launches["facts"].tolist(), strict=True)
-        return Facts({at: text if isinstance(text, str) else "{}" for at, text in pairs})
+        return {at: json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""
