@@ -157,6 +157,11 @@ class Runner(Generic[C, P]):
         """How a case is measured in a launch to come."""
         return self.plan.protocol
 
+    @property
+    def own_protocol(self) -> P:
+        """The protocol of a launch that a case has to itself."""
+        return self.plan.protocol
+
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
         """Launch a case whose reference was run."""
         launch = self._launch(planned.case, planned.block)
@@ -175,7 +180,7 @@ class Runner(Generic[C, P]):
 
     def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
-        protocol = protocol or self.plan.protocol
+        protocol = protocol or self.own_protocol
         spec = LaunchSpec.of(case, protocol, self.deadline_s(case, protocol), self.traces)
         launch = self.launch(spec)
         launch.block = block
