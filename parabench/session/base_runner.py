@@ -222,7 +222,7 @@ class Runner(Generic[C, P]):
         known = self._wall_s.get((case.id, False))
         if known is not None:
             return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * known)
-        return self._first_deadline_s(case, protocol or self.plan.protocol)
+        return self._first_deadline_s(case, protocol or self.own_protocol)
 
     def _first_deadline_s(self, case: C, protocol: P) -> float:
         """Return the deadline of a case that was not launched yet, in seconds."""
