@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.plan.turns import TurnsProtocol
 from parabench.store import json_text
-from parabench.store.columns import Array, Rows
+from parabench.store.frames import Array
 from parabench.store.record import Status
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ IN_TURNS = '"turns": {'
 TRIMMED = 0.1
 
 
-def turns_told(facts: Array) -> Array:
+def turns_told(facts: pd.Series[str]) -> Array:
     """What the facts tell of each launch's turns; None of one that had its processes to itself."""
     found = np.empty(len(facts), dtype=object)
     found[:] = [json_text.parsed(text)["turns"] if IN_TURNS in (text or "") else None for text in facts.tolist()]
@@ -66,7 +67,7 @@ def turn_counts(in_turns: Array, told: Array) -> Array:
 
 
 def paired_numbers(
-    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, told: Array, steps: Rows
+    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, told: Array, steps: pd.DataFrame
 ) -> Array:
     """Each launch's number in seconds, made of its rounds where it took turns to its end with others, else that of
     `seconds`, which it has by itself; `steps` is as `Results.steps` has it.
@@ -124,7 +125,7 @@ class SharedLaunch:
 
 def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     """Return the successful launches of a session that cases shared, with the cases whose steps are all known."""
-    table = seen.results.launch_columns
+    table = seen.results.launch
     own = table["status"] == Status.OK
     groups: dict[tuple[Any, ...], dict[int, int]] = {}
     told: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -135,7 +136,7 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
             groups.setdefault(key, {})[turns["place"]] = at
     if not groups:
         return []
-    steps = _by_launch(seen.results.steps_columns)
+    steps = _by_launch(seen.results.steps)
     found = []
     for key, places in groups.items():
         protocol = TurnsProtocol.from_dict(told[key]["protocol"])

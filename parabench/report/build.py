@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from parabench.analysis.memory import compared, state_columns
+from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.step import summary
@@ -55,7 +55,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         answers=answers,
         where=summary.lines(seen),
         of_turns=of_turns(seen),
-        held=compared(seen.once(state_columns)),
+        held=compared(seen.once(case_states)),
         next=next_command(seen, answers, HIDDEN),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],

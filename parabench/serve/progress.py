@@ -12,7 +12,7 @@ from parabench.analysis.session import Session, select_session, select_sessions
 from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
-from parabench.store.columns import records
+from parabench.store.frames import records
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, UNCOUNTED, Status
 from parabench.store.results import Results, load
 
@@ -58,7 +58,7 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
         return Progress(f"{path} holds no session{f' {name}' if name else ''} yet. {SOON}")
     session = select_session(results, name)
     variants = [session, *_other_variants(results, session)]
-    launches = records(results.of([each.id for each in variants]).launch_columns, _COLUMNS)
+    launches = records(results.of([each.id for each in variants]).launch, _COLUMNS)
     ended = [row for row in launches if row["block"] >= FIRST_BLOCK and row["status"] != Status.INTERRUPTED]
     planned = sum(each.launches_planned for each in variants)
     finished = all(each.finished_utc for each in variants) and len(ended) >= planned

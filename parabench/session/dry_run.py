@@ -34,7 +34,7 @@ from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, training_operations
-from parabench.store import json_text, shapes
+from parabench.store import json_text
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -227,9 +227,9 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> dict[
         return {}
     results = load(store)
     alike = []
-    sessions = results.columns("session", names=("id", "plan"))
+    sessions = results.read("session", names=("id", "plan"))
     for number, text in zip(sessions["id"].tolist(), sessions["plan"], strict=True):
-        plan = json_text.read(text, shapes.PLAN, f"plan of session {number} of {store}")
+        plan = json_text.parsed(text, f"plan of session {number} of {store}")
         fields = plan.get("protocol")
         if plan.get("kind", "training") != kind_of(protocol) or not fields or unknown_fields(type(protocol), fields):
             continue
@@ -238,7 +238,7 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> dict[
     if not alike:
         return {}
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}')"
-    launch = results.of(alike).columns("launch", ended, ("case_id", "block", "wall_s"))
+    launch = results.of(alike).read("launch", ended, ("case_id", "block", "wall_s"))
     if isinstance(protocol, Protocol) and protocol.by_time:
         launch = launch[launch["block"] != REFERENCE_BLOCK]  # a reference takes a fixed number of steps
     took: dict[tuple[str, bool], list[float]] = defaultdict(list)

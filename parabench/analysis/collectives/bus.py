@@ -53,7 +53,7 @@ def session_launches(results: Results, session: Session) -> pd.DataFrame:
     session.require("collectives", results.path)
     launches = results.of([session.id]).launch.rename(columns={"id": "launch_id"})
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
-    told = turns_told(launches["facts"].to_numpy())
+    told = turns_told(launches["facts"])
     ids, in_turns = launches["launch_id"].to_numpy(), np.array([each is not None for each in told], dtype=bool)
     first = shared_launches(ids, in_turns, launches["session_id"], launches["block"].to_numpy(), told)
     labels = [cases[text].label for text in launches["case_json"]]

@@ -293,7 +293,7 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert [case["step_time_s"], launch["launch_step_s"]] == pytest.approx([wall_s, wall_s])
     assert sum(case[part] for part in STEP_PARTS if case[part] == case[part]) == pytest.approx(wall_s)
     assert (launch["statistic"], launch["undisturbed_s"]) == ("mean", pytest.approx(0.002))
-    (answer,) = best.to_dicts(data, data.once(spots))
+    (answer,) = best.to_dicts(data.once(spots))
     assert answer["best"]["step_time_s"] == pytest.approx(wall_s)
     assert "mean step of the loop" in answer["basis"]
 
