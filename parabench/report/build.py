@@ -11,6 +11,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.step import summary
 from parabench.analysis.tables import valid_launches
+from parabench.analysis.text import format
 from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -33,6 +34,20 @@ def write_report(results: Results, out: Path, session: str | None = None, templa
     """
     write_whole(out, render(results, session, template_folder), "page", "give another file for the report")
     return out
+
+
+# Lines on the terminal, which people paste into issues.
+_LINES = 5
+
+
+def conclusions(results: Results) -> list[str]:
+    """Return what the newest session of recordings shows, in a few lines."""
+    session = select_session(results)
+    logs = session.kind == "collectives"
+    lines = collectives.conclusions(results, session) if logs else recorded.conclusions(results)
+    if len(lines) > _LINES:
+        lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
+    return lines
 
 
 def render(results: Results, session: str | None = None, template_folder: Path | None = None) -> str:

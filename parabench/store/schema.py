@@ -70,7 +70,7 @@ class LaunchRow(NamedTuple):
     status: Status
     error: str | None
     started_utc: str
-    wall_s: float
+    wall_s: float | None
     failed_rank: int | None
     failed_signal: str | None
     traceback: str | None
