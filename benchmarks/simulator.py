@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.tables import MEMORY, STALENESS
+from parabench.analysis.tables import MEMORY
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Status
@@ -99,7 +99,8 @@ def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[
 
 def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
     """(case, block, seconds) as `analysis.tables.launch_table` gives them; what was not simulated is unknown."""
-    unknown = dict.fromkeys((*STEP_PARTS, *MEMORY, "peak_memory_bytes", *STALENESS, "drift"), np.nan)
+    names = (*STEP_PARTS, *MEMORY, "peak_memory_bytes", "staleness_mean", "staleness_max", "drift")
+    unknown = dict.fromkeys(names, np.nan)
     return pd.DataFrame(
         [
             case.to_dict()
