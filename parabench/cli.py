@@ -37,13 +37,12 @@ COMMANDS = {
     "list": "Show suites, strategies, algorithms and models.",
     "noise": "Tell what `ab` can show here, in how many minutes.",
     "predict": "Predict step times of more ranks, other links, other buckets.",
-    "referee": "Keep a change or discard it, in a series of them.",
     "report": "Write the HTML report of a store.",
     "run": "Measure a suite and write the report.",
     "serve": "Show the report in a browser, live while a session runs.",
     "worker": "Measure inside processes that a launcher has started.",
 }
-MODULES = {"check": "init", "noise": "ab", "referee": "ab", "serve": "report", "worker": "run"}
+MODULES = {"check": "init", "noise": "ab", "serve": "report", "worker": "run"}
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.

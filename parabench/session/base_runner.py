@@ -13,7 +13,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Room
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
-from parabench.plan.turns import ISOLATED
 from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_BLOCK,
@@ -160,15 +159,13 @@ class Runner(Generic[C, P]):
 
     @property
     def own_protocol(self) -> P:
-        """How a case is measured in a launch that it has to itself."""
+        """The protocol of a launch that a case has to itself."""
         return self.plan.protocol
 
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
         """Launch a case whose reference was run."""
         launch = self._launch(planned.case, planned.block)
         launch.position = planned.position
-        if self.plan.isolated:
-            launch.facts[ISOLATED] = True
         self._judge(launch, planned.case)
         self._finish(launch)
 

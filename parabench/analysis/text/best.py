@@ -123,7 +123,7 @@ def _carried_over(seen: SessionData, *, small: bool = True) -> list[str]:
     tested = seen.once(carry_over)
     if tested is None or not (small or tested.matters):
         return []
-    return [turns.sentence(tested, seen.labels, seen.isolated)]
+    return [turns.sentence(tested, seen.labels)]
 
 
 def _held(seen: SessionData) -> list[str]:

@@ -13,7 +13,7 @@ CODES: dict[str, str] = {
     "batch_unseen": "what the batches of a watched loop hold could not be counted",
     "broken": "cases that succeeded on the first side fail on another, so no mean includes them",
     "busy": "`doctor`: something else uses the cores",
-    "carry_over": "a case's turn in a shared launch depends on the case before it, or on how long the turn is",
+    "carry_over": "a configuration's turn in a shared launch depends on the configuration before it",
     "clocks_moved": "a device's clock moved by more than its usual range during the timed steps of one launch",
     "ddp_disagrees": "DDP's own log and the instruments give different times for the same part of a step",
     "debug_environment": "an environment variable for debugging slowed the launches",
