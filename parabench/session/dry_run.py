@@ -76,7 +76,7 @@ def dry_runs(request: Request, console: Console) -> int:
 def dry_run(request: Request, console: Console) -> int:
     """Say what `run_session` would do of the same request; returns the exit code. Raises UsageError as it would."""
     log = logger(console, request.prefix, answers=True)
-    machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
+    machine, notes = planned_for(request.cluster, this_machine(), wants_cuda(request))
     planned = request.plan(machine)
     plan = planned.plan if planned else None
     if plan is None or request.resume:
@@ -117,15 +117,13 @@ def wants_cuda(request: Request) -> bool:
     return any(accelerator.TYPE in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
 
 
-def planned_for(
-    flags: LauncherFlags, environ: Mapping[str, str], here: Machine, wants_cuda: bool
-) -> tuple[Machine, list[str]]:
+def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:
     """What is planned for, and in words what is taken for granted of it. Raises UsageError.
 
     A plan may be for other machines than this one: where it is said how many ranks a node has, each is taken to have
     the devices, or the cores, that so many need.
     """
-    topology = topology_of(flags, environ, here, rendezvous=False)
+    topology = topology_of(flags, here, rendezvous=False)
     if topology is None:
         return here, []
     ranks = topology.ranks_per_node

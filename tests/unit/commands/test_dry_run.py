@@ -123,8 +123,8 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
 def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
     flags = LauncherFlags(nnodes="2", nproc_per_node="4")
     with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
-        topology_of(flags, {}, machine)
-    topology = topology_of(flags, {}, machine, rendezvous=False)
+        topology_of(flags, machine)
+    topology = topology_of(flags, machine, rendezvous=False)
     assert (topology.nodes, topology.ranks_per_node) == (2, 4)
 
 
