@@ -69,10 +69,10 @@ printf 'n2\\nn1\\n' > order
 SLURM_HOSTFILE=order step "in another order" srun --distribution=arbitrary --ntasks=2
 step "one node" srun --nodes=1 --ntasks=1
 step "several tasks a node" srun --ntasks-per-node=2 --ntasks=4 --overcommit
-step "cyclic" srun --distribution=cyclic --ntasks=4 --overcommit
-step "uneven" srun --ntasks=3 --overcommit
+step "cyclic" srun --ntasks-per-node=2 --ntasks=4 --overcommit --distribution=cyclic
+step "uneven" srun --ntasks-per-node=2 --ntasks=3 --overcommit
 echo "- shell"
-script --quiet --command "srun --pty --ntasks=2 python tell.py" /dev/null | tr -dc '[:print:]\\n'
+script --quiet --command "srun --pty --ntasks=2 python tell.py" /dev/null | grep --only-matching None
 """
 
 # The nodes' names do not resolve: their addresses are Slurm's.
