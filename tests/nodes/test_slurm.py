@@ -70,7 +70,7 @@ SLURM_HOSTFILE=order step "in another order" srun --distribution=arbitrary --nta
 step "one node" srun --nodes=1 --ntasks=1
 step "several tasks a node" srun --ntasks-per-node=2 --ntasks=4 --overcommit
 step "cyclic" srun --ntasks-per-node=2 --ntasks=4 --overcommit --distribution=cyclic
-step "uneven" srun --ntasks-per-node=2 --ntasks=3 --overcommit
+step "uneven" env -u SLURM_NTASKS_PER_NODE srun --ntasks=3 --overcommit
 echo "- shell"
 script --quiet --command "srun --pty --ntasks=2 python tell.py" /dev/null | grep --only-matching None
 """
