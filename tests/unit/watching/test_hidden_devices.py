@@ -141,9 +141,9 @@ def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, t
 
 
 def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
-    def silent(rank: int, gone: int | None = None) -> NodeResult:
+    def silent(rank: int, lost: str | None = None) -> NodeResult:
         layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
-        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, rank=gone)
+        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, lost=lost)
 
     def part(rank: int, began_s: float, **unread: str) -> NodeResult:
         of = silent(rank)
@@ -152,7 +152,7 @@ def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
         of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
         return of
 
-    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, 2)], 3)
+    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, "rank 2 is lost")], 3)
     assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
     assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport
+from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.store.record import Status
 from parabench.watching.hosts import cores_of, node_records
 from parabench.watching.record import group_by_node
@@ -32,20 +32,12 @@ def test_hosts_cores_are_those_of_all_ranks():
     assert node_records(hosts[:1]) == []
 
 
-def silent(rank: int, gone: int | None = None) -> NodeResult:
+def part(rank: int, lost: str | None = None) -> NodeResult:
     layout = MarkLayout(columns=5, moments=5, rows=3, position=str)
-    return NodeResult.silent(rank // 2, f"host{rank // 2}", range(rank, rank + 1), layout, RankReport, rank=gone)
-
-
-def part(rank: int, **result: Any) -> NodeResult:
-    ok = "error" not in result
-    of = silent(rank)
-    of.outcome, of.reports, of.tails = (
-        ProcessOutcome(ok=ok),
-        [RankReport(rank=rank, **result)],
-        [] if ok else [f"tail {rank}"],
-    )
-    of.began_s = 10.0 + rank
+    of = NodeResult.silent(rank // 2, f"host{rank // 2}", range(rank, rank + 1), layout, RankReport, lost=lost)
+    if lost is None:
+        of.outcome, of.reports, of.tails = ProcessOutcome(ok=True), [RankReport(rank=rank)], []
+        of.began_s = 10.0 + rank
     return of
 
 
@@ -54,14 +46,6 @@ def test_group_by_node_joins_results_of_ranks():
     assert (first.node, list(first.ranks), first.began_s, first.outcome) == (0, [0, 1], 10.0, ProcessOutcome(ok=True))
     assert (second.node, list(second.ranks), second.host) == (1, [2, 3], "host1")
     assert diagnose([first, second], str, 60.0) == (Status.OK, None)
-
-
-def test_group_by_node_names_the_rank_without_a_result():
-    echo = RankError(1.0, "RuntimeError: Connection closed by peer", "", False)
-    gone = silent(1, 1)
-    nodes = group_by_node([part(0, error=echo), gone], 2)
-    assert nodes[0].tails == ["tail 0", ""]
-    status, failure = diagnose(nodes, str, 60.0)
-    assert status is Status.CRASHED
-    assert failure is not None
-    assert str(failure) == "rank 1: ended without a trace"
+    # Nothing is known of a lost rank, its clock included.
+    (node,) = group_by_node([part(2, lost="rank 2 is lost"), part(3)], 2)
+    assert (node.began_s, node.outcome, node.tails) == (13.0, ProcessOutcome(ok=False), ["", ""])
