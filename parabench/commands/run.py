@@ -40,7 +40,6 @@ json_option = file_option("json", "Write the answer as JSON (docs/reference/best
         ),
         "What would be run, and for how long?": "parabench run scaling --dry-run",
         "Only the answer, for a script:": "parabench run quick --label nightly --json -",
-        "Inside a job of torchrun, mpirun or srun:": "torchrun --nproc-per-node 8 -m parabench run quick",
     },
 )
 @suite_argument
