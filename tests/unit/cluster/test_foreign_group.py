@@ -172,10 +172,11 @@ def test_take_names_the_remedy_when_a_control_group_forbids_it(
 
 # -- processes of one host -------------------------------------------------------------------------------------------
 
-# Runs what the leader is to do.
+# Runs the leader's code. At its end, each process prints whether it imported torch: without it there is no CUDA context.
 PROCESS = """
-import sys
+import atexit, sys
 from parabench.cluster.foreign_group import once_per_host
+atexit.register(lambda: print("torch:", "torch" in sys.modules))
 with once_per_host(measures=True):
     exec(sys.argv[1])
 """
@@ -203,7 +204,8 @@ def start() -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
 def test_once_per_host_gives_all_processes_the_exit_code(start: Callable[..., subprocess.Popen[str]]) -> None:
     code = "import os; print(os.environ['PET_NPROC_PER_NODE']); sys.exit(3)"
     first, second = start(0, code), start(1, code)
-    assert (first.communicate(timeout=GUARD_S), second.communicate(timeout=GUARD_S)) == (("2\n", ""), ("", ""))
+    said = [each.communicate(timeout=GUARD_S) for each in (first, second)]
+    assert said == [("2\ntorch: False\n", ""), ("torch: False\n", "")]
     assert (first.returncode, second.returncode) == (3, 3)
 
 
