@@ -172,7 +172,7 @@ def test_take_names_the_remedy_when_a_control_group_forbids_it(
 
 # -- processes of one host -------------------------------------------------------------------------------------------
 
-# Runs the leader's code. At its end, each process prints whether it imported torch: without it there is no CUDA context.
+# Runs the leader's code. At its end, each process prints whether it has imported torch, and so may use CUDA.
 PROCESS = """
 import atexit, sys
 from parabench.cluster.foreign_group import once_per_host
