@@ -42,8 +42,7 @@ def _nobody(*_: Any, **__: Any) -> Any:
 @dataclass(kw_only=True)
 class Runner(Generic[C, P]):
     """Runs a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
-    a case was taken; without it none is taken. `check` raises where no launch can follow one. Without
-    `probes` NCCL is not asked what it chooses. Traces that the protocol asks for go to the folder `traces`. Cases that
+    a case was taken; without it none is taken. Traces that the protocol asks for go to the folder `traces`. Cases that
     share a launch have that `room`."""
 
     plan: Plan[C, P]
@@ -52,8 +51,6 @@ class Runner(Generic[C, P]):
     progress: Progress = field(default_factory=Progress)
     done: Collection[tuple[str, int]] = ()
     replan: Callable[[Plan[C, P]], None] | None = None
-    check: Callable[[Launch], None] = lambda launch: None
-    probes: bool = True
     traces: Path | None = None
     room: Room | None = None
     # Of the single-device runs of trainings, by case.
@@ -195,7 +192,6 @@ class Runner(Generic[C, P]):
             self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)
-        self.check(launch)
         for finding in launch.findings:
             if finding.code == PIN_REFUSED and self.replan is not None:
                 case: Any = launch.case

@@ -58,7 +58,7 @@ def dry_runs(request: Request, console: Console) -> int:
 
 def dry_run(request: Request, console: Console) -> int:
     """Print what a session of the request would launch and the expected time. Raises UsageError as a session does."""
-    machine, notes = planned_for(request.cluster, os.environ, this_machine(), wants_cuda(request))
+    machine, notes = planned_for(request.cluster, this_machine(), wants_cuda(request))
     planned = request.plan(machine)
     plan = planned.plan if planned else None
     if plan is None or request.resume:
@@ -102,14 +102,12 @@ def wants_cuda(request: Request) -> bool:
     return any(accelerator.TYPE in each.axes.get("device", ()) for kind in kinds for each in kind.sweeps)
 
 
-def planned_for(
-    flags: LauncherFlags, environ: Mapping[str, str], here: Machine, wants_cuda: bool
-) -> tuple[Machine, list[str]]:
+def planned_for(flags: LauncherFlags, here: Machine, wants_cuda: bool) -> tuple[Machine, list[str]]:
     """Return the machine to plan for, and the assumptions about it in words. Raises UsageError.
 
     If the flags name nodes, each node is assumed to have the devices or cores that its ranks need.
     """
-    topology = topology_of(flags, environ, here, rendezvous=False)
+    topology = topology_of(flags, here, rendezvous=False)
     if topology is None:
         return here, []
     ranks = topology.ranks_per_node

@@ -155,7 +155,7 @@ class TrainingRunner(Runner[Case, Protocol]):
 
     def _is_probed(self, case: Case) -> bool:
         on_nccl = case.backend == "nccl" and case.world_size > 1
-        return self.probes and on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
+        return on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
 
     def protocol_in(self, planned: PlannedLaunch[Case]) -> Any:
         plan = self.plan

@@ -23,13 +23,13 @@ WORDS = {
 }  # fmt: skip
 # As a whole name: as words of English they may stand.
 NAMES = {
-    "Attempt": "InProcessLaunch", "CollectiveWalk": "Runner", "Course": "Workload", "Ended": "ProcessOutcome",
+    "Attempt": "", "CollectiveWalk": "Runner", "Course": "Workload", "Ended": "ProcessOutcome",
     "Flags": "LauncherFlags", "Flat": "FlatParameters", "Life": "Member", "Line": "StoreClient", "Lost": "StoreLost",
     "Opened": "SessionState", "Order": "LaunchSpec", "Part": "NodeResult", "Parallel": "ParallelModel",
     "Place": "RankInfo", "Setting": "Variant", "SideProcess": "VariantProcess", "Site": "Topology",
     "StreamLane": "StreamQueue", "Team": "LaunchContext", "ThreadLane": "ThreadQueue",
     "Until": "AdaptiveStopping", "Versions": "ParameterVersions", "Walk": "Runner", "Way": "Route", "Word": "Abort",
-    "begun_by": "load_state", "dismiss": "close", "freshen": "reset_process", "hand_over": "rank.main",
+    "begun_by": "load_state", "dismiss": "close", "freshen": "", "hand_over": "rank.main",
     "heard_by": "on_abort", "last_reduces": "gradient_sync", "misfit": "exceeds_machine", "nodes_of": "",
     "own_names": "user_code", "reopened": "load_state", "run_ranks": "run_processes", "take_part": "run_on_node",
     "team": "context", "tie_to_driver": "die_with_driver", "way_in": "listen_route", "way_to": "route_to",

@@ -64,7 +64,6 @@ CODES: dict[str, str] = {
     "shared_cpu": "`doctor`: ranks run on CPU cores, which other processes share",
     "shared_device": "several ranks ran on one device, through MPS or by turns: neither speed nor scaling can be read",
     "shared_gpu_nccl": "several ranks of NCCL ran on one GPU: that is for correctness, and says nothing of time",
-    "shared_processes": "launches share processes that somebody else started, and are not independent of each other",
     "slow_link": "one link is slower than others of its kind",
     "slow_node": "the ranks of one node compute slower than those of the others",
     "slow_node_links": "all links of a node are slower than those between other nodes",

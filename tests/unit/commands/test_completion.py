@@ -34,7 +34,6 @@ def completed(*words: str) -> list[str]:
         (("run", "qu"), ["quick"]),
         (("run", ""), list(shipped())),
         (("run", "my/own"), ["file"]),
-        (("worker", "qu"), ["quick"]),
         (("ab", "--a", "x", "qu"), ["quick"]),
         (("run", "quick", "--set", ""), [f"{name}=" for name in AXES]),
         (("run", "quick", "--set", "strat"), ["strategy="]),

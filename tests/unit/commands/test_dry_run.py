@@ -113,25 +113,25 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
 
 def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
     flags = LauncherFlags(nnodes="2", nproc_per_node="4")
-    with pytest.raises(UsageError, match="needs --rdzv-endpoint"):
-        topology_of(flags, {}, machine)
-    topology = topology_of(flags, {}, machine, rendezvous=False)
+    with pytest.raises(UsageError, match="2 nodes need --rdzv-endpoint"):
+        topology_of(flags, machine)
+    topology = topology_of(flags, machine, rendezvous=False)
     assert (topology.nodes, topology.ranks_per_node) == (2, 4)
 
 
 def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
     flags = LauncherFlags(nnodes="3", nproc_per_node="64")
-    planned, notes = planned_for(flags, {}, machine, False)
+    planned, notes = planned_for(flags, machine, False)
     assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
     assert notes[1] == "each node is assumed to have cores for 64 ranks; here: 2"
-    planned, notes = planned_for(flags, {}, machine, True)
+    planned, notes = planned_for(flags, machine, True)
     assert (planned.ranks("cuda"), planned.gpus_reason) == (64, None)
     assert notes[1] == "each node is assumed to have 64 CUDA devices; here: 0"
     one = Machine(cores=8, gpus=(Gpu("NVIDIA L4", 1 << 30),))
-    planned, notes = planned_for(flags, {}, one, False)
+    planned, notes = planned_for(flags, one, False)
     assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
     assert len(planned.gpus) == 64
-    assert planned_for(LauncherFlags(), {}, one, True) == (one, [])
+    assert planned_for(LauncherFlags(), one, True) == (one, [])
 
 
 def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
