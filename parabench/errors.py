@@ -82,3 +82,12 @@ def discard(stream: IO[str]) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def worker_error(message: str) -> str | None:
+    """Return the error of a DataLoader's worker in one line; None for any other message. torch's message is the whole
+    traceback of the worker, and its last line is the error."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if len(lines) < 2 or not lines[0].startswith("Caught "):
+        return None
+    return f"{lines[-1]} ({lines[0].rstrip('.')})"

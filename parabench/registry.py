@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from parabench.errors import UsageError, did_you_mean, unknown
+from parabench.errors import UsageError, did_you_mean, unknown, worker_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -79,6 +79,8 @@ def load(table: Mapping[str, Entry], kind: str, name: str) -> Any:
         # What was meant may be one of the table that has a colon, as nccl:ring and mnist:DIR have.
         colon = [each for each in table if ":" in each] + [f"{each}:{attribute}" for each in table if kind == "data"]
         hint = did_you_mean(name, colon, cutoff=0.8) if isinstance(error, ModuleNotFoundError) else ""
+        if isinstance(error, ModuleNotFoundError) and not hint:
+            hint = _where_to_look(module_name, attribute, error.name or "")
         why = _one_line(error) + (hint and f"; {hint.rstrip()}")
         raise UsageError(f"{kind} {name!r} cannot be loaded: {why}") from error
 
@@ -117,7 +119,18 @@ def takes_argument(function: Any, more_than: int = 0) -> bool:
     return sum(each.kind in asked and each.default is each.empty for each in parameters) > more_than
 
 
+def _where_to_look(module: str, attribute: str, missing: str) -> str:
+    """Return the remedy for a module that cannot be found; nothing if it is another one, which the module imports."""
+    if module.endswith(".py"):
+        return f"write {module.removesuffix('.py')}:{attribute}"
+    if module == missing or module.startswith(f"{missing}."):
+        return "run parabench in the folder of that module, or add the folder to PYTHONPATH"
+    return ""
+
+
 def _one_line(error: BaseException) -> str:
+    if of_worker := worker_error(str(error)):
+        return of_worker
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -99,9 +99,12 @@ def user_dataset(case: Case) -> Any:
     with users_code(f"data {case.data!r} cannot be made", "fix that function"):
         made: Any = call_factory(factory, case)
     if not is_stream(made) and not (hasattr(made, "__len__") and hasattr(made, "__getitem__")):
-        raise UsageError(
-            f"data {case.data!r} gives {type(made).__name__}; return a Dataset, an IterableDataset or a DataLoader"
+        remedy = (
+            "give it a __len__, or make it an IterableDataset"
+            if hasattr(made, "__getitem__")
+            else "return a Dataset, an IterableDataset or a DataLoader"
         )
+        raise UsageError(f"data {case.data!r} gives {type(made).__name__}; {remedy}")
     return made
 
 
@@ -126,8 +129,9 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
             raise UsageError(f"data {case.data!r} is read in its own order; use split batch")
         if isinstance(dataset, DataLoader):
             _check_loader(case, model)
-        with giving("no first batch", "__iter__"):
-            items = list(islice(dataset, 1 if isinstance(dataset, DataLoader) else case.global_batch))
+        is_loader = isinstance(dataset, DataLoader)
+        with giving("no first batch", "Dataset or collate_fn" if is_loader else "__iter__"):
+            items = list(islice(dataset, 1 if is_loader else case.global_batch))
         if not items:
             raise UsageError(f"data {case.data!r} is empty; give at least {case.global_batch} samples")
     else:
@@ -164,8 +168,8 @@ def check_global_batch(batch: Batch, case: Case) -> None:
     rows = samples_in(batch, case)
     if rows != case.global_batch:
         raise UsageError(
-            f"data {case.data!r} gives batches of {rows} samples and global_batch is {case.global_batch}; use --set "
-            f"global_batch={rows}"
+            f"data {case.data!r} gives batches of {rows} samples and global_batch is {case.global_batch}; use "
+            f"batch_size={case.global_batch}, or --set global_batch={rows}"
         )
 
 

@@ -126,9 +126,15 @@ def _tried(case: Case) -> Trial:
             model = build_model(case, seed=case.seed)
         steps["built"] = f"{type(model.module).__name__}, {parameters:,} parameters, {len(model.blocks)} blocks"
         loading = Loading(case, model)
-        batch = next(loading.batches(0, 1, torch.device("cpu")))
+        with users_code(f"data {case.data!r} gives no first batch", "fix its items, or Model.collate"):
+            batch = next(loading.batches(0, 1, torch.device("cpu")))
         with users_code(f"{name}: a batch of shapes {shapes_of(batch)} has no common first dimension"):
-            batch = take_rows(batch, slice(0, min(ROWS, rows_of(batch))))
+            rows = rows_of(batch)
+        if rows != case.global_batch:
+            raise UsageError(
+                f"{name}: collate gives {rows} samples for {case.global_batch} items; give one for each item"
+            )
+        batch = take_rows(batch, slice(0, min(ROWS, rows)))
         steps["batch"] = f"shapes {shapes_of(batch)} from data {case.data}"
         suspects = [*suspects_of(model.module)]
         suspects += [IGNORED_LABELS] * ignores_labels(batch) + [RANDOM_DATA] * loading.is_random()
@@ -207,6 +213,8 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> A
         raise UsageError(f"{name}: loss gives {what_is(loss)}; return a tensor, the mean over the samples")
     if loss.dim() and loss.numel() != 1:
         raise UsageError(f"{name}: loss gives shape {tuple(loss.shape)}; return one number, the mean over the samples")
+    if loss.is_complex():
+        raise UsageError(f"{name}: loss gives a complex number; return a real one, the mean over the samples")
     if not loss.requires_grad:
         raise UsageError(f"{name}: loss has no gradient; it must depend on the parameters of module")
     steps["loss"] = f"{float(loss.detach()):.4g}"

@@ -18,6 +18,7 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join
+from parabench.errors import worker_error
 from parabench.files import hand_over_file
 from parabench.launch import hang
 from parabench.launch.outcome import is_echo
@@ -72,9 +73,8 @@ def error_of(error: BaseException) -> RankError:
 def in_a_line(error: BaseException) -> str:
     """Return the error in one line.
 
-    torch's pipelining raises a second error, whose message begins with an empty line: the cause is returned. The
-    DataLoader's message is a worker's traceback: its last line is returned. DDP's messages name arguments of its class
-    as remedies: the axis is named instead (`REMEDIES`).
+    torch's pipelining raises a second error, whose message begins with an empty line: the cause is returned. DDP's
+    messages name arguments of its class as remedies: the axis is named instead (`REMEDIES`).
     """
     cause = error
     while cause.__cause__ is not None and not str(cause).partition("\n")[0].strip():
@@ -82,8 +82,8 @@ def in_a_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     if not lines:
         return type(cause).__name__
-    if lines[0].startswith("Caught ") and len(lines) > 1:
-        return f"{lines[-1]} ({lines[0].rstrip('.')})"
+    if of_worker := worker_error(str(cause)):
+        return of_worker
     remedy = next((remedy for pattern, remedy in REMEDIES.items() if pattern in str(cause)), None)
     if remedy is not None:
         return f"{type(cause).__name__}: {lines[0].partition('. ')[0].rstrip('.')}: {remedy}"

@@ -343,6 +343,6 @@ def utc_now() -> str:
 
 def check_label(text: str) -> str:
     """`text` if it may name a session, else UsageError."""
-    if not _LABEL.fullmatch(text):
+    if not isinstance(text, str) or not _LABEL.fullmatch(text):
         raise UsageError(f"label {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
     return text

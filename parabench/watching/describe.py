@@ -32,6 +32,17 @@ UNSEEN = Finding(
 )
 
 
+def uncalled(module: nn.Module) -> Finding:
+    """Return the warning that the loop never called the watched model."""
+    kind = type(module).__name__
+    return Finding(
+        "model_uncalled",
+        f"The loop never called the watched {kind}, and its parameters have no gradients: it is not the model that is "
+        "trained.",
+        "Give watch the module that the loop calls.",
+    )
+
+
 def others(steps_of: Mapping[str, int], steps: int) -> Finding:
     """Return the warning that other optimizers, by class, stepped within the watched one's steps."""
     counts = ", ".join(f"{name} {count:,}" for name, count in steps_of.items())

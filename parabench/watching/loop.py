@@ -87,8 +87,8 @@ class Loop:
         self.steps = 0
         # {step: seconds} between two loops over batches, before that step: a validation after an epoch, for example.
         self.pauses: dict[int, float] = {}
-        # Whether a batch came, and whether the watched optimizer stepped.
-        self.batch_seen = self.optimizer_seen = False
+        # Whether a batch came, whether the watched model was called, and whether the watched optimizer stepped.
+        self.batch_seen = self.forward_seen = self.optimizer_seen = False
         # Steps of other optimizers by their class, those since the last batch, and the batches that belong to them.
         self.other_steps: Counter[str] = Counter()
         self._other_stepped = False
@@ -206,6 +206,7 @@ class Loop:
         if self._next not in (FORWARD, BACKWARD, OPTIMIZER) or not torch.is_grad_enabled():  # a validation in the loop
             return
         self._forwards += 1
+        self.forward_seen = True
         if self.steps == 0:
             self._first_forward()
         if self._next == FORWARD:

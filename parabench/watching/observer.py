@@ -22,7 +22,7 @@ from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
 from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
-from parabench.watching.describe import UNSEEN, describe, device_of, others, size_of
+from parabench.watching.describe import UNSEEN, describe, device_of, others, size_of, uncalled
 from parabench.watching.group import LEAVE_S, Group
 from parabench.watching.guard import Guard, GuardedMarker, GuardedRecorder
 from parabench.watching.loop import WIDTH, Batches, Loop
@@ -202,6 +202,9 @@ class Observer:
     def findings(self) -> list[Finding]:
         """Return what a reader must know of the case."""
         found = [UNSEEN] if self._size is None and self.global_batch is None else []
+        # Compiled code and TorchScript call a module unseen, but leave gradients.
+        if self._loop.optimizer_seen and not self._loop.forward_seen and not self._gradient_bytes:
+            found.append(uncalled(self.module))
         return found + ([others(self._loop.other_steps, self.steps)] if self._loop.other_steps else [])
 
     def why_no_step(self) -> str:

@@ -44,12 +44,13 @@ KEPT = ("skip_all_reduce_unused_params", "batched_grad_copy")
 
 def checked(race: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[float, ...]:
     """The caps of a race, in MiB. Raises UsageError for one that cannot be run."""
-    unknown = [name for name in race if name != AXIS]
-    caps = tuple(float(each) for each in race.get(AXIS, ()))
-    if unknown or len(set(caps)) < 2 or len(set(caps)) < len(caps) or min(caps) <= 0:
-        raise UsageError(
-            f"watch: a race is of two bucket caps or more, race={{'{AXIS}': [1, 4, 25]}}, not {dict(race)}"
-        )
+    try:
+        caps = tuple(float(each) for each in race[AXIS])
+        wrong = len(race) > 1 or len(set(caps)) < 2 or len(set(caps)) < len(caps) or not min(caps) > 0
+    except (KeyError, TypeError, ValueError):
+        wrong = True
+    if wrong:
+        raise UsageError(f"watch: race is {race!r}; give two or more bucket caps, race={{'{AXIS}': [1, 4, 25]}}")
     module = only_ddp(model)
     if module is None:
         raise UsageError("watch: a race is of DDP's buckets, and the model has no DistributedDataParallel, or several")

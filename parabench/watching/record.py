@@ -38,7 +38,7 @@ from parabench.watching.workload import WatchReport, WatchWorkload
 BUSY_S = 10.0
 
 # Of what is found in a session these are told at the end: they say what to change in the loop, or where.
-TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer")
+TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer", "model_uncalled")
 # These are printed too: they say what could not be measured, and why.
 TOLD_UNKNOWN = (BATCH_UNSEEN, "instrument_off", "no_measured_step")
 

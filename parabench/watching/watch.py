@@ -85,7 +85,12 @@ def watch(
     Raises UsageError, before the first step, for what cannot be watched.
     """
     inner: Any = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the real one
-    check_asked(model, inner, warmup=warmup, instrumented=instrumented, global_batch=global_batch, seq_len=seq_len)
+    numbers = {"warmup": warmup, "instrumented": instrumented, "global_batch": global_batch, "seq_len": seq_len}
+    check_asked(model, inner, **numbers, rounds=rounds)
+    if not isinstance(out, (str, os.PathLike)):
+        raise UsageError(f"watch: out is {out!r}; give the path of a folder")
+    if log is not None and not callable(log):
+        raise UsageError(f"watch: log is {log!r}; give a function that takes a line, or None")
     if label is not None:
         check_label(label)
     caps = checked(race, model) if race is not None else ()
@@ -94,7 +99,7 @@ def watch(
     folder, where = Path(out), Path.cwd()
     if group.rank == 0:
         check_writable(folder, option="out")
-    say = log or logger(Console(file=sys.stderr))
+    say = _unfailing(log)
     with launch_folder(shared_memory_folder()) as own:
         clock = group.clock_offset()
         observer = Observer(
@@ -144,8 +149,8 @@ def check_asked(model: Any, optimizer: Any, **numbers: int | None) -> None:
         )
     for name, value in numbers.items():
         least = {"warmup": 2, "instrumented": 0}.get(name, 1)
-        if value is not None and value < least:
-            raise UsageError(f"watch: {name} is {value}; give {least} or more")
+        if value is not None and (not isinstance(value, (int, float)) or value < least):
+            raise UsageError(f"watch: {name} is {value!r}; give {least} or more")
 
 
 @dataclass
@@ -174,6 +179,21 @@ class Stoppable:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if self.asked:
                 signal.raise_signal(signal.SIGTERM)
+
+
+def _unfailing(log: Callable[[str], None] | None) -> Callable[[str], None]:
+    """Return a `log` that writes to stderr if there is none, or if it fails: its errors must not end a training."""
+    on_stderr = logger(Console(file=sys.stderr))
+    if log is None:
+        return on_stderr
+
+    def say(line: str) -> None:
+        try:
+            log(line)
+        except Exception as why:
+            on_stderr(f"watch: log failed ({type(why).__name__}: {why}) with this line: {line}")
+
+    return say
 
 
 def _silently(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.models import EXACT, IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
+from parabench.plan.validate import check
 from parabench.store.record import Status
 from paths import DOCS
 
@@ -33,6 +35,7 @@ MISTAKES = {
     "nothing_used": "loss depends on no parameter of module; there is nothing to train",
     "tuple_loss": "loss gives tuple; return a tensor, the mean over the samples",
     "unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
+    "complex_loss": "loss gives a complex number; return a real one, the mean over the samples",
     "wrong_head": "out of bounds.; fix Model.loss",
     "wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot be multiplied",
     "ClassItself": "gives ClassItself; return a parabench.Model from it",
@@ -221,6 +224,39 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
 def test_float64_items_are_one_line() -> None:
     with pytest.raises(UsageError, match="the inputs are float64 and the weights are not; give float32"):
         trial_of(case("with_unused_layer", data="mistake_helpers:double_items"))
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        ("with_unused_layer", "uneven_items", "gives no first batch: RuntimeError: stack expects each tensor to be eq"),
+        ("with_unused_layer", "no_length", "gives Endless; give it a __len__, or make it an IterableDataset"),
+        ("drops_an_item", "random_items", "collate gives 7 samples for 8 items; give one for each item"),
+        (
+            "with_unused_layer",
+            "failing_worker",
+            "gives no first batch: ValueError: cannot collate (Caught ValueError in DataLoader worker process 0); "
+            "fix its Dataset or collate_fn",
+        ),
+    ],
+)
+def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        check(case(model, data=f"mistake_helpers:{data}"))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("mistake_helpers.py:model", "write mistake_helpers:model"),
+        ("no_such_module:model", "run parabench in the folder of that module, or add the folder to PYTHONPATH"),
+    ],
+)
+def test_model_that_is_not_found_has_a_remedy(name: str, remedy: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot be loaded: ModuleNotFoundError: .*; {remedy}"):
+        check(replace(case("model"), model=name))
 
 
 def test_huge_model_is_planned_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ CODES: dict[str, str] = {
     "measured_on_cpu": "no device was named, and no GPU could be used although torch or a driver is made for one",
     "memory": "peak memory is not of the same kind on two sides",
     "mfu_above_peak": "a case used more arithmetic than its devices have at their peak",
+    "model_uncalled": "the loop never called the model that it gave to `watch`",
     "no_communication": "a case on several ranks was seen to communicate nothing in its instrumented steps",
     "no_device_memory": "devices cannot be read, so their memory or health is unknown",
     "no_exchange": "no gradient exchange: a no-communication baseline, not a way to train",

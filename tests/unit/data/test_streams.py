@@ -64,7 +64,10 @@ def test_a_stream_is_collated_by_the_model() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"data": "zoo:loader_of_four"}, "gives batches of 4 samples and global_batch is 8; use --set global_batch=4"),
+        (
+            {"data": "zoo:loader_of_four"},
+            "gives batches of 4 samples and global_batch is 8; use batch_size=8, or --set global_batch=4",
+        ),
         ({"data": "zoo:loader", "workers": 2}, "is a DataLoader, which has its own workers; drop workers"),
         ({"data": "zoo:loader", "model": "zoo:pads"}, r"which has its own Model\.collate; drop Model\.collate"),
         ({"data": "zoo:loader", "split": "sample"}, "is read in its own order; use split batch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,10 +69,20 @@ def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    "race", [{}, {"bucket_mib": [1]}, {"bucket_mib": [1, 1]}, {"bucket_mib": [0, 1]}, {"algorithm": ["ring", "tree"]}]
+    "race",
+    [
+        {},
+        {"bucket_mib": [1]},
+        {"bucket_mib": [1, 1]},
+        {"bucket_mib": [0, 1]},
+        {"bucket_mib": ["one", 2]},
+        {"bucket_mib": 4},
+        {"algorithm": ["ring", "tree"]},
+        [1, 4],
+    ],
 )
-def test_what_is_no_race_is_said(race: dict[str, list[float]]) -> None:
-    with pytest.raises(UsageError, match="a race is of two bucket caps or more"):
+def test_checked_refuses_what_is_no_race(race: Any) -> None:
+    with pytest.raises(UsageError, match="give two or more bucket caps"):
         checked(race, nn.Linear(1, 1))
 
 

@@ -395,3 +395,45 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
     ((case,),) = rows(tmp_path, "SELECT case_json FROM launch")
     assert (json.loads(case)["grad_accumulation"], json.loads(case)["global_batch"]) == (1, 2)
     assert any("Other optimizers stepped" in line and "Adam 20 times" in line for line in training.said)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup": 1}, "warmup is 1; give 2 or more"),
+        ({"warmup": "5"}, "warmup is '5'; give 2 or more"),
+        ({"instrumented": -1}, "instrumented is -1; give 0 or more"),
+        ({"global_batch": "8"}, "global_batch is '8'; give 1 or more"),
+        ({"rounds": 0}, "rounds is 0; give 1 or more"),
+        ({"out": None}, "out is None; give the path of a folder"),
+        ({"log": 5}, "log is 5; give a function that takes a line, or None"),
+        ({"label": 5}, "label 5: use 1 to 64 of"),
+        ({"race": [1, 4]}, r"race is \[1, 4\]; give two or more bucket caps"),
+    ],
+)
+def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    training = Training(tmp_path, **options)
+    with pytest.raises(UsageError, match=message):
+        training.run(1)
+    assert training.model.weight.grad is None
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_watch_survives_a_log_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(line: str) -> None:
+        raise OSError("the pipe is closed")
+
+    Training(tmp_path, log=fail).run(12)
+    assert rows(tmp_path, "SELECT status FROM launch") == [("ok",)]
+    assert "watch: log failed (OSError: the pipe is closed) with this line: Measured: " in capsys.readouterr().err
+
+
+def test_watch_warns_of_a_model_that_is_not_trained(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with watch(nn.Linear(3, 3), training.optimizer, **training.options) as steps:
+        training.take(steps([torch.ones(2, 4)] * 12))
+    assert any(line.startswith("The loop never called the watched Linear") for line in training.said)
+    assert rows(tmp_path, "SELECT count(*) FROM finding WHERE code = 'model_uncalled'") == [(1,)]
+    trained = Training(tmp_path / "other")
+    trained.run(12)
+    assert rows(tmp_path / "other", "SELECT count(*) FROM finding WHERE code = 'model_uncalled'") == [(0,)]

@@ -1,0 +1,248 @@
+"""Loops of many kinds in one process: each trains the same when it is watched, and all its steps are recorded."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from parabench import watch
+
+STEPS = 34  # the instruments are on from the 25th
+
+# Takes batches, and gives them back, watched or not.
+Steps = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+class Training:
+    """A small model, its optimizer and its batches; `losses` are what the loop saw."""
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.model = model or nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.batches = [torch.randn(6, 8) for _ in range(STEPS)]
+        self.losses: list[float] = []
+
+    def backward(self, batch: Tensor, model: nn.Module | None = None) -> Tensor:
+        loss = (model or self.model)(batch).square().mean()
+        loss.backward()
+        self.losses.append(loss.item())
+        return loss
+
+    def step(self, batch: Tensor) -> None:
+        self.backward(batch)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def two_models(training: Training, steps: Steps) -> None:
+    """As a GAN: another model steps first, with the output of the watched one."""
+    judge = nn.Linear(4, 1)
+    judges = torch.optim.Adam(judge.parameters())
+    for batch in steps(training.batches):
+        judge(training.model(batch).detach()).mean().backward()
+        judges.step()
+        judges.zero_grad()
+        training.optimizer.zero_grad()
+        training.step(batch)
+
+
+def sharpness_aware(training: Training, steps: Steps) -> None:
+    """As SAM around the watched optimizer: two forwards and backwards, of which the second is at moved weights."""
+    for batch in steps(training.batches):
+        training.backward(batch)
+        moves = [0.05 * each.grad for each in training.model.parameters() if each.grad is not None]
+        with torch.no_grad():
+            torch._foreach_add_([*training.model.parameters()], moves)
+        training.optimizer.zero_grad()
+        training.backward(batch)
+        with torch.no_grad():
+            torch._foreach_sub_([*training.model.parameters()], moves)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+
+def in_backward(training: Training, steps: Steps) -> None:
+    """Other optimizers step during backward, one for each parameter of a second model."""
+    other = nn.Linear(4, 4)
+
+    def stepping(parameter: nn.Parameter) -> Callable[[Tensor], None]:
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+        def step(_: Tensor) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    for parameter in other.parameters():
+        parameter.register_post_accumulate_grad_hook(stepping(parameter))  # type: ignore[arg-type]
+    for batch in steps(training.batches):
+        training.backward(batch, nn.Sequential(training.model, other))
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+
+def clipped_and_scheduled(training: Training, steps: Steps) -> None:
+    scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 5, gamma=0.5)
+    for batch in steps(training.batches):
+        training.backward(batch)
+        nn.utils.clip_grad_norm_(training.model.parameters(), 0.1)
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        scheduler.step()
+
+
+def averaged_and_saved(training: Training, steps: Steps) -> None:
+    """Copies of the watched model: an average, and a deep copy that is called."""
+    average = AveragedModel(training.model)
+    for batch in steps(training.batches):
+        training.step(batch)
+        average.update_parameters(training.model)
+        training.losses.append(copy.deepcopy(training.model)(batch).sum().item())
+    training.losses.append(average(training.batches[0]).sum().item())
+
+
+def endless(training: Training, steps: Steps) -> None:
+    def drawn() -> Iterator[Tensor]:
+        yield from itertools.cycle(training.batches)
+
+    for at, batch in enumerate(steps(drawn())):
+        training.step(batch)
+        if at == STEPS - 1:
+            break
+
+
+def zipped(training: Training, steps: Steps) -> None:
+    for at, (batch, more) in enumerate(zip(steps(training.batches), training.batches, strict=True)):
+        training.step(batch + at * more)
+
+
+def growing(training: Training, steps: Steps) -> None:
+    """Batches of another size each, as in reinforcement learning."""
+    for at, batch in enumerate(steps(training.batches)):
+        training.step(batch[: 1 + at % 6])
+
+
+def skipping(training: Training, steps: Steps) -> None:
+    """A loss scaler that leaves out a step whose gradients are not finite."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for batch in steps([*training.batches, torch.full((6, 8), torch.inf), torch.ones(6, 8)][1:]):
+        loss = training.model(batch).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+        training.optimizer.zero_grad()
+        training.losses.append(loss.item())
+
+
+def in_a_thread(training: Training, steps: Steps) -> None:
+    def train() -> None:
+        for batch in steps(training.batches):
+            training.step(batch)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+
+
+def plain(training: Training, steps: Steps) -> None:
+    for batch in steps(training.batches):
+        training.step(batch)
+
+
+def one_by_one(training: Training, steps: Steps) -> None:
+    batches = iter(steps(iter(training.batches)))
+    for _ in range(STEPS):
+        training.step(next(batches))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Unusual(nn.Module):
+    """BatchNorm, dropout, a scalar, an empty and a frozen parameter, and a layer that forward leaves out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+        self.scale, self.empty = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(0))
+        self.frozen = nn.Parameter(torch.ones(8), requires_grad=False)
+        self.unused = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x) * self.scale * self.frozen + self.empty.sum()
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.lstm(x.unsqueeze(1))[0]
+
+
+def replicated() -> nn.Module:
+    return nn.DataParallel(nn.Linear(8, 4))
+
+
+LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | None, int]] = [
+    (plain, None, STEPS),
+    (plain, Tied, STEPS),
+    (plain, Unusual, STEPS),
+    (plain, Recurrent, STEPS),
+    (plain, replicated, STEPS),
+    (two_models, None, STEPS),
+    (sharpness_aware, None, STEPS),
+    (in_backward, None, STEPS),
+    (clipped_and_scheduled, None, STEPS),
+    (averaged_and_saved, None, STEPS),
+    (endless, None, STEPS),
+    (zipped, None, STEPS),
+    (growing, Recurrent, STEPS),
+    (skipping, None, STEPS),  # the step that is left out is part of the next one
+    (in_a_thread, None, STEPS),
+    (one_by_one, None, STEPS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("loop", "model", "expected"), LOOPS, ids=lambda each: getattr(each, "__name__", None) and each.__name__
+)
+def test_watched_loop_trains_the_same(
+    tmp_path: Path, loop: Callable[[Training, Steps], None], model: Callable[[], nn.Module] | None, expected: int
+) -> None:
+    said: list[str] = []
+    losses = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        training = Training(model and model())
+        if watched:
+            with watch(training.model, training.optimizer, out=tmp_path, log=said.append) as steps:
+                loop(training, steps)
+        else:
+            loop(training, iter)
+        losses.append(torch.tensor(training.losses))
+    assert torch.equal(losses[0].nan_to_num(), losses[1].nan_to_num())
+    assert not [line for line in said if "error" in line]
+    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
+        assert db.execute("SELECT status FROM launch").fetchall() == [("ok",)]
+        assert db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchall() == [(expected,)]
