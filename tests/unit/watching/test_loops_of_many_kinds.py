@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from parabench import watch
@@ -246,3 +249,104 @@ def test_watched_loop_trains_the_same(
     with closing(sqlite3.connect(tmp_path / "results.db")) as db:
         assert db.execute("SELECT status FROM launch").fetchall() == [("ok",)]
         assert db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchall() == [(expected,)]
+
+
+# -- DDP, in a group of one rank ------------------------------------------------------------------------------------
+
+RACE_STEPS = 60  # longer than the comparison of two caps in three rounds
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def sparse(**options: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(nn.Sequential(nn.EmbeddingBag(50, 4, sparse=True), nn.Linear(4, 4)), **options)
+
+
+def normalized(**options: Any) -> DistributedDataParallel:
+    net = nn.Sequential(nn.EmbeddingBag(50, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 4))
+    return DistributedDataParallel(net, **options)
+
+
+def halving(**options: Any) -> DistributedDataParallel:
+    """A communication hook that is not DDP's own."""
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer() / 2)
+        return future
+
+    hook.__annotations__.clear()  # DDP wants types there, not their names
+    module = normalized(**options)
+    module.register_comm_hook(None, hook)
+    return module
+
+
+def replica_losses(module: DistributedDataParallel, folder: Path | None, said: list[str], batches: int) -> list[float]:
+    """Return the losses of a loop that accumulates so many batches; it is watched if there is a folder."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    given = [torch.randint(0, 50, (8, 3)) for _ in range(RACE_STEPS * batches)]
+    losses = []
+
+    def train(steps: Steps) -> None:
+        for at, batch in enumerate(steps(given)):
+            last = at % batches == batches - 1
+            module.require_backward_grad_sync = last  # as no_sync sets it
+            loss = module(batch).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    if folder is None:
+        train(iter)
+    else:
+        caps = {"bucket_mib": [0.01, 25]}
+        with watch(module, optimizer, out=folder, race=caps, rounds=3, log=said.append) as steps:
+            train(steps)
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "batches"),
+    [
+        (sparse, {}, 1),
+        (normalized, {}, 1),
+        (normalized, {}, 2),
+        (normalized, {"static_graph": True}, 1),
+        (halving, {}, 1),
+    ],
+)
+def test_race_leaves_losses_as_they_are(
+    tmp_path: Path, alone: None, make: Callable[..., DistributedDataParallel], options: dict[str, Any], batches: int
+) -> None:
+    said: list[str] = []
+    found = []
+    for folder in (None, tmp_path):
+        torch.manual_seed(0)
+        found.append(replica_losses(make(**options), folder, said, batches))
+    assert found[0] == found[1]
+    assert any(line.startswith("Race of 2 bucket caps over 3 rounds") for line in said)
+    assert not [line for line in said if "error" in line]
+
+
+def test_watched_loop_in_join_trains_the_same(tmp_path: Path, alone: None) -> None:
+    losses = []
+    for folder in (None, tmp_path):
+        torch.manual_seed(0)
+        module = DistributedDataParallel(nn.Linear(8, 4))
+        training = Training(module)
+        with Join([module]):
+            if folder is None:
+                plain(training, iter)
+            else:
+                with watch(module, training.optimizer, out=folder, log=lambda line: None) as steps:
+                    plain(training, steps)
+        losses.append(training.losses)
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == STEPS

@@ -412,7 +412,8 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
     ],
 )
 def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    training = Training(tmp_path, **options)
+    training = Training(tmp_path)
+    training.options |= options
     with pytest.raises(UsageError, match=message):
         training.run(1)
     assert training.model.weight.grad is None
