@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from benchmarks import answer_cost, big_store
+from benchmarks import answer_cost
 from tests.unit.test_imports import names
 
 ROOT = Path(__file__).parents[1]
