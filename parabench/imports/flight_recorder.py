@@ -36,6 +36,8 @@ NAME = "flight recorder"
 
 # Milliseconds of a call that took no longer than a year.
 _LONGEST_MS = 366 * 86_400 * 1e3
+# Lines of a stack that are shown.
+_MOST_FRAMES = 3
 # c10d's name for the group of all ranks.
 _WORLD = "default_pg"
 # A message's name has the positions of its two ranks in the group: `send 0->1`, `recv 1<-0`.
@@ -77,13 +79,14 @@ def read(path: Path) -> list[Recording]:
 
 
 def _where(entry: Mapping[str, Any]) -> str:
-    """Return the innermost line of code outside of torch that made the call; empty if the dump has no stacks."""
+    """Return the innermost lines of code outside of torch that made the call; empty if the dump has no stacks."""
     frames = entry.get("frames")
-    for frame in frames if isinstance(frames, Sequence) else ():
-        file, number = mapping(frame).get("filename"), mapping(frame).get("line")
+    lines = []
+    for frame in map(mapping, frames if isinstance(frames, Sequence) else ()):
+        file, name = frame.get("filename"), frame.get("name")
         if isinstance(file, str) and "/torch/" not in file and file.endswith(".py"):
-            return line(f"{file}:{number}")
-    return ""
+            lines.append(line(f"{file}:{frame.get('line')}{f' in {name}' if isinstance(name, str) else ''}"))
+    return ", from ".join(lines[:_MOST_FRAMES])
 
 
 def _label(name: object, description: object) -> str:

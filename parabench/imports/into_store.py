@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, flight_recorder, joined, kineto
-from parabench.imports.joined import MUTUAL, ranks_said
-from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct, number_in_name
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto
+from parabench.imports.joined import ranks_said
+from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Recording, distinct, number_in_name
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.store.record import (
     CollectiveSample,
@@ -33,8 +32,6 @@ from parabench.store.store import Store
 
 SUITE = "recorded"
 QUESTION = "What do these recordings of a training tell?"
-# Clocks of one host are one clock; what profilers note of a thread may be late by less.
-CLOCK_TOLERANCE_NS = 100_000
 # Names in a sentence.
 _NAMED = 4
 
@@ -84,64 +81,54 @@ def launch_of(folder: Folder) -> Launch:
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
     found = list(_of_one_run(folder.recordings, left_out))
-    traces = [one for one in found if one.kind == kineto.NAME]
-    unplaced = [one for one in traces if one.rank is None]
-    traces = [one for one in traces if one.rank is not None]
+    traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
     dumps = [one for one in found if one.kind == flight_recorder.NAME]
-    hosts = distinct(one.host for one in found)
+    for one in found:
+        if one.kind == kineto.NAME and one.rank is None:
+            left_out[one.file] = "neither the trace nor its name tells its rank; name it as in rank0.json"
+    named = clocks.name_groups(traces)
+    calls = clocks.matched(traces)
+    clock = clocks.compare(traces, calls)
+    _move(traces, clock)
     case = RecordedCase(
         name=line(folder.path.resolve().name),
         world_size=_world_size(found),
-        nodes=max(1, len(hosts)),
+        nodes=max(1, len(distinct(one.host for one in found))),
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    clock = _Origin.of([*traces, *dumps])
-    launch = Launch(case=case, status=Status.OK, started_utc=clock.utc, wall_s=clock.s(clock.last_ns))
-    for one in traces:
-        launch.samples += _samples(one, clock)
-        launch.spans += _spans(one, clock)
+    times = [moment for one in traces for pair in one.steps.values() for moment in pair]
+    times += [call.made_ns for one in [*traces, *dumps] for call in one.calls if call.made_ns is not None]
+    zero, end = min(times, default=0), max(times, default=0)
+    began = datetime.fromtimestamp(zero / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    launch = Launch(case=case, status=Status.OK, started_utc=began if times else utc_now(), wall_s=(end - zero) / 1e9)
     for one in [*traces, *dumps]:
-        launch.collectives += _collectives(one, clock)
+        _put(launch, one, zero)
     story = joined.story(dumps, case.id)
-    launch.findings = [
-        *story.findings,
-        *_clock_findings(traces, hosts, case.id),
-        *_rank_findings(traces, dumps, case),
-        *_left_out(found, unplaced, left_out, case.id),
-    ]
+    launch.findings = [*story.findings, *_findings(found, traces, dumps, left_out, clock, case)]
     if story.hang is not None:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
     launch.facts = _facts(folder, found, dumps, story)
+    late = clocks.lateness(calls, clock.one)
+    launch.facts["recorded"] |= {"late": late[:_MOST_NAMED], "groups_inferred": named, "clocks_known": clock.one}
     return launch
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """The clock of a store's moments: it begins with the first that was recorded, so that a float holds nanoseconds."""
-
-    first_ns: int | None
-    last_ns: int
-
-    @classmethod
-    def of(cls, found: Sequence[Recording]) -> _Origin:
-        steps = [moment for one in found for pair in one.steps.values() for moment in pair]
-        made = [call.made_ns for one in found for call in one.calls if call.made_ns is not None]
-        every = [*steps, *made]
-        return cls(min(every, default=None), max(every, default=0))
-
-    @property
-    def utc(self) -> str:
-        if self.first_ns is None:
-            return utc_now()
-        moment = datetime.fromtimestamp(self.first_ns / 1e9, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-    def s(self, ns: int) -> float:
-        return (ns - (self.first_ns or 0)) / 1e9
-
-    def maybe(self, ns: int | None) -> float | None:
-        return None if ns is None else self.s(ns)
+def _move(traces: Sequence[Recording], clock: clocks.Clocks) -> None:
+    """Move the times of traces to the clock of the first rank, if it is known how far the others differ."""
+    for one in traces:
+        by = (clock.ahead_ns or {}).get(one.rank or 0, 0)
+        if by:
+            one.base_ns -= by
+            one.steps = {step: (begin - by, end - by) for step, (begin, end) in one.steps.items()}
+            one.parts = [part._replace(begin_ns=part.begin_ns - by, end_ns=part.end_ns - by) for part in one.parts]
+            one.calls = [
+                call._replace(
+                    made_ns=None if call.made_ns is None else call.made_ns - by,
+                    start_ns=None if call.start_ns is None else call.start_ns - by,
+                )
+                for call in one.calls
+            ]
 
 
 def _place(traces: Sequence[Recording]) -> None:
@@ -202,89 +189,57 @@ def _world_size(found: Sequence[Recording]) -> int:
     told = [one.world_size for one in found if one.world_size is not None]
     ranks = [one.rank for one in found if one.rank is not None]
     calls = [call for one in found for call in one.calls]
-    told += [call.group_size for call in calls]
+    told += [call.group_size for call in calls if call.group_size is not None]
     ranks += [call.ranks[-1] for call in calls if call.ranks]
     ranks += [each[-1] for one in found for each in one.groups.values() if each]
     return min(max([1, *told, *(rank + 1 for rank in ranks)]), MOST_RANKS)
 
 
-def _samples(one: Recording, clock: _Origin) -> Iterator[Sample]:
+def _put(launch: Launch, one: Recording, zero: int) -> None:
+    """Add a recording's rows to the launch, in seconds since `zero`, so that a float holds nanoseconds."""
     assert one.rank is not None
-    for step, (begin, end) in one.steps.items():
-        yield Sample(one.rank, step, Phase.MEASURE, "step_s", (end - begin) / 1e9)
 
+    def s(ns: int | None) -> float | None:
+        return None if ns is None else (ns - zero) / 1e9
 
-def _spans(one: Recording, clock: _Origin) -> Iterator[Span]:
-    assert one.rank is not None
-    for part in one.parts:
-        yield Span(one.rank, part.step, part.name, clock.s(part.begin_ns), clock.s(part.end_ns))
-
-
-def _collectives(one: Recording, clock: _Origin) -> Iterator[CollectiveSample]:
-    assert one.rank is not None
-    for call in one.calls:
-        yield CollectiveSample(
+    launch.samples += [
+        Sample(one.rank, step, Phase.MEASURE, "step_s", (end - begin) / 1e9) for step, (begin, end) in one.steps.items()
+    ]
+    launch.spans += [
+        Span(one.rank, part.step, part.name, (part.begin_ns - zero) / 1e9, (part.end_ns - zero) / 1e9)
+        for part in one.parts
+    ]
+    launch.collectives += [
+        CollectiveSample(
             one.rank, call.step, call.seq, call.op, RecordedCase.algorithm, call.group_size, call.bytes,
-            clock.maybe(call.start_ns), None if call.duration_ns is None else call.duration_ns / 1e9, call.phase,
-            None, None, None if call.ranks is None else _word(call.ranks), call.dtype, clock.maybe(call.made_ns),
-        )  # fmt: skip
+            s(call.start_ns), None if call.duration_ns is None else call.duration_ns / 1e9, call.phase,
+            None, None, None if call.ranks is None else _word(call.ranks), call.dtype, s(call.made_ns),
+        )
+        for call in one.calls
+    ]  # fmt: skip
 
 
 def _word(ranks: Sequence[int]) -> str:
-    """The ranks of a group as `CollectiveSample` has them."""
+    """Return the ranks of a group as `CollectiveSample` has them."""
     if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
 
 
-def _clock_findings(traces: Sequence[Recording], hosts: Sequence[str], case_id: str) -> Iterator[Finding]:
-    """Yield that clocks of several hosts may differ, and by how much clocks differ at least if a rank finished a call
-    before another rank began it. Traces by a torch before 2.11 do not name their hosts."""
-    apart = _apart_ns(traces)
-    if len(hosts) < 2 and apart <= CLOCK_TOLERANCE_NS:
-        return
-    sentences = []
-    if len(hosts) > 1:
-        sentences.append(f"The recordings are of {len(hosts)} hosts, and none tells how far their clocks agree.")
-    if apart > CLOCK_TOLERANCE_NS:
-        length = format.duration(apart / 1e9, 3) if apart >= 10**9 else format.milliseconds(apart / 1e9)
-        sentences.append(
-            f"The ranks' clocks differ by at least {length}: a rank had finished a collective so long before another "
-            "rank began it."
-        )
-    yield Finding(
-        code="recording_clocks",
-        message=" ".join(sentences),
-        advice="Compare lengths of different ranks, which need one clock each, and no moments.",
-        case_id=case_id,
-    )
-
-
-def _apart_ns(traces: Sequence[Recording]) -> int:
-    """Return the longest time by which a rank began a call after another rank had finished it."""
-    every: dict[tuple[Any, ...], list[Call]] = {}
-    totals: dict[tuple[Any, ...], set[int]] = {}
-    for one in traces:
-        counts: Counter[tuple[Any, ...]] = Counter()
-        for call in one.calls:
-            if call.op in MUTUAL and call.ranks and call.start_ns is not None and call.duration_ns is not None:
-                key = (call.step, call.op, call.ranks, call.bytes)
-                counts[key] += 1
-                every.setdefault((*key, counts[key]), []).append(call)
-        for key, count in counts.items():
-            totals.setdefault(key, set()).add(count)
-    # If ranks have different numbers of a call, its n-th is not the same call on all of them.
-    every = {key: calls for key, calls in every.items() if len(totals[key[:-1]]) == 1}
-    starts = (max(call.start_ns or 0 for call in calls) for calls in every.values())
-    ends = (min((call.start_ns or 0) + (call.duration_ns or 0) for call in calls) for calls in every.values())
-    return max((start - end for start, end in zip(starts, ends, strict=True)), default=0)
-
-
-def _rank_findings(traces: Sequence[Recording], dumps: Sequence[Recording], case: RecordedCase) -> Iterator[Finding]:
-    """Of which ranks there is nothing, and that a profiler ran in the steps."""
+def _findings(
+    found: Sequence[Recording],
+    traces: Sequence[Recording],
+    dumps: Sequence[Recording],
+    files_left_out: Mapping[str, str],
+    clock: clocks.Clocks,
+    case: RecordedCase,
+) -> Iterator[Finding]:
+    """Yield what limits the numbers: clocks, missing ranks, the profiler, and what is left out, with the reason."""
+    if clock.text:
+        advice = "Compare lengths of different ranks, which need one clock each, rather than times."
+        yield Finding(code="recording_clocks", message=clock.text, advice=advice, case_id=case.id)
     for what, some in (("trace", traces), ("dump of the flight recorder", dumps)):
-        there = {one.rank for one in some if one.rank is not None}
-        missing = [rank for rank in range(case.world_size) if rank not in there] if there else []
+        missing = sorted(set(range(case.world_size)) - {one.rank for one in some}) if some else []
         if missing:
             yield Finding(
                 code="recording_ranks",
@@ -299,34 +254,24 @@ def _rank_findings(traces: Sequence[Recording], dumps: Sequence[Recording], case
             advice="Read shares rather than times from them; parabench run times steps with no instrument switched on.",
             case_id=case.id,
         )
-
-
-def _left_out(
-    found: Sequence[Recording], unplaced: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str
-) -> Iterator[Finding]:
-    """Yield what is not in the tables, with the reason."""
-    why: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = {"left out": Counter(), "without a size": Counter()}
     files: dict[str, list[str]] = {}
     for one in found:
-        why.update(one.left_out)
-        for reason in one.unknown:
+        counts["left out"].update(one.left_out)
+        counts["without a size"].update(one.unsized)
+        for reason in [*one.unknown, *[_WHOLE] * one.whole]:
             files.setdefault(reason, []).append(one.file)
-        if one.whole:
-            files.setdefault(_WHOLE, []).append(one.file)
     for file, reason in files_left_out.items():
         files.setdefault(reason, []).append(file)
-    told = [f"{count:,} call{'s' * (count > 1)} left out: {reason}." for reason, count in why.items()]
+    told = [
+        f"{format.count(count, 'call')} {what}: {reason}."
+        for what, why in counts.items()
+        for reason, count in why.items()
+    ]
     told += [f"{_listed(names)}: {reason}." for reason, names in files.items()]
-    if unplaced:
-        names = _listed([one.file for one in unplaced])
-        told.append(f"{names}: neither the trace nor its name tells its rank; name it as in rank0.json.")
     for message in told:
-        yield Finding(
-            code="recording_left_out",
-            message=message,
-            advice="Take what is left out as unknown, not as nothing.",
-            case_id=case_id,
-        )
+        advice = "Take what is left out as unknown, not as nothing."
+        yield Finding(code="recording_left_out", message=message, advice=advice, case_id=case.id)
 
 
 _WHOLE = (
@@ -361,6 +306,11 @@ def _facts(
             "dumps": len(dumps),
             "waits": story.waits[:_MOST_NAMED],
             "last_calls": joined.last_calls(dumps)[:_MOST_NAMED],
+            "kernels": [
+                {"rank": one.rank, "name": name, "steps_s": seconds}
+                for one in traces
+                for name, seconds in one.kernels.items()
+            ][:_MOST_NAMED],
         }
     }
     if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:

@@ -1,4 +1,4 @@
-"""What a reader of somebody else's recording hands over, and what many such files name alike: operations, types."""
+"""Define what a reader returns for a file, and read the names that profilers share: operations, types, ranks."""
 
 from __future__ import annotations
 
@@ -42,24 +42,27 @@ _TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
 
 
 class Call(NamedTuple):
-    """One rank's call of a collective. Moments are nanoseconds since 1970 on the clock of the rank's host, None where
-    nobody noted them; `ranks` those that take part, None where only their number is known."""
+    """One rank's call of a collective, in nanoseconds since 1970 on the clock of the rank's host.
+
+    Unknown is None. `number` is the call's number in its group as torch counts it, the same on all ranks.
+    """
 
     step: int
     seq: int
     op: str
     ranks: tuple[int, ...] | None
-    group_size: int
-    bytes: int
+    group_size: int | None
+    bytes: int | None
     dtype: str | None
     made_ns: int | None
     start_ns: int | None
     duration_ns: int | None
     phase: Phase
+    number: int | None = None
 
 
 class StepPart(NamedTuple):
-    """What a rank did from when to when within a step, named as in `store.record.Span`."""
+    """An activity of a rank within a step, named as in `store.record.Span`."""
 
     step: int
     name: str
@@ -91,10 +94,10 @@ class Entry:
 class Recording:
     """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
-    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons
-    why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole trace. A
-    flight recorder has `groups`, {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a
-    call yet.
+    `steps` are {number: (begin, end)} in nanoseconds; `left_out` and `unsized` {reason: number of calls}; `unknown` are
+    reasons why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole
+    trace. `kernels` are the longest ones that compute, {name: seconds in each step}. A flight recorder has `groups`,
+    {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a call yet.
     """
 
     file: str
@@ -108,6 +111,7 @@ class Recording:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     parts: list[StepPart] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    kernels: dict[str, list[float]] = field(default_factory=dict)
     alone: bool = False
     whole: bool = False
     entries: list[Entry] = field(default_factory=list)
@@ -115,11 +119,16 @@ class Recording:
     groups: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
+    base_ns: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
+    unsized: dict[str, int] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
     def leave_out(self, why: str) -> None:
         self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    def lack(self, why: str) -> None:
+        self.unsized[why] = self.unsized.get(why, 0) + 1
 
     @property
     def rows(self) -> int:
