@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import click
 
-from parabench.commands.options import between_sessions, complete_stores, gate_options, shared
-from parabench.commands.output import Command, file_option, files_in, give, renders_of
+from parabench.commands.options import between_sessions, command, complete_stores, gate_options, shared
+from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
+from parabench.store import json_text
 
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
@@ -37,6 +40,7 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
             "parabench compare base new --markdown verdict.md --junit junit.xml"
         ),
         "Is a new torch slower?": "parabench compare results@before results@after --changed torch",
+        "What changed between two recordings of torch.profiler?": "parabench compare --from traces-before traces-after",
         "How do two machines compare?": "parabench compare old.db new.db --across-hardware",
     },
 )
@@ -45,6 +49,7 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
 @shared(*gate_options, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="A fact that differs on purpose, such as torch.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no verdict.")
+@click.option("--from", "recorded", is_flag=True, help="Compare two folders of other tools' recordings; no verdict.")
 @shared(*OUTPUTS)
 def compare(
     base: str,
@@ -54,23 +59,28 @@ def compare(
     between_sessions: float,
     changed: tuple[str, ...],
     across_hardware: bool,
+    recorded: bool,
     **options: Any,
 ) -> None:
     """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
 
     Exit codes: 0 no regression (slowdowns beyond the tolerance are ruled out in every case), 1 regression, 3
-    inconclusive. With --across-hardware there is no verdict, and the exit code is 0. The file - is standard output, and
-    nothing else is printed then.
+    inconclusive. With --across-hardware or --from there is no verdict, and the exit code is 0. The file - is standard
+    output, and nothing else is printed then.
     """
     from parabench.analysis.compare.sides import read_sides
     from parabench.analysis.text import format
 
     ctx = click.get_current_context()
-    for each in ctx.command.params if across_hardware else ():
+    mode = "--from" if recorded else "--across-hardware" if across_hardware else ""
+    for each in ctx.command.params if mode else ():
         given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
-        if given and each.name in _GATES:
-            raise UsageError(f"{each.opts[0]} has no effect with --across-hardware; leave it out")
+        if given and (each.name in _GATES or (recorded and each.name == "across_hardware")):
+            raise UsageError(f"{each.opts[0]} has no effect with {mode}; leave it out")
     files = files_in(options)
+    if recorded:
+        _recordings(base, candidate, files)
+        return
     sides = read_sides(base, candidate)
     if across_hardware:
         from parabench.analysis.compare.across import across, machines
@@ -89,3 +99,20 @@ def compare(
         renders = renders_of(judged, OF_GATE, compare_text.to_dict)
     give(files, renders, map(format.one_line, lines), "comparison")
     raise SystemExit(code)
+
+
+def _recordings(base: str, candidate: str, files: Files) -> None:
+    """Compare two folders of recordings, and write the files."""
+    from parabench.analysis.session import session_data
+    from parabench.imports.into_store import results_of
+    from parabench.report.views import recorded
+
+    argv = command()
+    with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
+        found = recorded.pair(session_data(own), session_data(new))
+        renders = {
+            "--json": lambda: json_text.written(recorded.pair_dict(found)),
+            "--markdown": lambda: recorded.pair_markdown(found),
+            "--html": lambda: recorded.pair_page(found, shlex.join(argv)),
+        }
+        give(files, renders, recorded.pair_lines(found), "comparison")

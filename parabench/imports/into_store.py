@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,9 +13,9 @@ from typing import Any
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, clocks, flight_recorder, joined, kineto
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, read_folder
 from parabench.imports.joined import ranks_said
-from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Recording, distinct, number_in_name
+from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Recording, distinct, number_in_name, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.store.record import (
     CollectiveSample,
@@ -27,7 +28,7 @@ from parabench.store.record import (
     Status,
     utc_now,
 )
-from parabench.store.results import load
+from parabench.store.results import Results, load
 from parabench.store.store import Store
 
 SUITE = "recorded"
@@ -76,6 +77,15 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         store.finish_session(session)
 
 
+@contextmanager
+def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
+    """Yield the results of a folder of recordings, kept for the block. Raises UsageError, as `record` does."""
+    with tempfile.TemporaryDirectory() as made:
+        store = Path(made) / "recorded.db"
+        record(read_folder(path), store, argv)
+        yield load(store)
+
+
 def launch_of(folder: Folder) -> Launch:
     """Return a folder's recordings as a launch. Raises UsageError if they cannot be of one training run."""
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
@@ -110,7 +120,12 @@ def launch_of(folder: Folder) -> Launch:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
     launch.facts = _facts(folder, found, dumps, story)
     late = clocks.lateness(calls, clock.one)
-    launch.facts["recorded"] |= {"late": late[:_MOST_NAMED], "groups_inferred": named, "clocks_known": clock.one}
+    launch.facts["recorded"] |= {
+        "late": late[:_MOST_NAMED],
+        "groups_inferred": named,
+        "one_clock": clock.one,
+        "clocks": clock.ahead_ns is not None,
+    }
     return launch
 
 
@@ -213,17 +228,10 @@ def _put(launch: Launch, one: Recording, zero: int) -> None:
         CollectiveSample(
             one.rank, call.step, call.seq, call.op, RecordedCase.algorithm, call.group_size, call.bytes,
             s(call.start_ns), None if call.duration_ns is None else call.duration_ns / 1e9, call.phase,
-            None, None, None if call.ranks is None else _word(call.ranks), call.dtype, s(call.made_ns),
+            None, None, None if call.ranks is None else word(call.ranks), call.dtype, s(call.made_ns),
         )
         for call in one.calls
     ]  # fmt: skip
-
-
-def _word(ranks: Sequence[int]) -> str:
-    """Return the ranks of a group as `CollectiveSample` has them."""
-    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def _findings(

@@ -132,7 +132,12 @@ class _Trace:
     def take(self, event: Any) -> None:
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
-        name, kind, at, lasts = event.get("name"), event.get("cat"), _us(event.get("ts")), _us(event.get("dur"))
+        name, kind, at, lasts = (
+            event.get("name"),
+            event.get("cat"),
+            microseconds(event.get("ts")),
+            microseconds(event.get("dur")),
+        )
         if not isinstance(name, str) or not isinstance(kind, str) or at is None or lasts is None or lasts < 0:
             return
         kind = _OLD_KINDS.get(kind, kind)
@@ -182,7 +187,7 @@ class _Trace:
             self.parts[part].append(pair)
 
 
-def _us(value: object) -> float | None:
+def microseconds(value: object) -> float | None:
     """Return microseconds, which some tools write as a text; None for anything but a number."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) else math.nan

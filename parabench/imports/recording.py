@@ -186,6 +186,13 @@ def ranks_in(value: object) -> tuple[int, ...] | None:
     return tuple(sorted(each for each in known if each is not None))
 
 
+def word(ranks: Sequence[int]) -> str:
+    """Return the ranks of a group as `CollectiveSample` has them: `0-3` or `0,2`."""
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
 def mapping(value: object) -> Mapping[str, Any]:
     """The value where it is an object of JSON, else an empty one."""
     return value if isinstance(value, dict) else {}

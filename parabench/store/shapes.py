@@ -86,7 +86,14 @@ _RECORDED: Shape = {
     "last_calls": [
         {"group!!": TEXT, "rank!!": COUNT, "number!!": WHOLE, "op!!": TEXT, "state!!": TEXT, "finished!!": FLAG}
     ],
-}
+    "kernels": [{"rank!!": COUNT, "name!!": TEXT, "steps_s!!": [NUMBER]}],
+    "late": [
+        {
+            "op!!": TEXT, "ranks!!": TEXT, "bytes": WHOLE, "rank!!": COUNT, "calls!!": COUNT, "late_s!!": NUMBER,
+            "total_s!!": NUMBER, "last!!": COUNT,
+        }
+    ],
+}  # fmt: skip
 _TRACED: Shape = [{"file!!": TEXT, "rank": COUNT, "bytes": WHOLE}]
 
 

@@ -1,11 +1,12 @@
-"""The report of recordings that others made: what steps, calls and flight recorders tell, and what they do not."""
+"""The page of a training run that other tools recorded, and the comparison of two of them."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,6 +22,7 @@ from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
+from parabench.report.views import markdown
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import Results
 
@@ -28,13 +30,13 @@ from parabench.store.results import Results
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
     seen = data_of(results, session)
-    made = (_steps(seen), _timeline(seen), _calls(seen), _flight(seen), _inspector(seen), _files(seen))
+    made = (_flight(seen), _steps(seen), _late(seen), _timeline(seen), _calls(seen), _inspector(seen), _files(seen))
     sections = [section for section in made if section is not None]
     return fill(
         "recorded.html",
         sections,
         template_folder,
-        session=session,
+        question=session.question,
         name=next(iter(seen.labels.values()), session.suite),
         sentences=list(sentences(seen)),
         facts=_facts(seen),
@@ -68,27 +70,23 @@ def sentences(seen: SessionData) -> Iterator[str]:
     if len(lengths):
         low, high = (format.milliseconds(float(each)) for each in (lengths.min(), lengths.max()))
         over = f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')}"
-        if _whole(seen):
+        if recorded.is_whole(seen):
             over = format.count(len(ranks), "rank")
             yield f"The whole trace, which has no steps, took {high} on the slowest of {over}."
         else:
             median = format.milliseconds(float(lengths.median()))
             yield f"A step took {median} on its slowest rank, the median of {over} ({_range(low, high)})."
         yield _exposed(seen, ranks)
+        yield from _latest(seen, len(ranks))
     yield from _waiting(seen)
     ops = inspected(seen, seen.launches)
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
 
 
-def _whole(seen: SessionData) -> bool:
-    """Return whether all traces are without steps."""
-    return all(each.get("whole") for each in recorded.told(seen).get("files") or [] if each.get("steps"))
-
-
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
     known = ranks.dropna(subset="exposed_share")
-    what = "trace" if _whole(seen) else "step"
+    what = "trace" if recorded.is_whole(seen) else "step"
     if known.empty:
         return f"How much of the {what} is exposed communication is unknown: the warnings have the reason."
     most = known.iloc[int(known["exposed_share"].argmax())]
@@ -96,6 +94,25 @@ def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
     who = "" if low == high else f", most on rank {int(most['rank'])}"
     some = "" if len(known) == len(ranks) else f" on {len(known)} of {len(ranks)} ranks; it is unknown on the others"
     return f"Exposed communication is {_range(low, high)} of each rank's {what}{who}{some}."
+
+
+def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
+    """Yield which rank the others wait for, or that it is unknown."""
+    found, told = recorded.latest(seen), recorded.told(seen)
+    if found is None:
+        if ranks > 1:
+            yield "Which rank is late is unknown: no timed collective of all ranks of a known group is in the traces."
+        return
+    if found.share < recorded.WORTH:
+        yield f"No rank is late: the time after the first rank is below {format.percent(recorded.WORTH)} of the steps."
+        return
+    how = "" if told.get("one_clock") else ", by the shortest kernel, because their clocks are not known to agree"
+    group = "; the traces name no groups, but these calls end together on all ranks" * bool(told.get("groups_inferred"))
+    yield (
+        f"Others wait for rank {found.rank}: it came last in {found.last:,} of "
+        f"{format.count(found.calls, 'collective')}, and after the first rank by {format.percent(found.share)} of the "
+        f"steps in all{how}{group}."
+    )
 
 
 def _range(low: str, high: str) -> str:
@@ -176,7 +193,11 @@ def _steps(seen: SessionData) -> Section | None:
     return Section(
         "steps",
         "Where each rank's step goes",
-        ("The traces have no steps: each is one window. " if _whole(seen) else "Medians over the recorded steps. ")
+        (
+            "The traces have no steps: each is one window. "
+            if recorded.is_whole(seen)
+            else "Medians over the recorded steps. "
+        )
         + "Communication runs beside the parts, exposed communication while the rank computes nothing.",
         "No step was recorded: no trace has a rank, or an event with a time.",
         (_cut("Steps by rank", columns, ranks),) if len(ranks) else (),
@@ -187,13 +208,36 @@ def _steps(seen: SessionData) -> Section | None:
     )
 
 
+def _late(seen: SessionData) -> Section | None:
+    table = recorded.late_table(seen)
+    if table.empty:
+        return None
+    columns = (
+        Column("Operation", "op"),
+        Column("Ranks", "ranks"),
+        Column("Rank", "rank", WORDED),
+        Column("Bytes", "bytes", "count"),
+        Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
+        Column("Late, ms", "late_s", "ms"),
+        Column("In all, ms", "total_s", "ms"),
+    )
+    return Section(
+        "late",
+        "Which rank is late",
+        "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
+        "",
+        (_cut("Arrival by rank and collective", columns, table),),
+        reading="Only collectives that no rank can finish before the last one has entered, and that all ranks of their "
+        "group recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise it "
+        "is as late as its kernel is shorter than the longest one, because all end together.",
+    )
+
+
 def _timeline(seen: SessionData) -> Section | None:
     one = recorded.median_timeline(seen)
     if one is None:
         return None
-    hosts = {each.get("host") for each in recorded.told(seen).get("files") or [] if each.get("steps")}
-    clocks = (seen.results.finding["code"] == "recording_clocks").any()
-    nothing = "The ranks' clocks differ, or may differ, so their times are not drawn on one axis."
+    nothing = "It is unknown how far the ranks' clocks differ, so their times are not drawn on one axis."
     more = f" {MOST_RANKS} of {len(one.ranks)} ranks are drawn." if len(one.ranks) > MOST_RANKS else ""
     label = f"step {one.step}: {format.milliseconds(one.length_s)}"
     return Section(
@@ -202,7 +246,7 @@ def _timeline(seen: SessionData) -> Section | None:
         "The recorded step of median length. Each rank shows the parts of its step (hatched: exposed communication), "
         "and below them its collectives.",
         nothing,
-        panels=[] if len(hosts) > 1 or clocks else [replace(_panel(one, label), case="")],
+        panels=[] if recorded.told(seen).get("clocks") is False else [replace(_panel(one, label), case="")],
         reading=f"A collective includes the time that it waits for later ranks.{more}",
     )
 
@@ -211,9 +255,13 @@ def _panel(one: Timeline, label: str) -> Panel:
     return timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
 
 
+def _group(ranks: object, size: float) -> str:
+    return ranks if isinstance(ranks, str) else f"{size:.0f} ranks" if format.known(size) else format.UNKNOWN
+
+
 _CALL = (
     Column("Operation", "op"),
-    Column("Ranks", lambda row: row["ranks"] if isinstance(row["ranks"], str) else f"{row['group_size']} ranks"),
+    Column("Ranks", lambda row: _group(row["ranks"], row["group_size"])),
     Column("dtype", lambda row: format.or_unknown(row["dtype"] if isinstance(row["dtype"], str) else None)),
     Column("Bytes", "bytes", "count"),
     Column("Told by", lambda row: format.count(int(row["seen"]), "rank"), WORDED),
@@ -236,11 +284,12 @@ def _calls(seen: SessionData) -> Section | None:
         "calls",
         "Collectives in the steps",
         "By operation, group, size and type; those that took longest together come first.",
-        "No collective with a known size was recorded in a step.",
+        "No collective was recorded in a step.",
         (_cut("Collectives in the steps", columns, table),) if len(table) else (),
         reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
-        "that of the rank that came last, and the bandwidths are by it, as nccl-tests defines them; they are unknown "
-        "where not all ranks of the group were recorded.",
+        "the time of the rank that came last. It gives the bandwidths, as nccl-tests defines them. They are unknown if "
+        "not all ranks of the group were recorded. An operation called a kernel has only the name of its kernel, and "
+        "NCCL may run another operation in it.",
     )
 
 
@@ -299,3 +348,119 @@ def _files(seen: SessionData) -> Section:
     more = told.get("not_read")
     note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
     return Section("files", "Files", "", "No file is recorded.", (_cut("Files", columns, files, note),))
+
+
+_COMPARED = (
+    Column("What", lambda row: f"{row['what']}: {row['name']}"),
+    Column("Base, ms", "base_s", "ms"),
+    Column("Steps", lambda row: _steps_said(row, "base"), WORDED),
+    Column("Candidate, ms", "candidate_s", "ms"),
+    Column("Steps", lambda row: _steps_said(row, "candidate"), WORDED),
+    Column("Times", "ratio", "ratio"),
+    Column("Steps are", lambda row: ("apart" if row["apart"] else "overlapping") if format.known(row["ratio"]) else
+           f"only in {'base' if format.known(row['base_s']) else 'candidate'}", WORDED),
+)  # fmt: skip
+
+
+def _steps_said(row: Any, side: str) -> str:
+    """Return the range of a quantity over the steps of a side."""
+    low, high = row[f"{side}_low_s"], row[f"{side}_high_s"]
+    return f"{format.digits(low * 1e3)} to {format.digits(high * 1e3)}" if format.known(low) else ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two recordings with the table of `recorded.compared`."""
+
+    base: SessionData
+    candidate: SessionData
+    table: pd.DataFrame
+
+    @property
+    def sentences(self) -> list[str]:
+        """What differs, and what the comparison cannot show."""
+        lines = []
+        for row in self.table.head(3).to_dict("records"):
+            if row["what"] == "step" and format.known(row["ratio"]):
+                name = "A step on its slowest rank" if row["name"] == "slowest rank" else row["name"].capitalize()
+                how = "do not overlap" if row["apart"] else "overlap"
+                took = (f"{format.milliseconds(row[f'{side}_s'])} ({_steps_said(row, side)})" for side in _SIDES)
+                lines.append(
+                    f"{name} takes {format.times(row['ratio'])} as long in the candidate: {' before, '.join(took)} "
+                    f"now. The ranges over the steps {how}."
+                )
+        if not lines:
+            lines.append("Steps cannot be compared: a side has no trace with steps.")
+        lines.append(
+            "Each side is one recording, so the variance between launches is unknown, and a difference may be noise: "
+            "record several launches of each side."
+        )
+        for name, of in (("ranks", "world_size"), ("device", "device"), ("backend", "backend")):
+            own, new = (str(side.launches.iloc[0][of]) for side in (self.base, self.candidate))
+            if own != new:
+                lines.append(f"The {name} differ: {own} in the base, {new} in the candidate.")
+        return lines
+
+
+_SIDES = ("base", "candidate")
+
+
+def pair(base: SessionData, candidate: SessionData) -> Pair:
+    """Return the comparison of two recordings."""
+    return Pair(base, candidate, recorded.compared(base, candidate))
+
+
+def pair_lines(of: Pair) -> list[str]:
+    """Return the comparison for a terminal."""
+    rows = of.table.head(_MOST_LINES).to_dict("records")
+    head = [column.title for column in _COMPARED]
+    more = len(of.table) - len(rows)
+    return [
+        *of.sentences,
+        *format.aligned([head, *([column.cell(row) for column in _COMPARED] for row in rows)]),
+        *([f"{format.count(more, 'more row')}: see --html, --markdown or --json."] if more else []),
+    ]
+
+
+_MOST_LINES = 20
+
+
+def pair_dict(of: Pair) -> dict[str, Any]:
+    """Return the comparison as JSON has it, unknown as null."""
+    rows = of.table.astype(object).where(of.table.notna(), None).to_dict("records")
+    return {"sentences": of.sentences, "rows": rows}
+
+
+def pair_markdown(of: Pair) -> str:
+    """Return the comparison as Markdown."""
+    cells = [[markdown.text(column.cell(row)) for column in _COMPARED] for row in of.table.to_dict("records")]
+    return markdown.fitted(
+        [
+            "## Two recordings\n\n",
+            *(f"{markdown.text(each, markdown.SENTENCE)}\n\n" for each in of.sentences),
+            markdown.Rows([column.title for column in _COMPARED], cells, "rows are"),
+        ]
+    )
+
+
+def pair_page(of: Pair, command: str) -> str:
+    """Return the comparison as a page."""
+    names = [next(iter(side.labels.values())) for side in (of.base, of.candidate)]
+    reading = (
+        "Medians over the steps, and their least and most. Collectives and kernels are means over ranks: of one call, "
+        "and of all its runs in a step. A kernel counts if it is among the longest of its rank."
+    )
+    section = Section(
+        "compared", "Base and candidate", "", "Nothing can be compared.",
+        (_cut("Base and candidate", _COMPARED, of.table),), reading=reading,
+    )  # fmt: skip
+    return fill(
+        "recorded.html",
+        [section],
+        question="How do these recordings differ?",
+        name=f"{names[0]}; {names[1]}",
+        sentences=of.sentences,
+        facts=list(zip(_SIDES, names, strict=True)),
+        findings=[],
+        command=command,
+    )
