@@ -317,6 +317,7 @@ def _facts(
             "kernels": [
                 {"rank": one.rank, "name": name, "steps_s": seconds}
                 for one in traces
+                if one.rank is not None
                 for name, seconds in one.kernels.items()
             ][:_MOST_NAMED],
         }

@@ -191,14 +191,16 @@ COMPARED = ("what", "name", "base_s", "base_low_s", "base_high_s", "candidate_s"
 def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
     """Return one row per quantity of two recordings, in seconds: `what` it is and its name; on each side the median
     over the steps, the least and the most; the `ratio` of the medians, candidate to base; and whether the steps of both
-    lie `apart` from each other. A side that lacks the quantity has NaN."""
+    lie `apart` from each other, None with less than two steps. A side that lacks the quantity has NaN."""
     sides = [_per_step(each) for each in (base, candidate)]
     rows = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         found = [side.get(key, pd.Series(dtype=float)).dropna() for side in sides]
         (own, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
         ratio = new / own if own > 0 else np.nan
-        rows.append((*key, own, low, high, new, least, most, ratio, bool(low > most or least > high)))
+        # The range of one step is no spread.
+        apart = bool(low > most or least > high) if min(map(len, found)) > 1 else None
+        rows.append((*key, own, low, high, new, least, most, ratio, apart))
     return pd.DataFrame(rows, columns=list(COMPARED))
 
 

@@ -357,9 +357,16 @@ _COMPARED = (
     Column("Candidate, ms", "candidate_s", "ms"),
     Column("Steps", lambda row: _steps_said(row, "candidate"), WORDED),
     Column("Times", "ratio", "ratio"),
-    Column("Steps are", lambda row: ("apart" if row["apart"] else "overlapping") if format.known(row["ratio"]) else
-           f"only in {'base' if format.known(row['base_s']) else 'candidate'}", WORDED),
+    Column("Ranges", lambda row: _apart(row), WORDED),
 )  # fmt: skip
+
+
+def _apart(row: Any) -> str:
+    """Return how the steps of both sides lie, or which side lacks the quantity."""
+    if format.known(row["ratio"]):
+        return {True: "apart", False: "overlap", None: "one step"}[row["apart"]]
+    lacks = next((side for side in _SIDES if not format.known(row[f"{side}_s"])), "")
+    return f"not {'among the longest of' if row['what'] == 'kernel' else 'in'} {lacks}" if lacks else "zero"
 
 
 def _steps_said(row: Any, side: str) -> str:
@@ -383,11 +390,10 @@ class Pair:
         for row in self.table.head(3).to_dict("records"):
             if row["what"] == "step" and format.known(row["ratio"]):
                 name = "A step on its slowest rank" if row["name"] == "slowest rank" else row["name"].capitalize()
-                how = "do not overlap" if row["apart"] else "overlap"
                 took = (f"{format.milliseconds(row[f'{side}_s'])} ({_steps_said(row, side)})" for side in _SIDES)
                 lines.append(
-                    f"{name} takes {format.times(row['ratio'])} as long in the candidate: {' before, '.join(took)} "
-                    f"now. The ranges over the steps {how}."
+                    f"{name} takes {format.times(row['ratio'])} times as long in the candidate: "
+                    f"{' before, '.join(took)} now. {_APART[row['apart']]}"
                 )
         if not lines:
             lines.append("Steps cannot be compared: a side has no trace with steps.")
@@ -403,6 +409,11 @@ class Pair:
 
 
 _SIDES = ("base", "candidate")
+_APART = {
+    True: "The ranges over the steps do not overlap.",
+    False: "The ranges over the steps overlap.",
+    None: "A side has one step, so its spread is unknown.",
+}
 
 
 def pair(base: SessionData, candidate: SessionData) -> Pair:
