@@ -32,7 +32,7 @@ from parabench.store.results import Results, load
 from parabench.store.store import Store
 
 SUITE = "recorded"
-QUESTION = "What do these recordings of a training tell?"
+QUESTION = "What do these recordings show?"
 # Names in a sentence.
 _NAMED = 4
 

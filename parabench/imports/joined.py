@@ -131,6 +131,7 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
                 "a rank has finished a call that another has not, so their dumps may be of different times", []
             ).append(group.name)
     missing.sort(key=lambda each: each.call.made_ns)
+    causes, waited_for = _causes(missing, {rank for _, rank, _ in stalled}, dumps)
     hangs = []
     if stalled and (missing or stuck):
         first = {rank: call for _, rank, call in sorted(stalled, reverse=True)}
@@ -138,9 +139,9 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         own = "their dumps" if len(first) > 1 else "its dump"
         hangs.append(
             f"By {own} {ranks_said(list(first))} had not finished calls that another rank of the same group "
-            f"had: {calls}."
+            f"had: {calls}.{' '.join(['', *waited_for])}"
         )
-    causes, waited_for = _causes(missing, {rank for _, rank, _ in stalled}, dumps)
+        waited_for = []
     if missing:
         hangs.append(
             f"{_call(missing[0].call)} was entered by {ranks_said(missing[0].waiting)} and not by "
@@ -317,18 +318,22 @@ def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
 
 
 def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
-    """Return the last call of each rank in each group, groups with unfinished calls first."""
-    last = [
-        {rank: calls[max(calls)] for rank, calls in sorted(group.ranks.items()) if calls} for group in groups(dumps)
-    ]
-    return [
-        {
-            "group": each.group, "rank": rank, "number": each.number, "op": each.op, "state": each.state,
-            "finished": each.finished,
-        }
-        for own in sorted(last, key=lambda own: all(each.finished for each in own.values()))
-        for rank, each in own.items()
-    ]  # fmt: skip
+    """Return the last calls of each group with the ranks whose last call each is: groups in which ranks differ first,
+    then those with unfinished calls."""
+    found = []
+    for group in groups(dumps):
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for rank, calls in group.ranks.items():
+            each = calls[max(calls)] if calls else None
+            key = (each.number, each.op, each.state, each.finished) if each else (0, "none", "", True)
+            alike.setdefault(key, []).append(rank)
+        rows = [
+            {"group": group.name, "ranks": ranks_said(ranks), "number": number, "op": op, "state": state,
+             "finished": finished}
+            for (number, op, state, finished), ranks in sorted(alike.items())
+        ]  # fmt: skip
+        found.append((len(rows) < 2, all(row["finished"] for row in rows), rows))
+    return [row for _, _, rows in sorted(found, key=lambda each: each[:2]) for row in rows]
 
 
 def ranks_said(ranks: Sequence[int]) -> str:

@@ -84,7 +84,7 @@ _RECORDED: Shape = {
     "files": [{"file!!": TEXT, "kind!!": TEXT, "rank": COUNT, "host": TEXT, "steps!!": COUNT, "calls!!": WHOLE}],
     "not_read": COUNT,
     "last_calls": [
-        {"group!!": TEXT, "rank!!": COUNT, "number!!": WHOLE, "op!!": TEXT, "state!!": TEXT, "finished!!": FLAG}
+        {"group!!": TEXT, "ranks!!": TEXT, "number!!": WHOLE, "op!!": TEXT, "state!!": TEXT, "finished!!": FLAG}
     ],
     "kernels": [{"rank!!": COUNT, "name!!": TEXT, "steps_s!!": [NUMBER]}],
     "late": [

@@ -75,7 +75,8 @@ def sentences(seen: SessionData) -> Iterator[str]:
             yield f"The whole trace, which has no steps, took {high} on the slowest of {over}."
         else:
             median = format.milliseconds(float(lengths.median()))
-            yield f"A step took {median} on its slowest rank, the median of {over} ({_range(low, high)})."
+            spread = f" ({low} to {high})" if low != high else ""
+            yield f"A step took {median} on its slowest rank, the median of {over}{spread}."
         yield _exposed(seen, ranks)
         yield from _latest(seen, len(ranks))
     yield from _waiting(seen)
@@ -120,7 +121,7 @@ def _range(low: str, high: str) -> str:
 
 
 # Sentences of one kind in front of the tables; the warnings have the others.
-_MOST_SENTENCES = 2
+_MOST_SENTENCES = 6
 _MORE = " of this kind."
 
 
@@ -128,17 +129,15 @@ def _waiting(seen: SessionData) -> Iterator[str]:
     """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
     told, stored = recorded.told(seen), seen.results.finding
     waits = told.get("waits") or []
-    yield from waits[:_MOST_SENTENCES]
-    wrong = [stored[stored["code"] == code]["message"] for code in ("recording_hang", "recording_mismatch")]
-    for messages in wrong:
-        yield from map(str, messages[:_MOST_SENTENCES])
-    more = sum(max(0, len(each) - _MOST_SENTENCES) for each in wrong)
-    if more:
+    wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"]
+    every = [*waits, *map(str, wrong)]
+    yield from every[:_MOST_SENTENCES]
+    if more := len(every[_MOST_SENTENCES:]):
         yield f"{format.count(more, 'more warning')}{_MORE}"
-    if told.get("dumps") and not (waits or any(map(len, wrong))):
-        of = format.count(len({each["rank"] for each in told["last_calls"]}), "rank")
+    if told.get("dumps") and not every:
         yield (
-            f"By the flight recorders of {of} all entered and finished the same collectives: none waits for another."
+            f"By the flight recorders of {format.count(told['dumps'], 'rank')} all entered and finished the same "
+            "collectives: none waits for another."
             if told["last_calls"]
             else "Whether ranks wait for each other is unknown: the flight recorders hold no collective."
         )
@@ -183,7 +182,7 @@ def _steps(seen: SessionData) -> Section | None:
     columns = (
         Column("Rank", "rank"),
         Column("Steps", "steps", "count"),
-        Column("Step", "step_s", "ms"),
+        Column("Step, ms", "step_s", "ms"),
         *(Column(STEP_PARTS[part].capitalize(), part, "ms") for part in named),
         Column("No name", "other_s", "ms"),
         Column("Communication", "communication_s", "ms"),
@@ -208,15 +207,19 @@ def _steps(seen: SessionData) -> Section | None:
     )
 
 
+def _bytes(size: float) -> str:
+    return f" of {size:,.0f} bytes" if format.known(size) else ""
+
+
 def _late(seen: SessionData) -> Section | None:
     table = recorded.late_table(seen)
     if table.empty:
         return None
+    # What no rank waits for has no reader.
+    shown = table[(table["last"] > 0) | (table["total_s"] > 0.05 * table["total_s"].max())]
     columns = (
-        Column("Operation", "op"),
-        Column("Ranks", "ranks"),
+        Column("Collective", lambda row: f"{row['op']}{_bytes(row['bytes'])}, ranks {row['ranks']}"),
         Column("Rank", "rank", WORDED),
-        Column("Bytes", "bytes", "count"),
         Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
         Column("Late, ms", "late_s", "ms"),
         Column("In all, ms", "total_s", "ms"),
@@ -226,7 +229,7 @@ def _late(seen: SessionData) -> Section | None:
         "Which rank is late",
         "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
         "",
-        (_cut("Arrival by rank and collective", columns, table),),
+        (_cut("Arrival by rank and collective", columns, shown),),
         reading="Only collectives that no rank can finish before the last one has entered, and that all ranks of their "
         "group recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise it "
         "is as late as its kernel is shorter than the longest one, because all end together.",
@@ -239,12 +242,14 @@ def _timeline(seen: SessionData) -> Section | None:
         return None
     nothing = "It is unknown how far the ranks' clocks differ, so their times are not drawn on one axis."
     more = f" {MOST_RANKS} of {len(one.ranks)} ranks are drawn." if len(one.ranks) > MOST_RANKS else ""
-    label = f"step {one.step}: {format.milliseconds(one.length_s)}"
+    whole = recorded.is_whole(seen)
+    label = f"{'whole trace' if whole else f'step {one.step}'}: {format.milliseconds(one.length_s)}"
+    window = "The whole trace" if whole else "The recorded step of median length"
     return Section(
         "timeline",
-        "Timeline of one step",
-        "The recorded step of median length. Each rank shows the parts of its step (hatched: exposed communication), "
-        "and below them its collectives.",
+        "Timeline",
+        f"{window}. Each rank shows the parts of its step (hatched: exposed communication), and below them its "
+        "collectives.",
         nothing,
         panels=[] if recorded.told(seen).get("clocks") is False else [replace(_panel(one, label), case="")],
         reading=f"A collective includes the time that it waits for later ranks.{more}",
@@ -302,8 +307,8 @@ def _flight(seen: SessionData) -> Section | None:
         columns = (
             Column("Group", "group"),
             Column("Last call", "op"),
+            Column("Ranks", "ranks"),
             Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
-            Column("Rank", "rank", WORDED),
             Column("Number", "number", "count"),
         )
         tables.append(_cut("Last calls", columns, last, "The last call of each rank in each group."))
@@ -353,12 +358,12 @@ def _files(seen: SessionData) -> Section:
 _COMPARED = (
     Column("What", lambda row: f"{row['what']}: {row['name']}"),
     Column("Base, ms", "base_s", "ms"),
-    Column("Steps", lambda row: _steps_said(row, "base"), WORDED),
     Column("Candidate, ms", "candidate_s", "ms"),
-    Column("Steps", lambda row: _steps_said(row, "candidate"), WORDED),
     Column("Times", "ratio", "ratio"),
     Column("Ranges", lambda row: _apart(row), WORDED),
-)  # fmt: skip
+    Column("Base steps", lambda row: _steps_said(row, "base"), WORDED),
+    Column("Candidate steps", lambda row: _steps_said(row, "candidate"), WORDED),
+)
 
 
 def _apart(row: Any) -> str:
@@ -472,6 +477,10 @@ def pair_page(of: Pair, command: str) -> str:
         name=f"{names[0]}; {names[1]}",
         sentences=of.sentences,
         facts=list(zip(_SIDES, names, strict=True)),
-        findings=[],
+        findings=[
+            group
+            for side in (of.base, of.candidate)
+            for group in finding_groups(side.results, side.session, (), side.labels)
+        ],
         command=command,
     )
