@@ -1,4 +1,4 @@
-"""The picture of docs/explanation/design.md: the rooms of parabench and which imports from which, as the code has it.
+"""Draw docs/rooms.svg from the source: the packages of parabench and their imports.
 
 `python -m docs.drawing.rooms` writes it; a test holds that it is up to date. An arrow that follows from others (from
 `session` by way of `launch` to `plan`) is left out, and so are the modules that every room imports.
