@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import click
 from parabench.commands.options import between_sessions, command, complete_stores, gate_options, shared
 from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
-from parabench.store import json_text
 
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
@@ -30,6 +28,7 @@ OF_GATE = {
 }
 OF_MACHINES = {"--markdown": "parabench.report.views.markdown"}
 OF_SIDES = {"--html": "parabench.report.views.comparison"}
+OF_RECORDINGS = {"--html": "parabench.report.views.recorded_pair"}
 
 
 @click.command(
@@ -39,7 +38,6 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
         "The verdict for a pull request and for a test report:": (
             "parabench compare base new --markdown verdict.md --junit junit.xml"
         ),
-        "Is a new torch slower?": "parabench compare results@before results@after --changed torch",
         "What changed between two recordings of torch.profiler?": "parabench compare --from traces-before traces-after",
         "How do two machines compare?": "parabench compare old.db new.db --across-hardware",
     },
@@ -105,14 +103,11 @@ def _recordings(base: str, candidate: str, files: Files) -> None:
     """Compare two folders of recordings, and write the files."""
     from parabench.analysis.session import session_data
     from parabench.imports.into_store import results_of
-    from parabench.report.views import recorded
+    from parabench.report.views import recorded_pair
 
     argv = command()
     with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
-        found = recorded.pair(session_data(own), session_data(new))
-        renders = {
-            "--json": lambda: json_text.written(recorded.pair_dict(found)),
-            "--markdown": lambda: recorded.pair_markdown(found),
-            "--html": lambda: recorded.pair_page(found, shlex.join(argv)),
-        }
-        give(files, renders, recorded.pair_lines(found), "comparison")
+        found = recorded_pair.pair(session_data(own), session_data(new), argv)
+        renders = renders_of(found, OF_RECORDINGS, recorded_pair.to_dict)
+        renders["--markdown"] = lambda: recorded_pair.to_markdown(found)
+        give(files, renders, recorded_pair.lines(found), "comparison")

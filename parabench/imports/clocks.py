@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -59,22 +59,19 @@ def name_groups(traces: Sequence[Recording]) -> bool:
     unknown = all(call.group_size is None for one in traces for call in one.calls)
     if not unknown or len(ranks) < 2 or {one.world_size for one in traces} != {len(ranks)}:
         return False
-    own = [[call._replace(ranks=ranks, group_size=len(ranks)) for call in one.calls] for one in traces]
-    before = [one.calls for one in traces]
-    for one, calls in zip(traces, own, strict=True):
-        one.calls = calls
-    several = [calls for calls in matched(traces) if len(calls) == len(ranks)]
-    together = [
-        max(ends) - min(ends) <= max(_TOGETHER_NS, _TOGETHER * max(call.duration_ns or 0 for call in calls.values()))
-        for calls in several
-        if (ends := [_end(call) for call in calls.values()])
-    ]
+    trial = []
+    for one in traces:
+        named = [call._replace(ranks=ranks, group_size=len(ranks)) if call.op in MUTUAL else call for call in one.calls]
+        trial.append(replace(one, calls=named))
+    together = []
+    for calls in matched(trial):
+        ends = [_end(call) for call in calls.values()]
+        longest = max(call.duration_ns or 0 for call in calls.values())
+        if len(calls) == len(ranks):
+            together.append(max(ends) - min(ends) <= max(_TOGETHER_NS, _TOGETHER * longest))
     sure = bool(together) and sum(together) >= 0.9 * len(together)
-    for one, calls in zip(traces, before, strict=True):
-        if not sure:
-            one.calls = calls
-        else:
-            one.calls = [new if new.op in MUTUAL else old for new, old in zip(one.calls, calls, strict=True)]
+    for one, other in zip(traces, trial, strict=True):
+        one.calls = other.calls if sure else one.calls
     return sure
 
 

@@ -74,7 +74,6 @@ def read(path: Path) -> list[Recording]:
         _put(found, entries if isinstance(entries, list) else [], mapping(mapping(dump).get("pg_config")))
     except ValueError as error:
         raise stream.unreadable(path, error) from error
-    found.check_room()
     return [found]
 
 

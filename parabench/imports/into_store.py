@@ -15,7 +15,7 @@ from parabench.errors import UsageError
 from parabench.files import replacing
 from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, read_folder
 from parabench.imports.joined import ranks_said
-from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Recording, distinct, number_in_name, word
+from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.store.record import (
     CollectiveSample,
@@ -60,7 +60,7 @@ def fresh_store(path: Path) -> Iterator[Path]:
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
     """Write what a folder's recordings tell to the store at `path`, as a session that is finished.
 
-    Raises UsageError where they are not of one training, or tell more than anybody reads.
+    Raises UsageError if they are not of one training run.
     """
     launch = launch_of(folder)
     with Store.open_or_create(path) as store:
@@ -99,7 +99,9 @@ def launch_of(folder: Folder) -> Launch:
     named = clocks.name_groups(traces)
     calls = clocks.matched(traces)
     clock = clocks.compare(traces, calls)
-    _move(traces, clock)
+    ahead = clock.ahead_ns or {}
+    for one in traces:
+        one.base_ns -= ahead.get(one.rank or 0, 0)
     case = RecordedCase(
         name=line(folder.path.resolve().name),
         world_size=_world_size(found),
@@ -107,12 +109,19 @@ def launch_of(folder: Folder) -> Launch:
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    times = [moment for one in traces for pair in one.steps.values() for moment in pair]
-    times += [call.made_ns for one in [*traces, *dumps] for call in one.calls if call.made_ns is not None]
+    times = [at - ahead.get(one.rank or 0, 0) for one in traces for pair in one.steps.values() for at in pair]
+    times += [
+        call.made_ns - ahead.get(one.rank or 0, 0) * (one in traces)
+        for one in [*traces, *dumps]
+        for call in one.calls
+        if call.made_ns is not None
+    ]
     zero, end = min(times, default=0), max(times, default=0)
     began = datetime.fromtimestamp(zero / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     launch = Launch(case=case, status=Status.OK, started_utc=began if times else utc_now(), wall_s=(end - zero) / 1e9)
-    for one in [*traces, *dumps]:
+    for one in traces:
+        _put(launch, one, zero + ahead.get(one.rank or 0, 0))
+    for one in dumps:
         _put(launch, one, zero)
     story = joined.story(dumps, case.id)
     launch.findings = [*story.findings, *_findings(found, traces, dumps, left_out, clock, case)]
@@ -127,23 +136,6 @@ def launch_of(folder: Folder) -> Launch:
         "clocks": clock.ahead_ns is not None,
     }
     return launch
-
-
-def _move(traces: Sequence[Recording], clock: clocks.Clocks) -> None:
-    """Move the times of traces to the clock of the first rank, if it is known how far the others differ."""
-    for one in traces:
-        by = (clock.ahead_ns or {}).get(one.rank or 0, 0)
-        if by:
-            one.base_ns -= by
-            one.steps = {step: (begin - by, end - by) for step, (begin, end) in one.steps.items()}
-            one.parts = [part._replace(begin_ns=part.begin_ns - by, end_ns=part.end_ns - by) for part in one.parts]
-            one.calls = [
-                call._replace(
-                    made_ns=None if call.made_ns is None else call.made_ns - by,
-                    start_ns=None if call.start_ns is None else call.start_ns - by,
-                )
-                for call in one.calls
-            ]
 
 
 def _place(traces: Sequence[Recording]) -> None:
@@ -176,10 +168,8 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
     """Yield the recordings that can be of one training run, and put the others into `left_out` with the reason.
 
     A rank's first trace of a step counts, and its newest dump. Raises UsageError if traces have different numbers of
-    ranks, or the recordings are too many.
+    ranks.
     """
-    if sum(one.rows for one in recordings) > MOST_ROWS:
-        raise UsageError(f"these recordings hold more than {MOST_ROWS:,} steps and calls; give a folder with fewer")
     sizes = {one.world_size: one.file for one in recordings if one.world_size is not None and one.kind == kineto.NAME}
     if len(sizes) > 1:
         told = " and ".join(f"{file} of one of {size}" for size, file in list(sizes.items())[:2])

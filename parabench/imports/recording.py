@@ -8,12 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from parabench.errors import UsageError
 from parabench.probes.nccl import MOST
 from parabench.store.record import Phase
 
-# What one folder may hold: beyond that a table of it has no reader.
-MOST_ROWS = 2_000_000
 MOST_RANKS = 1 << 20
 MOST_STEP = (1 << 31) - 1
 # Nanoseconds since 1970: what is later than the year 2200 is no moment.
@@ -129,15 +126,6 @@ class Recording:
 
     def lack(self, why: str) -> None:
         self.unsized[why] = self.unsized.get(why, 0) + 1
-
-    @property
-    def rows(self) -> int:
-        return len(self.parts) + len(self.calls) + len(self.entries) + len(self.messages)
-
-    def check_room(self) -> None:
-        """Raise UsageError where it has more rows than anybody reads."""
-        if self.rows > MOST_ROWS:
-            raise UsageError(f"{self.file} has more than {MOST_ROWS:,} steps and calls; record fewer steps")
 
 
 def op_of(name: str) -> str | None:

@@ -184,8 +184,8 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     )
 
 
-COMPARED = ("what", "name", "base_s", "base_low_s", "base_high_s", "candidate_s", "candidate_low_s",
-            "candidate_high_s", "ratio", "apart")  # fmt: skip
+COMPARED = ("what", "name", "base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",
+            "candidate_most_s", "ratio", "apart")  # fmt: skip
 
 
 def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:

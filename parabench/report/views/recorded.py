@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -22,7 +21,6 @@ from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
-from parabench.report.views import markdown
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import Results
 
@@ -167,7 +165,7 @@ def _size(seen: SessionData, world_size: int) -> str:
     return f"{world_size:,}" if known else f"{world_size:,} or more: no trace has the number"
 
 
-def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
+def cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
     """The table, of a long one its first rows, which is said."""
     if len(table) > MOST_ROWS:
         note = f"{note} Listed are {MOST_ROWS} of {len(table):,} rows; the store has all.".strip()
@@ -199,7 +197,7 @@ def _steps(seen: SessionData) -> Section | None:
         )
         + "Communication runs beside the parts, exposed communication while the rank computes nothing.",
         "No step was recorded: no trace has a rank, or an event with a time.",
-        (_cut("Steps by rank", columns, ranks),) if len(ranks) else (),
+        (cut("Steps by rank", columns, ranks),) if len(ranks) else (),
         reading="A step is what lies between two calls of the profiler's step() on the host. Parts are annotations: "
         "torch's own of DataLoader and optimizer, and those called data, forward, backward, optimizer. Where forward "
         "has none it is DDP's or FSDP's, without the loss; where backward has none it ends with the last gradient. "
@@ -229,7 +227,7 @@ def _late(seen: SessionData) -> Section | None:
         "Which rank is late",
         "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
         "",
-        (_cut("Arrival by rank and collective", columns, shown),),
+        (cut("Arrival by rank and collective", columns, shown),),
         reading="Only collectives that no rank can finish before the last one has entered, and that all ranks of their "
         "group recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise it "
         "is as late as its kernel is shorter than the longest one, because all end together.",
@@ -290,7 +288,7 @@ def _calls(seen: SessionData) -> Section | None:
         "Collectives in the steps",
         "By operation, group, size and type; those that took longest together come first.",
         "No collective was recorded in a step.",
-        (_cut("Collectives in the steps", columns, table),) if len(table) else (),
+        (cut("Collectives in the steps", columns, table),) if len(table) else (),
         reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
         "the time of the rank that came last. It gives the bandwidths, as nccl-tests defines them. They are unknown if "
         "not all ranks of the group were recorded. An operation called a kernel has only the name of its kernel, and "
@@ -311,10 +309,10 @@ def _flight(seen: SessionData) -> Section | None:
             Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
             Column("Number", "number", "count"),
         )
-        tables.append(_cut("Last calls", columns, last, "The last call of each rank in each group."))
+        tables.append(cut("Last calls", columns, last, "The last call of each rank in each group."))
     if len(table):
         held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
-        tables.append(_cut("Calls", held, table, "Calls that the recorders hold; calls are those of one rank."))
+        tables.append(cut("Calls", held, table, "Calls that the recorders hold; calls are those of one rank."))
     return Section(
         "flight",
         "Flight recorder",
@@ -335,7 +333,7 @@ def _inspector(seen: SessionData) -> Section | None:
         "NCCL's Inspector",
         "Medians over ranks; calls are one rank's.",
         "",
-        (_cut("Operations and sizes", INSPECTED, table),),
+        (cut("Operations and sizes", INSPECTED, table),),
     )
 
 
@@ -352,135 +350,4 @@ def _files(seen: SessionData) -> Section:
     )
     more = told.get("not_read")
     note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
-    return Section("files", "Files", "", "No file is recorded.", (_cut("Files", columns, files, note),))
-
-
-_COMPARED = (
-    Column("What", lambda row: f"{row['what']}: {row['name']}"),
-    Column("Base, ms", "base_s", "ms"),
-    Column("Candidate, ms", "candidate_s", "ms"),
-    Column("Times", "ratio", "ratio"),
-    Column("Ranges", lambda row: _apart(row), WORDED),
-    Column("Base steps", lambda row: _steps_said(row, "base"), WORDED),
-    Column("Candidate steps", lambda row: _steps_said(row, "candidate"), WORDED),
-)
-
-
-def _apart(row: Any) -> str:
-    """Return how the steps of both sides lie, or which side lacks the quantity."""
-    if format.known(row["ratio"]):
-        return {True: "apart", False: "overlap", None: "one step"}[row["apart"]]
-    lacks = next((side for side in _SIDES if not format.known(row[f"{side}_s"])), "")
-    return f"not {'among the longest of' if row['what'] == 'kernel' else 'in'} {lacks}" if lacks else "zero"
-
-
-def _steps_said(row: Any, side: str) -> str:
-    """Return the range of a quantity over the steps of a side."""
-    low, high = row[f"{side}_low_s"], row[f"{side}_high_s"]
-    return f"{format.digits(low * 1e3)} to {format.digits(high * 1e3)}" if format.known(low) else ""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two recordings with the table of `recorded.compared`."""
-
-    base: SessionData
-    candidate: SessionData
-    table: pd.DataFrame
-
-    @property
-    def sentences(self) -> list[str]:
-        """What differs, and what the comparison cannot show."""
-        lines = []
-        for row in self.table.head(3).to_dict("records"):
-            if row["what"] == "step" and format.known(row["ratio"]):
-                name = "A step on its slowest rank" if row["name"] == "slowest rank" else row["name"].capitalize()
-                took = (f"{format.milliseconds(row[f'{side}_s'])} ({_steps_said(row, side)})" for side in _SIDES)
-                lines.append(
-                    f"{name} takes {format.times(row['ratio'])} times as long in the candidate: "
-                    f"{' before, '.join(took)} now. {_APART[row['apart']]}"
-                )
-        if not lines:
-            lines.append("Steps cannot be compared: a side has no trace with steps.")
-        lines.append(
-            "Each side is one recording, so the variance between launches is unknown, and a difference may be noise: "
-            "record several launches of each side."
-        )
-        for name, of in (("ranks", "world_size"), ("device", "device"), ("backend", "backend")):
-            own, new = (str(side.launches.iloc[0][of]) for side in (self.base, self.candidate))
-            if own != new:
-                lines.append(f"The {name} differ: {own} in the base, {new} in the candidate.")
-        return lines
-
-
-_SIDES = ("base", "candidate")
-_APART = {
-    True: "The ranges over the steps do not overlap.",
-    False: "The ranges over the steps overlap.",
-    None: "A side has one step, so its spread is unknown.",
-}
-
-
-def pair(base: SessionData, candidate: SessionData) -> Pair:
-    """Return the comparison of two recordings."""
-    return Pair(base, candidate, recorded.compared(base, candidate))
-
-
-def pair_lines(of: Pair) -> list[str]:
-    """Return the comparison for a terminal."""
-    rows = of.table.head(_MOST_LINES).to_dict("records")
-    head = [column.title for column in _COMPARED]
-    more = len(of.table) - len(rows)
-    return [
-        *of.sentences,
-        *format.aligned([head, *([column.cell(row) for column in _COMPARED] for row in rows)]),
-        *([f"{format.count(more, 'more row')}: see --html, --markdown or --json."] if more else []),
-    ]
-
-
-_MOST_LINES = 20
-
-
-def pair_dict(of: Pair) -> dict[str, Any]:
-    """Return the comparison as JSON has it, unknown as null."""
-    rows = of.table.astype(object).where(of.table.notna(), None).to_dict("records")
-    return {"sentences": of.sentences, "rows": rows}
-
-
-def pair_markdown(of: Pair) -> str:
-    """Return the comparison as Markdown."""
-    cells = [[markdown.text(column.cell(row)) for column in _COMPARED] for row in of.table.to_dict("records")]
-    return markdown.fitted(
-        [
-            "## Two recordings\n\n",
-            *(f"{markdown.text(each, markdown.SENTENCE)}\n\n" for each in of.sentences),
-            markdown.Rows([column.title for column in _COMPARED], cells, "rows are"),
-        ]
-    )
-
-
-def pair_page(of: Pair, command: str) -> str:
-    """Return the comparison as a page."""
-    names = [next(iter(side.labels.values())) for side in (of.base, of.candidate)]
-    reading = (
-        "Medians over the steps, and their least and most. Collectives and kernels are means over ranks: of one call, "
-        "and of all its runs in a step. A kernel counts if it is among the longest of its rank."
-    )
-    section = Section(
-        "compared", "Base and candidate", "", "Nothing can be compared.",
-        (_cut("Base and candidate", _COMPARED, of.table),), reading=reading,
-    )  # fmt: skip
-    return fill(
-        "recorded.html",
-        [section],
-        question="How do these recordings differ?",
-        name=f"{names[0]}; {names[1]}",
-        sentences=of.sentences,
-        facts=list(zip(_SIDES, names, strict=True)),
-        findings=[
-            group
-            for side in (of.base, of.candidate)
-            for group in finding_groups(side.results, side.session, (), side.labels)
-        ],
-        command=command,
-    )
+    return Section("files", "Files", "", "No file is recorded.", (cut("Files", columns, files, note),))
