@@ -182,12 +182,12 @@ def _causes(missing: Sequence[_Missing], stalled: set[int], dumps: Sequence[Reco
         if dump.rank in free[:_NAMED]:
             own = max(dump.entries, key=lambda each: each.made_ns, default=None)
             if own is None:
-                told.append(f"rank {dump.rank}'s dump holds none")
+                told.append(f"rank {dump.rank} has none in its dump")
             elif own.made_ns:
-                state = "has finished" if own.finished else "has not finished"
+                state = "finished" if own.finished else "not finished"
                 where = f", at {own.where}" if own.where else ""
-                told.append(f"rank {dump.rank} {state} {own.said} of group {own.group}{where}")
-    causes = f" The last call of all groups: {'; '.join(told)}." if told else ""
+                told.append(f"rank {dump.rank} called {own.said} of group {own.group}{where} ({state})")
+    causes = f" Last calls in any group: {'; '.join(told)}." if told else ""
     waits = []
     if max(behind_in.values(), default=1) > 1:
         counts = sorted(set(behind_in.values()), reverse=True)

@@ -151,7 +151,7 @@ ROWS = [
             "rank_1": dump(entry(1), groups={"7": "[0, 1]"}),
         },
         ("Others wait for rank 1 in 2 groups", "Later calls were not entered, either: call 2 of group 0",
-         "Call 1 of group 7", "The last call of all groups: rank 1 has finished all_reduce"),
+         "Call 1 of group 7", "Last calls in any group: rank 1 called all_reduce"),
     ),
     Row(
         "device_stuck",
