@@ -40,7 +40,7 @@ help:
 	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified; and a session of 1,000"
 	@echo "make gpu     check the GPU path on this machine's GPU in 10 minutes: a table, and parabench-results/gpu.json"
 	@echo "make gpu-rehearse  run on the CPU those of these checks that can run there"
-	@echo "make foresight  measure emulated machines for an hour, and how right predictions of them are (root, ip, tc)"
+	@echo "make foresight  measure emulated machines for 20 minutes, and compare predictions with them (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
 	@echo "make docs    build the documentation as a site in site/, with the report of a run of this version, and check its links and pages"
@@ -138,8 +138,7 @@ docs: $(STAMP)
 
 foresight: $(STAMP)
 	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
-	$(BIN)/python -m benchmarks.foresight.held_out parabench-results/foresight --table docs/measured/foresight.md --figure docs/measured/foresight.svg
-	$(BIN)/python -m benchmarks.foresight.bucket_lists parabench-results/foresight --table docs/measured/bucket_lists.md
+	$(BIN)/python -m benchmarks.foresight.held_out --record parabench-results/foresight --table docs/measured/foresight.md --figure docs/measured/foresight.svg
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure

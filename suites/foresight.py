@@ -1,7 +1,7 @@
 """What would more ranks, other links or other buckets give? This measures what predictions need, in minutes.
 
-First what a rank of 2 and of 16 computes alone, then how long collectives take, then trainings of 2 ranks, by which
-predictions are corrected. Then ask: parabench predict.
+First what a rank of 2 and of 16 computes alone, then how long collectives take, then training runs of 2 ranks, by
+which predictions are corrected. Then ask: parabench predict.
 """
 
 from parabench import ComputeProtocol, Protocol, sweep
@@ -10,17 +10,15 @@ STRATEGIES = ("ddp", "zero1", "fsdp")
 
 CASES = [
     sweep(strategy="single", batch_per_rank=4),
-    # Few buckets and many: what a call costs the rank, apart from its bytes; the backend's, and one of our own.
     sweep(strategy="ddp", algorithm=("native", "ring"), bucket_mib=(None, 0.5), world_size=2, batch_per_rank=4),
     sweep(strategy=("zero1", "fsdp"), world_size=2, batch_per_rank=4),
-    sweep(strategy=("tp", "pp"), world_size=2, global_batch=8),
+    sweep(strategy="tp", world_size=2, global_batch=8),
 ]
 PROTOCOL = {"cpu": Protocol(budget_s=120)}
 
 COMPUTE = [
     sweep(strategy=STRATEGIES, world_size=(2, 16), batch_per_rank=4),
     sweep(strategy="tp", world_size=(2, 4), global_batch=8),
-    sweep(strategy="pp", world_size=2, global_batch=8),
 ]
 COMPUTE_PROTOCOL = ComputeProtocol(launches=2, warmup=3, steps=12, instrumented=4)
 

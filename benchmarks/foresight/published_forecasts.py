@@ -14,7 +14,6 @@ from benchmarks.foresight.published_facts import Row, Table
 from benchmarks.foresight.published_steps import compute_s, step_s
 
 PREDICTED, SLOWEST, CONSTANT, LINE = "predicted", "with the slowest of N", "constant", "line"
-FREE = "predicted, communication free of charge to computing"
 
 # A forecast that is off by so much more is no worse; a line that is off by so much fails.
 ALLOWANCE, FAILS = 0.01, 0.05
@@ -37,13 +36,12 @@ class Forecast:
 def forecasts(table: Table) -> list[Forecast]:
     """Of the base row and all larger ones."""
     base, known = table.rows[table.base], table.known
-    work, free = compute_s(table), compute_s(table, 1.0)
+    work = compute_s(table)
     spread = _spread(table, work) if len(known) > 1 else None
     found = []
     for row in table.rows[table.base :]:
         rates = {
             PREDICTED: table.per_gpu / step_s(table, row.gpus, work),
-            FREE: table.per_gpu / step_s(table, row.gpus, free, 1.0),
             CONSTANT: base.rate,
         }
         if spread is not None:
@@ -94,7 +92,7 @@ def summary(found: Sequence[Forecast]) -> Iterator[str]:
     tables = len({each.table.name for each in larger})
     yield (
         f"{len(larger)} larger rows of {tables} tables, mean error: "
-        + ", ".join(_errors(larger, way) for way in (PREDICTED, CONSTANT, FREE))
+        + ", ".join(_errors(larger, way) for way in (PREDICTED, CONSTANT))
     )
     beyond = [each for each in larger if each.beyond]
     yield f"{len(beyond)} of them beyond both rows of the line: " + ", ".join(

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from benchmarks.foresight import markdown
 from benchmarks.foresight.published_facts import RING_LATENCIES, Machine, Table
 from benchmarks.foresight.published_forecasts import HEAD, Forecast, line, summary
-from benchmarks.foresight.published_steps import BESIDE, compute_s, step_s
+from benchmarks.foresight.published_steps import compute_s, step_s
 from benchmarks.foresight.published_tables import BERT_BATCHES, BERT_GBITS, BERT_MEASURED, BERT_SOURCE, LEFT_OUT, bert
 
-INTRODUCTION = f"""# Predictions of what others published
+INTRODUCTION = """# Predictions of what others published
 
 `python -m benchmarks.foresight.published --table docs/measured/published.md` writes this page. Rates are samples or
 tokens a second of each GPU, errors those of the rate. Each table is told of in four ways:
@@ -25,10 +25,9 @@ tokens a second of each GPU, errors those of the rate. Each table is told of in 
 - *line*: the straight line of the rate in log2 of the GPUs through two rows, the two smallest or, of tables that begin
   with a node, those of 4 and 8 GPUs.
 
-No constant is fitted to a table. While a GPU communicates it computes {BESIDE} times as long, the mean of
-<https://arxiv.org/abs/2507.03114> over H100, A100, MI250 and MI210 (an average slowdown of 18.9 %). Backward computes
-twice what forward does, and three times with recomputation. FSDP gathers a layer's parameters while the layer before
-it computes, in bfloat16 unless a table says otherwise. The optimizer counts as compute that all numbers of GPUs share.
+No constant is fitted to a table. Backward computes twice what forward does, and three times with recomputation. FSDP
+gathers a layer's parameters while the layer before it computes, in bfloat16 unless a table says otherwise. The
+optimizer counts as compute that all numbers of GPUs share. Communication does not slow computing down.
 """
 
 SHORT = """## What falls short

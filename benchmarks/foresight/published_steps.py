@@ -1,4 +1,4 @@
-"""A step of one GPU of a published table, simulated as `parabench predict` does.
+"""A step of one GPU of a published table, as `parabench predict` computes it.
 
 NCCL's collectives are rings (`ring` of the schedules; `native` there is gloo's) over links of a latency and a rate.
 FSDP gathers a unit's parameters while the unit before it computes, in forward and again in backward, and reduces a
@@ -13,29 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-import numpy as np
-
 from benchmarks.foresight.published_facts import Machine, Strategy, Table
-from parabench.analysis.prediction.buckets import Gradient
-from parabench.analysis.prediction.collective_times import PIECE_BYTES
-from parabench.analysis.prediction.network import Extrapolated, Link, given_link
-from parabench.analysis.prediction.program import (
-    BACKWARD,
-    OPTIMIZER,
-    Call,
-    Event,
-    Group,
-    Program,
-    Times,
-    tasks,
-)  # fmt: skip
+from parabench.analysis.prediction.links import Link, Links
+from parabench.analysis.prediction.program import BACKWARD, OPTIMIZER, Call, Event, Gradient, Group, Program, timeline
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
-from parabench.analysis.prediction.simulation import simulate
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
-
-# How many times as long a GPU computes while it communicates: the mean over H100, A100, MI250 and MI210 of
-# https://arxiv.org/abs/2507.03114 (abstract: "an average computational slowdown of 18.9%").
-BESIDE = 1.189
 
 # Backward computes twice what forward does; with recomputation three times.
 BACKWARD_WORK, RECOMPUTED_WORK = 2, 3
@@ -48,19 +30,18 @@ def program(table: Table, gpus: int, work_s: float) -> Program:
     return _Sharded(table, gpus, work_s).program()
 
 
-def step_s(table: Table, gpus: int, work_s: float, beside: float = BESIDE) -> float:
-    """How long a step of so many GPUs takes that compute for `work_s`."""
-    times = _times(table.machine, gpus)
-    return simulate(tasks([program(table, gpus, work_s)], times).tasks, beside)[-1].end
+def step_s(table: Table, gpus: int, work_s: float) -> float:
+    """Return the seconds of a step of so many GPUs that compute for `work_s`."""
+    return timeline(program(table, gpus, work_s), _takes(table.machine, gpus)).step_s
 
 
-def compute_s(table: Table, beside: float = BESIDE) -> float:
-    """How long a GPU computes so that the base row comes out: its step less what of it is not computing."""
+def compute_s(table: Table) -> float:
+    """Return the seconds of computing with which the base row comes out."""
     base = table.rows[table.base]
     goal = table.per_gpu / base.rate
     work = goal
     for _ in range(100):
-        off = goal - step_s(table, base.gpus, work, beside)
+        off = goal - step_s(table, base.gpus, work)
         work += off
         if abs(off) < 1e-12 * goal:
             break
@@ -68,23 +49,16 @@ def compute_s(table: Table, beside: float = BESIDE) -> float:
 
 
 @cache
-def _times(machine: Machine, gpus: int) -> Callable[[Call], Times]:
-    links = {
-        WITHIN: _link(machine.within, machine.within_latency_s),
-        BETWEEN: _link(machine.between, machine.between_latency_s),
-    }
+def _takes(machine: Machine, gpus: int) -> Callable[[Call], tuple[float, str]]:
+    within = Link(machine.within_latency_s, 1 / machine.within)
+    between = Link(machine.between_latency_s, 1 / machine.between)
+    links = Links({}, {WITHIN: within, BETWEEN: between})
 
     @cache
-    def times(call: Call) -> Times:
-        takes = Extrapolated(call.op, "ring", gpus, machine.per_node, links, PIECE_BYTES)
-        seconds = float(takes(np.array([call.bytes], dtype=float))[0])
-        return Times(seconds, seconds)
+    def takes(call: Call) -> tuple[float, str]:
+        return links.seconds(call.op, "ring", gpus, machine.per_node, call.bytes), BETWEEN
 
-    return times
-
-
-def _link(rate: float, latency_s: float) -> Link:
-    return given_link(f"{rate / 1e9}GB/s,{latency_s * 1e6}us")
+    return takes
 
 
 def _shares(table: Table) -> tuple[list[float], list[float], float, float]:

@@ -21,13 +21,13 @@ BOX, TALL, LEFT = 214, 66, 16
 BOXES: dict[str, tuple[float, float, tuple[str, ...], str]] = {
     "program": (0, 0, ("What a rank of N does alone", "work, calls, waits, gradients", "session: compute"), MEASURED),
     "tables": (0, 1, ("What collectives take", "2 ranks in a node, 2 nodes", "session: collectives"), MEASURED),
-    "given": (0, 2, ("--link node=25GB/s,20us", "where nothing was measured"), TOLD),
-    "pair": (0, 3, ("Trainings of 2 ranks", "session: training"), MEASURED),
-    "schedule": (1.25, 1, ("Rounds of the algorithm", "messages, flows on links,", "N ranks on M nodes"), COMPUTED),
+    "given": (0, 2, ("--link node=25GB/s,20us", "if nothing was measured"), TOLD),
+    "pair": (0, 3, ("Training runs of 2 ranks", "session: training"), MEASURED),
+    "schedule": (1.25, 1, ("Latency and bandwidth", "times the algorithm's rounds,", "N ranks on M nodes"), COMPUTED),
     "slowest": (1.25, 0, ("The slowest of N ranks", "from the jitter of steps"), COMPUTED),
-    "correct": (1.25, 3, ("Contention and correction", "so that these come out right"), COMPUTED),
-    "simulate": (2.5, 1, ("Simulate a step", "one lane computes, one queue", "for each group of ranks"), COMPUTED),
-    "answer": (3.75, 1, ("Step time, 90 % interval", "compute, exposed, waiting;", "or: refused, measure this"), TOLD),
+    "correct": (1.25, 3, ("Correction of the work", "for each strategy"), COMPUTED),
+    "simulate": (2.5, 1, ("Timeline of a step", "one lane computes, one queue", "for each group of ranks"), COMPUTED),
+    "answer": (3.75, 1, ("Step time, 90% interval", "compute, exposed, waiting;", "or: refused, measure this"), TOLD),
 }  # fmt: skip
 ARROWS = (
     ("program", "slowest"), ("tables", "schedule"), ("given", "schedule"), ("pair", "correct"), ("slowest", "simulate"),
@@ -107,7 +107,7 @@ def held_out(points: Sequence[Point]) -> str:
         canvas.add("circle", cx=MARGIN + 14, cy=MARGIN + 16 + 18 * row, r=4, fill=COLOURS[row % len(COLOURS)])
         canvas.text(MARGIN + 24, MARGIN + 20 + 18 * row, kind, font_size=12)
     canvas.text(MARGIN, MARGIN - 34, "Predicted over measured step time, ms", font_size=15, font_weight="bold")
-    canvas.text(MARGIN, MARGIN - 14, "Bars: 90 % intervals; open points lie outside theirs", font_size=12)
+    canvas.text(MARGIN, MARGIN - 14, "Bars: 90% intervals; open points are outside theirs", font_size=12)
     canvas.text(MARGIN + SIDE / 2, MARGIN + SIDE + 40, "measured", font_size=12, text_anchor="middle")
     described = f"{len(points)} held-out cases, predicted over measured"
     return canvas.document("held-out", "Held-out step times", described, SIDE + 2 * MARGIN, SIDE + 2 * MARGIN)

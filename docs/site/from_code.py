@@ -118,7 +118,7 @@ def _help_of(name: str) -> str:
 def columns() -> str:
     """Each table of a store with the types of its columns, as SQLite has them."""
     with closing(sqlite3.connect(":memory:")) as store:
-        store.executescript(create_statements())
+        store.executescript(";".join(create_statements()))
         return "\n".join(
             f"### {name}\n\n{table(('column', 'type', 'may be null'), _columns_of(store, name))}" for name in TABLES
         )

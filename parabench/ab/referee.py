@@ -20,23 +20,10 @@ from parabench.files import write_whole
 from parabench.session.progress import logger
 from parabench.session.request import TrainingRequest
 from parabench.store import json_text
-from parabench.store.json_text import COUNT, FLAG, NUMBER, TEXT
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
 SERIES_NAME = "series.json"
-# What it holds, as far as answers are made of it.
-SERIES = {
-    "alpha!!": NUMBER,
-    "least!!": NUMBER,
-    "proposals!!": [
-        {
-            "number!!": COUNT, "baseline!!": TEXT, "proposal!!": TEXT, "alpha!!": NUMBER, "seconds!": NUMBER,
-            "keep": FLAG, "why!!": TEXT, "pairs!!": COUNT, "gain": NUMBER, "low": NUMBER, "high": NUMBER,
-            "at_least": NUMBER,
-        }
-    ],
-}  # fmt: skip
 # Of a pair of launches: enough for a noise of turns as on two shared cores, and few enough for a look after a minute
 # and a half.
 ROUNDS = 36
@@ -83,11 +70,11 @@ def read_series(folder: Path) -> Series | None:
     """The series of a folder, None where it has none. Raises UsageError for a file that holds something else."""
     path = folder / SERIES_NAME
     try:
-        told = json_text.read(path.read_text(), SERIES, str(path))
+        told = json_text.parsed(path.read_text(), str(path))
         return Series(**told | {"proposals": tuple(Proposal(**each) for each in told["proposals"])})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, LookupError, ValueError, TypeError) as error:
         raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
 
 

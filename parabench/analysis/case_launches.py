@@ -9,7 +9,7 @@ import numpy as np
 
 from parabench.analysis.stats.geometric import Logs
 from parabench.analysis.stats.ttest import Numbers, logs_of
-from parabench.store.columns import Array
+from parabench.store.frames import Array
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.store import json_text
-from parabench.store.columns import Array
 from parabench.store.metrics import STEP_PARTS
 
 # The per-launch statistic of a watched loop, whose steps differ on purpose: every few steps log, save or validate.
@@ -57,16 +57,16 @@ class LoopTime:
         return self.seconds[name] / self.steps if name in self.seconds else float("nan")
 
 
-def loop_times(facts: Array) -> list[LoopTime | None]:
+def loop_times(facts: pd.Series[str]) -> list[LoopTime | None]:
     """Return the account of each launch, from its facts as text; `None` for a launch that is no watched loop."""
-    texts = (text if isinstance(text, str) and _LOOP in text else None for text in facts.tolist())
+    texts = (text if isinstance(text, str) and _LOOP in text else None for text in facts)
     return [None if text is None else LoopTime.of(json_text.parsed(text)["loop"]) for text in texts]
 
 
-def mean_parts(loops: list[LoopTime | None], parts: Mapping[str, Array]) -> dict[str, Array]:
+def mean_parts(loops: list[LoopTime | None], parts: pd.DataFrame) -> dict[str, pd.Series[float]]:
     """Return the parts of the launches' steps, with the means of watched loops in place of their medians."""
     watched = np.array([each is not None for each in loops], dtype=bool)
     return {
-        name: np.where(watched, [np.nan if each is None else each.part_s(name) for each in loops], parts[name])
+        name: parts[name].mask(watched, [np.nan if each is None else each.part_s(name) for each in loops])
         for name in STEP_PARTS
     }

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
 from parabench.store import json_text
-from parabench.store.columns import Columns, Rows, records
+from parabench.store.frames import records
 from parabench.store.metrics import STATE_PARTS
 from parabench.store.record import Phase
 from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # A row of a state table.
 State = Mapping[str, Any]
@@ -44,21 +42,16 @@ COLUMNS = (
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
-    """`state_columns` as a DataFrame."""
-    return seen.once(state_columns).frame()
-
-
-def state_columns(seen: SessionData) -> Columns:
     """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
 
     The parts are those of the rank that holds most, in the launch in which it did; `theory` is NaN where there is no
     formula or the launch did not tell what it needs, `ratio` is measured / theory. `exact` is False where theory can
     only be an even split. `why_unknown` is the launch's reason why the formula does not hold, None if there is none.
     """
-    good = valid_launches(seen.launch_columns)
+    good = valid_launches(seen.launches)
     case_of = dict(zip(good["launch_id"], good["case_id"], strict=True))
     most_of: dict[str, tuple[float, ...]] = {}
-    for (launch_id, _), parts in _held(seen.results.whole_columns).items():
+    for (launch_id, _), parts in _held(seen.results.whole).items():
         case = case_of.get(launch_id)
         if case is not None and (case not in most_of or sum(parts) > sum(most_of[case])):
             most_of[case] = parts
@@ -77,13 +70,13 @@ def state_columns(seen: SessionData) -> Columns:
             (*told, *most_of[case], measured, *expected, sum(expected), measured / sum(expected), *about),
         )
     table.sort(key=lambda row: tuple(dict(zip(COLUMNS, row, strict=True))[name] for name in _ORDER))
-    return Columns.of(COLUMNS, table)
+    return pd.DataFrame(table, columns=list(COLUMNS))
 
 
 _ORDER = ("world_size", "measured", "label")
 
 
-def _held(whole: Rows) -> dict[tuple[int, int], tuple[float, ...]]:
+def _held(whole: pd.DataFrame) -> dict[tuple[int, int], tuple[float, ...]]:
     """What each rank of each launch held, part by part, by launch and rank; the largest where a rank told several.
     Without ranks that did not tell all."""
     held: dict[tuple[int, int], list[float]] = {}
@@ -102,7 +95,7 @@ _NAMES = ("launch_id", "rank", "value")
 _TOLD = ("case_id", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node", "facts")
 
 
-def sentences(states: Rows) -> list[str]:
+def sentences(states: pd.DataFrame) -> list[str]:
     """What a state table answers, a sentence or more for each model: which case holds least on the rank that holds
     most, against one device's, and how measured and theory compare."""
     models: dict[str, list[State]] = {}
@@ -114,7 +107,7 @@ def sentences(states: Rows) -> list[str]:
     ]
 
 
-def compared(states: Rows) -> list[str]:
+def compared(states: pd.DataFrame) -> list[str]:
     """The same where there are strategies to compare, and nothing where there is one: for the head of a report, which
     most sessions fill with their times."""
     return sentences(states) if len(set(states["strategy"])) > 1 else []

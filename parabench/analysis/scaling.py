@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from parabench.analysis.environment.nodes import sharing
 from parabench.analysis.ranking.objectives import PER_TOKEN, with_costs
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.tables import WORK, case_columns, same_work, timed_launches
+from parabench.analysis.tables import WORK, case_table, same_work, timed_launches
 from parabench.plan.case import DEFAULTS
-from parabench.store.columns import Rows, records
+from parabench.store.frames import records
 from parabench.strategies import entry_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STRONG, WEAK = "strong", "weak"
 
@@ -49,11 +48,11 @@ def curves(seen: SessionData) -> pd.DataFrame:
 def points(seen: SessionData) -> list[Row]:
     """Return `scaling` of a session as rows, without ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
-    cases = records(seen.case_columns, ("case_id", *_MEASURED))
-    return _numbered((case for case in cases if sharing(environment, case) is None), seen.launch_columns)
+    cases = records(seen.cases, ("case_id", *_MEASURED))
+    return _numbered((case for case in cases if sharing(environment, case) is None), seen.launches)
 
 
-def scaling(launches: Rows) -> pd.DataFrame:
+def scaling(launches: pd.DataFrame) -> pd.DataFrame:
     """Return one row per point of each curve (kind, what stays the same, strategy, algorithm, bucket) with two world
     sizes, from a session's launch table.
 
@@ -66,16 +65,14 @@ def scaling(launches: Rows) -> pd.DataFrame:
     strategy that is not ranked. Where cases differ in another field (threads, schedule), the fastest at a world size
     stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
     """
-    return _frame(_numbered(records(case_columns(launches), ("case_id", *_MEASURED)), launches))
+    return _frame(_numbered(records(case_table(launches), ("case_id", *_MEASURED)), launches))
 
 
 def _frame(rows: Sequence[Row]) -> pd.DataFrame:
-    import pandas as pd  # which takes longer than all that `parabench best` does
-
     return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_TYPES)
 
 
-def _numbered(cases: Iterable[Row], launches: Rows) -> list[Row]:
+def _numbered(cases: Iterable[Row], launches: pd.DataFrame) -> list[Row]:
     measured = [case for case in cases if case["tokens_per_s"] == case["tokens_per_s"]]
     for row in measured:
         row["batch_per_rank"] = row["global_batch"] / row["world_size"]
@@ -89,7 +86,7 @@ def _numbered(cases: Iterable[Row], launches: Rows) -> list[Row]:
     return found
 
 
-def _effects(launches: Rows) -> dict[str, Effects]:
+def _effects(launches: pd.DataFrame) -> dict[str, Effects]:
     """Return for each case the model of token times that it belongs to: one for all batches of a workload."""
     models = (fit(own, "token_s") for _, own in same_work(with_costs(timed_launches(launches)), PER_TOKEN))
     return {case: model for model in models for case in model.cases}

@@ -10,21 +10,20 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from parabench.analysis.stored import argv_of, case_of, check_launches, environment_of, interleaved_of, plan_of
-from parabench.analysis.tables import case_columns, launch_columns, timed_launches, valid_launches
+import pandas as pd
+
+from parabench.analysis.stored import case_of
+from parabench.analysis.tables import case_table, launch_table, timed_launches, valid_launches
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store import json_text
-from parabench.store.columns import Columns, records
+from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 from parabench.store.schema import SessionRow
-from parabench.store.soundness import REMEDY
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from parabench.analysis.case_launches import CaseLaunches
 
 T = TypeVar("T")
@@ -153,35 +152,33 @@ def select_session(results: Results, session: str | int | None = None) -> Sessio
 
 
 def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
-    """The sessions with these ids, in their order; they are read at once. Raises UsageError for what none records."""
+    """The sessions with these ids, in their order; they are read at once."""
     if not ids:
         return []
     own = results.of(ids)
-    rows = {row["id"]: row for row in records(own.session_columns, ("id", *SessionRow._fields))}
-    for at in ids:
-        if at not in rows:
-            raise UsageError(f"{results.path} cannot be read: it lists session {at} and has none; {REMEDY}")
-    plans = {at: plan_of(own, rows[at]) for at in ids}
-    for at, plan in plans.items():
-        check_launches(own, at, plan)
+    rows = {row["id"]: row for row in records(own.session, ("id", *SessionRow._fields))}
     loaded = _loaded_nccl(own)
-    return [_session(own, rows[at], plans[at], loaded.get(at)) for at in ids]
+    return [_session(own, rows[at], loaded.get(at)) for at in ids]
 
 
-def _session(results: Results, row: Mapping[str, Any], plan: dict[str, Any], nccl: str | None) -> Session:
+def _session(results: Results, row: Mapping[str, Any], nccl: str | None) -> Session:
+    environment, plan, argv, interleaved = (
+        json_text.parsed(row[name], f"{name} of session {row['id']} of {results.path}")
+        for name in ("environment", "plan", "argv", "interleaved")
+    )
     return Session(
         id=row["id"],
         label=row["label"],
         suite=row["suite"],
         question=row["question"],
-        argv=argv_of(results, row),
+        argv=argv,
         seed=row["seed"],
         started_utc=row["started_utc"],
         finished_utc=row["finished_utc"],
         version=row["parabench_version"],
-        environment=_with_loaded(environment_of(results, row), nccl),
+        environment=_with_loaded(environment, nccl),
         plan=plan,
-        interleaved=interleaved_of(results, row),
+        interleaved=interleaved,
     )
 
 
@@ -192,7 +189,7 @@ def holds(results: Results, kind: str) -> bool:
 
 def _loaded_nccl(results: Results) -> dict[int, str | None]:
     """By session, the version of NCCL that its ranks had loaded, the last that any told; without those of none."""
-    rows = results.columns("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
+    rows = results.read("launch", "instr(facts, '\"nccl_version\"')", ("session_id", "facts"))
     last = dict(zip(rows["session_id"].tolist(), rows["facts"].tolist(), strict=True))
     return {session: json_text.parsed(facts).get("nccl_version") for session, facts in last.items()}
 
@@ -213,7 +210,7 @@ class Origin:
     """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
     `parabench compare` takes, STORE@SESSION; `command` is what measured it.
 
-    `launches` are as many as cases have in `tables.case_columns`, `valid` those that count; `finished_utc` is None for
+    `launches` are as many as cases have in `tables.case_table`, `valid` those that count; `finished_utc` is None for
     a session that was planned to go on.
     """
 
@@ -268,24 +265,14 @@ class SessionData:
     role: str = ""
 
     @cached_property
-    def launch_columns(self) -> Columns:
-        """One row a launch, as in `tables.launch_columns`."""
-        return launch_columns(self.results, self.session)
-
-    @cached_property
-    def case_columns(self) -> Columns:
-        """One row a case, as in `tables.case_columns`."""
-        return case_columns(self.launch_columns)
-
-    @cached_property
     def launches(self) -> pd.DataFrame:
-        """`launch_columns` as a DataFrame."""
-        return self.launch_columns.frame()
+        """One row per launch, as `tables.launch_table` returns them."""
+        return launch_table(self.results, self.session)
 
     @cached_property
     def cases(self) -> pd.DataFrame:
-        """`case_columns` as a DataFrame."""
-        return self.case_columns.frame()
+        """One row per case, as `tables.case_table` returns them."""
+        return case_table(self.launches)
 
     @cached_property
     def cases_by_id(self) -> pd.DataFrame:
@@ -295,7 +282,7 @@ class SessionData:
     @cached_property
     def labels(self) -> dict[str, str]:
         """What each case is called, by its id."""
-        return dict(zip(self.case_columns["case_id"], self.case_columns["label"], strict=True))
+        return dict(zip(self.cases["case_id"], self.cases["label"], strict=True))
 
     @cached_property
     def _case_texts(self) -> dict[str, str]:

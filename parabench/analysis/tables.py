@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of, quantile
+from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.loop_time import MEAN, loop_times, mean_parts
-from parabench.analysis.stored import environment_of, interleaved_of, trained_case_of
+from parabench.analysis.stored import trained_case_of
 from parabench.analysis.turns import (
     isolated,
     pair_launches,
@@ -26,15 +27,14 @@ from parabench.analysis.turns import (
     turns_told,
 )
 from parabench.plan.case import Case, RecordedCase
-from parabench.store.columns import Array, Columns, R, Rows, coded, medians, places, records, reduced
+from parabench.store import json_text
+from parabench.store.frames import Array, records
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import BATCH_UNSEEN, FIRST_BLOCK, TWIN_BLOCK, UNVERIFIED, Phase, Status
 from parabench.store.results import Results
 from parabench.strategies import entry_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from parabench.analysis.session import Session
 
 # Two cases do the same work, and may be ranked against each other, when these fields agree. `split` is none of them:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "precision", "device")
 PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
 MEMORY = (*PEAKS, "used_bytes")
-STALENESS = ("staleness_mean", "staleness_max")
 
 # What of a store `results.load` has to read for less than a report, as SQL conditions: no readings and calls at all; or
 # those that numbers of launches are made of.
@@ -57,11 +56,6 @@ LAUNCH_NUMBERS = {
 
 
 def launch_table(results: Results, session: Session) -> pd.DataFrame:
-    """`launch_columns` as a DataFrame."""
-    return launch_columns(results, session).frame()
-
-
-def launch_columns(results: Results, session: Session) -> Columns:
     """Return one row per launch of the session, including the reference launch (`block` is -1).
 
     Besides the stored columns and the case's fields, a row has:
@@ -80,40 +74,36 @@ def launch_columns(results: Results, session: Session) -> Columns:
         session.require("training", results.path)
     gpus = {session.id: bool(session.environment.get("gpus"))} | _gpus_of_partner(results, session)
     results = results.of(gpus)
-    launches = results.launch_columns
-    both = numbered(launches.assign(launch_id=launches["id"]), results.steps_columns, gpus)
-    table: Columns = both[launches["session_id"] == session.id]
-    ids = table["launch_id"]
-    warned = set(results.finding_columns[results.finding_columns["code"] == UNVERIFIED]["launch_id"].tolist())
+    launches, finding = results.launch.rename(columns={"id": "launch_id"}), results.finding
+    table = numbered(launches, results.steps, gpus)[launches["session_id"] == session.id].reset_index(drop=True)
+    uncounted = table["case_id"].isin(finding.loc[finding["code"] == BATCH_UNSEEN, "case_id"])
+    unverified = table["launch_id"].isin(finding.loc[finding["code"] == UNVERIFIED, "launch_id"])
     tokens = table["global_batch"] * table["seq_len"] / table["launch_step_s"]
-    uncounted = set(results.finding_columns[results.finding_columns["code"] == BATCH_UNSEEN]["case_id"].tolist())
-    tokens = np.where([case in uncounted for case in table["case_id"].tolist()], np.nan, tokens)
-    table = table.assign(verified=np.array([at not in warned for at in ids.tolist()], dtype=bool), tokens_per_s=tokens)
-    whole = results.whole_columns
-    used = results.columns("device_sample", "rank IS NULL AND metric = 'used_bytes'")
-    most_used = reduced(np.fmax, used["value"].astype(float), places(used["launch_id"], ids), len(ids))
+    used = results.read("device_sample", "rank IS NULL AND metric = 'used_bytes'").groupby("launch_id")["value"].max()
     table = table.assign(
-        **mean_parts(loop_times(table["facts"]), _parts(results.medians_columns, ids)),
-        **_peaks(whole, ids),
-        # What cases that share a launch hold of a device is no one's.
-        used_bytes=np.where(table["in_turns"].astype(bool), np.nan, most_used),
-        **_staleness(whole, ids),
+        verified=~unverified,
+        tokens_per_s=tokens.mask(uncounted),
+        **mean_parts(loop_times(table["facts"]), _parts(results.medians, table["launch_id"])),
+        **_of_ranks(results.whole, table["launch_id"]),
+        # Configurations that share a launch share the memory of its devices.
+        used_bytes=table["launch_id"].map(used).astype(float).mask(table["in_turns"]),
     )
     return table.assign(peak_memory_bytes=_peak_memory(table))
 
 
 def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
-    """{id: whether its machine had GPUs} of the other side of the session, where that is a side of an `ab`."""
+    """Return {session id: whether its machine had GPUs} of the other variant, if the session is one of an `ab`."""
     if not session.interleaved:
         return {}
+    sessions = results.whole_store.session
     return {
-        row["id"]: bool(environment_of(results, row).get("gpus"))
-        for row in records(results.whole_store.session_columns, ("id", "environment", "interleaved"))
-        if interleaved_of(results, row).get("run") == session.interleaved["run"]
+        at: bool(json_text.parsed(environment).get("gpus"))
+        for at, environment, tied in zip(sessions["id"], sessions["environment"], sessions["interleaved"], strict=True)
+        if json_text.parsed(tied).get("run") == session.interleaved["run"]
     }
 
 
-def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
+def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
     """Return launches with the fields of their case, `label`, `statistic` and `n_steps`.
 
     Further columns are `in_turns` (it shared its ranks with other cases), `shared_launch` (the first of those that
@@ -121,95 +111,89 @@ def numbered(launches: Rows, steps: Rows, gpus: Mapping[int, bool]) -> Columns:
     has it), `timed` (its step time is compared, as `_timed` chooses), `launch_step_s`, `p90_s` and `drift`.
 
     `launches` are rows of the store of any sessions, of an `ab` of both sides, by rising `launch_id`; `steps` is
-    `Results.steps`; `gpus` tells of each session whether its machine had some.
+    `Results.steps`; `gpus` tells of each session whether its machine had some. The rows keep their index.
     """
-    ids = np.asarray(launches["launch_id"])
-    fields = _case_fields(launches["case_json"], [gpus[session] for session in launches["session_id"]])
-    table = Columns({name: np.asarray(launches[name]) for name in _KEPT}).assign(**fields)
-    table = table.assign(**step_numbers(steps, ids, table["device"]))
+    table = launches[list(_KEPT)].join(_case_fields(launches, gpus))
+    table = table.join(step_numbers(steps, table.set_index("launch_id")["device"]), on="launch_id")
+    table["n_steps"] = table["n_steps"].fillna(0).astype(int)
     table = table.assign(**_loop_numbers(table))
-    told = turns_told(table["facts"])
+    ids, session = table["launch_id"].to_numpy(), launches["session_id"].to_numpy()
+    block, numbers, told = table["block"].to_numpy(), table["launch_step_s"].to_numpy(), turns_told(table["facts"])
     # What a second copy of a case measured is compared with the first, and with nothing else.
-    in_turns = np.array([each is not None for each in told], dtype=bool) & (table["block"] != TWIN_BLOCK)
-    first, numbers, turns, gone = ids, table["launch_step_s"], np.ones(len(ids)), np.zeros(len(ids), dtype=bool)
+    in_turns = np.array([each is not None for each in told], dtype=bool) & (block != TWIN_BLOCK)
+    first, turns, gone = ids, np.ones(len(ids)), np.zeros(len(ids), dtype=bool)
     paired = np.array([each is not None and "pair" in each for each in told], dtype=bool)
     if in_turns.any():
-        first = shared_launches(ids, in_turns, launches["session_id"], table["block"], told)
+        first = shared_launches(ids, in_turns, session, block, told)
         numbers = paired_numbers(ids, in_turns, first, numbers, told, steps)
-        pair = pair_launches(ids, table["case_id"], table["block"], told)
+        pair = pair_launches(ids, table["case_id"].to_numpy(), block, told)
         if (pair != ids).any():
             numbers = paired_numbers(ids, in_turns, pair, numbers, told, steps)
         turns = turn_counts(in_turns, told)
-        gone = superseded(in_turns, launches["session_id"], told, isolated(table["facts"]))
+        gone = superseded(in_turns, session, told, isolated(table["facts"]))
         numbers = np.where(gone, np.nan, numbers)
     table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, superseded=gone, launch_step_s=numbers)
-    return table.assign(timed=_timed(table, launches["session_id"], paired))
+    return table.assign(timed=_timed(table, session, paired))
 
 
-def _loop_numbers(table: Columns) -> dict[str, Array]:
+def _loop_numbers(table: pd.DataFrame) -> dict[str, pd.Series]:
     """Return `launch_step_s`, `undisturbed_s` and `statistic` of each launch. The number of a watched loop is its mean
     step, wall time over steps, because its expensive steps are part of the answer. The quantile of its steps is
     `undisturbed_s`, which is NaN for all other launches."""
     loops = loop_times(table["facts"])
-    watched = np.array([each is not None for each in loops], dtype=bool)
-    means = np.array([np.nan if each is None else each.step_s for each in loops], dtype=float)
-    known = watched & np.isfinite(table["launch_step_s"])
+    watched = pd.Series([each is not None for each in loops], table.index, dtype=bool)
+    means = pd.Series([np.nan if each is None else each.step_s for each in loops], table.index, dtype=float)
+    known = watched & table["launch_step_s"].notna()
     return {
-        "launch_step_s": np.where(known, means, table["launch_step_s"]),
-        "undisturbed_s": np.where(known, table["launch_step_s"], np.nan),
-        "statistic": np.where(watched, MEAN, table["statistic"]).astype(object),
+        "launch_step_s": table["launch_step_s"].mask(known, means),
+        "undisturbed_s": table["launch_step_s"].where(known),
+        "statistic": table["statistic"].mask(watched, MEAN),
     }
 
 
-def _case_fields(stored: Iterable[str], gpus: Iterable[bool]) -> dict[str, Array]:
-    """For each launch its case's fields, with the device that `auto` meant, its `label`, and its `statistic`."""
-    # One by one in Python: numpy would make arrays of pairs.
-    of: dict[tuple[str, bool], int] = {}
-    codes = [of.setdefault(pair, len(of)) for pair in zip(stored, gpus, strict=True)]
-    cases = [trained_case_of(text) for text, _ in of]
-    ids = [case.id for case in cases]
-    labels = unique_labels(dict(zip(ids, cases, strict=True)))
-    rows = []
-    for at, case, (_, there) in zip(ids, cases, of, strict=True):
-        device = device_of(case.device, there)
-        rows.append((*(case.cells() | {"device": device}).values(), labels[at], STATISTIC[device]))
+def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
+    """Return for each launch its case's fields, with the device that `auto` meant, its `label` and its `statistic`."""
+    pairs = list(zip(launches["case_json"], launches["session_id"].map(gpus), strict=True))
+    cases = {pair: trained_case_of(pair[0]) for pair in dict.fromkeys(pairs)}
+    labels = unique_labels({case.id: case for case in cases.values()})
+    fields = {}
+    for pair, case in cases.items():
+        device = device_of(case.device, pair[1])
+        fields[pair] = {**case.cells(), "device": device, "label": labels[case.id], "statistic": STATISTIC[device]}
     names = (*Case().to_dict(), "label", "statistic")
-    fields = Columns.of(names, rows)[np.array(codes, dtype=np.int64)]
-    return {name: fields[name] for name in names}
+    return pd.DataFrame([fields[pair] for pair in pairs], index=launches.index, columns=names)
 
 
-def step_numbers(steps: Rows, ids: Array, devices: Array) -> dict[str, Array]:
-    """Of each launch launch_step_s, p90_s, drift and n_steps; `steps` as `Results.steps` has them."""
-    seconds, place = np.asarray(steps["step_s"], dtype=float), places(np.asarray(steps["launch_id"]), ids)
-    # A step without end has no known length either.
-    known = np.isfinite(seconds) & (place >= 0)
-    seconds, place = seconds[known], place[known]
-    first = np.flatnonzero(np.append(True, place[1:] != place[:-1])[: len(place)])
-    counts = np.diff(np.append(first, len(place)))
-    quantiles = np.array([QUANTILE[device] for device in devices], dtype=float)[place[first]]
-    found = {name: np.full(len(ids), np.nan) for name in ("launch_step_s", "p90_s", "drift")}
-    found["n_steps"] = np.bincount(place, minlength=len(ids))
-    # Launches of as many steps are the columns of one matrix: a thousand quantiles at once.
-    for n, q in sorted(set(zip(counts.tolist(), quantiles.tolist(), strict=True))):
-        own = first[(counts == n) & (quantiles == q)]
-        matrix = seconds[own + np.arange(n)[:, None]]  # a column a launch
-        third = n // 3
-        drift = np.full(len(own), np.nan)
-        if third >= 3:  # the quantile of one or two steps says nothing
-            late, early = (quantile(np.sort(part, axis=0), q) for part in (matrix[-third:], matrix[:third]))
-            np.divide(late, early, out=drift, where=early > 0)
-            drift -= 1
-        ordered = np.sort(matrix, axis=0)
-        found["launch_step_s"][place[own]] = quantile(ordered, q)
-        found["p90_s"][place[own]] = quantile(ordered, 0.9)
-        found["drift"][place[own]] = drift
-    return found
+def step_numbers(steps: pd.DataFrame, device: pd.Series[str]) -> pd.DataFrame:
+    """Return `launch_step_s`, `p90_s`, `drift` and `n_steps` by launch id, from `Results.steps`.
+
+    `device` is the device by launch id. Steps of unknown length do not count. Launches without steps have no row.
+    """
+    steps = steps[np.isfinite(steps["step_s"].astype(float)) & steps["launch_id"].isin(device.index)]
+    quantiles = steps["launch_id"].map(device).map(QUANTILE)
+    found = [_of_steps(own, q) for q, own in steps.groupby(quantiles)]
+    return pd.concat(found) if found else pd.DataFrame(columns=list(_OF_STEPS), dtype=float)
 
 
-def _peak_memory(table: Columns) -> Array:
+_OF_STEPS = ("launch_step_s", "p90_s", "drift", "n_steps")
+
+
+def _of_steps(steps: pd.DataFrame, q: float) -> pd.DataFrame:
+    """Return the numbers of launches whose statistic is the quantile `q`."""
+    of_launch = steps.groupby("launch_id")["step_s"]
+    place, size = of_launch.cumcount(), of_launch.transform("size")
+    third = size // 3
+    early, late = (
+        steps[(third >= 3) & part].groupby("launch_id")["step_s"].quantile(q)  # of one or two steps it says nothing
+        for part in (place < third, place >= size - third)
+    )
+    numbers = (of_launch.quantile(q), of_launch.quantile(0.9), late / early.where(early > 0) - 1, of_launch.size())
+    return pd.DataFrame(dict(zip(_OF_STEPS, numbers, strict=True)))
+
+
+def _peak_memory(table: pd.DataFrame) -> pd.Series[float]:
     """Bytes on the rank that holds most: of its process on the CPU, on CUDA what is allocated of its device."""
-    peak: Array = np.where(table["device"] == "cpu", table["peak_rss_bytes"], table["peak_allocated_bytes"])
-    return peak
+    return table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
 
 
 _KEPT = (
@@ -218,56 +202,46 @@ _KEPT = (
 )  # fmt: skip
 
 
-def valid_launches(launches: R) -> R:
-    """The launches that count: succeeded, with a number, and not the session's reference."""
-    of = launches["status"] == Status.OK
-    good: R = launches[(launches["block"] >= FIRST_BLOCK) & of & (launches["launch_step_s"] > 0)]
-    return good
+def valid_launches(launches: pd.DataFrame) -> pd.DataFrame:
+    """Return the launches that count: succeeded, with a number, and not the session's reference."""
+    return launches[_counts(launches)]
 
 
-def timed_launches(launches: R) -> R:
+def _counts(launches: pd.DataFrame) -> pd.Series[bool]:
+    return (launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & (launches["launch_step_s"] > 0)
+
+
+def timed_launches(launches: pd.DataFrame) -> pd.DataFrame:
     """Return the launches whose step times are compared, as `_timed` chooses them."""
-    timed: R = launches[np.asarray(launches["timed"], dtype=bool)]
-    return timed
+    return launches[launches["timed"]]
 
 
-def _timed(launches: Columns, session: Any, paired: Array) -> Array:
+def _timed(launches: pd.DataFrame, session: Array, paired: Array) -> pd.Series[bool]:
     """Return for each launch whether its step time is compared; `paired` launches share with the other side of an `ab`.
 
     If a case succeeded in a shared launch together with another case, or with the other side, its shared launches
     count: differences between launches cancel there. Otherwise its own launches count, and if it has none, its shared
     launches. So cases whose partners failed are compared by common repetitions.
     """
-    valid = (launches["block"] >= FIRST_BLOCK) & (launches["status"] == Status.OK) & (launches["launch_step_s"] > 0)
-    _, launch = np.unique(launches["shared_launch"], return_inverse=True)
-    together = launches["in_turns"] & ((np.bincount(launch, valid, len(launch))[launch] > 1) | paired)
-    cases = list(zip(np.asarray(session).tolist(), launches["case_id"].tolist(), strict=True))
-    shared = {case for case, there in zip(cases, (valid & together).tolist(), strict=True) if there}
-    own = {case for case, there in zip(cases, (valid & ~launches["in_turns"]).tolist(), strict=True) if there}
-    uses_shared = np.array([case in shared or case not in own for case in cases], dtype=bool)
-    timed: Array = valid & (uses_shared == launches["in_turns"])
-    return timed
+    valid, in_turns = _counts(launches), launches["in_turns"].astype(bool)
+    together = valid & in_turns & ((valid.groupby(launches["shared_launch"]).transform("sum") > 1) | paired)
+    of_case = [session, launches["case_id"]]
+    shared, own = (pd.Series(each).groupby(of_case).transform("any") for each in (together, valid & ~in_turns))
+    return valid & ((shared | ~own) == in_turns)
 
 
-def levels(launches: Rows, number: str) -> dict[str, float]:
+def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
     """Return the level of each case: the geometric mean of `number` over its launches, in the number's unit.
 
     It is what is shown for a case. Ratios between cases are those of `block_model.fit`, which removes differences
     between launches and repetitions.
     """
-    case, cases = coded(launches["case_id"])
-    logs = np.log(np.asarray(launches[number], dtype=float))
-    means = np.exp(np.bincount(case, logs, len(cases)) / np.bincount(case, minlength=len(cases)))
-    return dict(zip(cases, means.tolist(), strict=True))
+    logs = pd.Series(np.log(launches[number].astype(float)), launches.index)
+    return dict(np.exp(logs.groupby(launches["case_id"], sort=False).mean()))
 
 
-def case_table(launches: Rows) -> pd.DataFrame:
-    """`case_columns` as a DataFrame."""
-    return case_columns(launches).frame()
-
-
-def case_columns(launches: Rows) -> Columns:
-    """One row per case, fastest first, those without a number last; the reference launch is left out.
+def case_table(launches: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per case, fastest first, those without a number last; the reference launch is left out.
 
     `step_time_s` is the case's step time, wherever one is shown: the level of the launches whose step times are
     compared (`timed_launches`). `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
@@ -275,62 +249,40 @@ def case_columns(launches: Rows) -> Columns:
     none of them. `status` tells how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
     are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
-    case, cases = coded(own["case_id"])
-    n = len(cases)
-    valid, timed = valid_launches(own), timed_launches(own)
-    place = dict(zip(cases, range(n), strict=True))
-    of_valid, of_timed = (
-        np.array([place[each] for each in some["case_id"]], dtype=np.int64) for some in (valid, timed)
+    kept = own[~(own["superseded"] & (own["status"] == Status.OK))]
+    everything, counted, timed = (
+        of.groupby("case_id", sort=False) for of in (own, valid_launches(own), timed_launches(own))
     )
-    kept = ~(np.asarray(own["superseded"], dtype=bool) & (np.asarray(own["status"]) == Status.OK))
-    statuses: list[list[str]] = [[] for _ in cases]
-    errors: list[str | None] = [None] * n
-    for at, status, error, counts in zip(case.tolist(), own["status"], own["error"], kept.tolist(), strict=True):
-        statuses[at] += [status] if counts else []
-        if errors[at] is None and isinstance(error, str):
-            errors[at] = error
-
-    def over_launches(ufunc: np.ufunc, name: str) -> Array:
-        return reduced(ufunc, np.asarray(valid[name], dtype=float), of_valid, n)
-
-    def timed_levels(name: str) -> Array:
-        found = levels(timed, name)
-        return np.array([found.get(each, np.nan) for each in cases], dtype=float)
-
-    counted, n_launches = np.bincount(of_valid, minlength=n), np.bincount(case[kept], minlength=n)
-    seconds = np.asarray(timed["launch_step_s"], dtype=float)
-    low, high = (reduced(ufunc, seconds, of_timed, n) for ufunc in (np.fmin, np.fmax))
-    first = np.unique(case, return_index=True)[1]
-    stale = np.asarray(valid["staleness_mean"], dtype=float)
-    told = np.bincount(of_valid, ~np.isnan(stale), n)
-    table = Columns(
-        {
-            "case_id": np.array(cases, dtype=object),
-            **{name: np.asarray(own[name])[first] for name in ("label", *Case().to_dict(), "statistic")},
-            "status": np.array([status_counts(each or [Status.OK]) for each in statuses], dtype=object),
-            "error": np.array(errors, dtype=object),
-            "n_ok": counted,
-            "n_launches": n_launches,
-            "step_time_s": timed_levels("launch_step_s"),
-            "low_s": low,
-            "high_s": high,
-            "spread": np.where(np.bincount(of_timed, minlength=n) > 1, high / low - 1, np.nan),
-            "p90_s": timed_levels("p90_s"),
-            **{name: medians(np.asarray(valid[name], dtype=float), of_valid, n) for name in STEP_PARTS},
-            **{name: over_launches(np.fmax, name) for name in MEMORY},
-            "staleness_mean": np.bincount(of_valid, np.nan_to_num(stale), n) / np.where(told > 0, told, np.nan),
-            "staleness_max": over_launches(np.fmax, "staleness_max"),
-        }
+    seconds = timed["launch_step_s"]
+    table = (
+        own.drop_duplicates("case_id")
+        .set_index("case_id")[["label", *Case().to_dict(), "statistic"]]
+        .assign(
+            status=kept.groupby("case_id")["status"].agg(status_counts),
+            error=everything["error"].first(),
+            n_ok=counted.size(),
+            n_launches=kept.groupby("case_id").size(),
+            step_time_s=pd.Series(levels(timed_launches(own), "launch_step_s"), dtype=float),
+            low_s=seconds.min(),
+            high_s=seconds.max(),
+            spread=(seconds.max() / seconds.min() - 1).where(seconds.size() > 1),
+            p90_s=pd.Series(levels(timed_launches(own), "p90_s"), dtype=float),
+            **{name: counted[name].median() for name in STEP_PARTS},
+            **{name: counted[name].max() for name in MEMORY},
+            staleness_mean=counted["staleness_mean"].mean(),
+            staleness_max=counted["staleness_max"].max(),
+        )
     )
+    table["status"] = table["status"].fillna(Status.OK)
+    table["error"] = table["error"].astype(object).where(table["error"].notna(), None)
+    table = table.assign(**{name: table[name].fillna(0).astype(int) for name in ("n_ok", "n_launches")})
     tokens = table["global_batch"] * table["seq_len"] / table["step_time_s"]
-    counted_tokens = np.isfinite(over_launches(np.fmax, "tokens_per_s"))
-    table = table.assign(tokens_per_s=np.where(counted_tokens, tokens, np.nan))
+    table = table.assign(tokens_per_s=tokens.where(counted["tokens_per_s"].max().reindex(table.index).notna()))
     table = table.assign(peak_memory_bytes=_peak_memory(table))
-    ordered: Columns = table[np.argsort(table["step_time_s"], kind="stable")]
-    return ordered
+    return table.sort_values("step_time_s", kind="stable").reset_index()
 
 
-def mean_peaks(launches: Rows) -> dict[str, float]:
+def mean_peaks(launches: pd.DataFrame) -> dict[str, float]:
     """Return {case id: bytes}, the level of the peak memory over the launches that count."""
     good = valid_launches(launches)
     return levels(good[good["peak_memory_bytes"] > 0], "peak_memory_bytes")
@@ -349,19 +301,16 @@ def block_medians(launches: pd.DataFrame, deviation: pd.Series[float]) -> pd.Ser
     return deviation.groupby(launches["block"]).median().dropna()
 
 
-def only_ranked(launches: R) -> R:
-    """Without what is not ranked, such as training without communication."""
-    ranked: R = launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
-    return ranked
+def only_ranked(launches: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what is not ranked, such as training without communication."""
+    return launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
 
 
-def same_work(table: R, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], R]]:
-    """The rows of each work, in the order in which the works first appear, with the fields that define it."""
-    at: dict[tuple[Any, ...], int] = {}
-    # NaN, a number that is unknown, is not equal to itself.
-    known = [tuple(None if value != value else value for value in row.values()) for row in records(table, work)]
-    codes = np.array([at.setdefault(values, len(at)) for values in known], dtype=np.int64)
-    return [(dict(zip(work, values, strict=True)), table[codes == place]) for values, place in at.items()]
+def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """Return the rows of each workload, in order of appearance, with the fields that define it."""
+    fields = [tuple(None if value != value else value for value in row.values()) for row in records(table, work)]
+    groups = table.groupby(pd.Series(fields, table.index, dtype=object), sort=False)
+    return [(dict(zip(work, values, strict=True)), own) for values, own in groups]
 
 
 def status_counts(statuses: Iterable[str]) -> str:
@@ -370,42 +319,28 @@ def status_counts(statuses: Iterable[str]) -> str:
     return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
 
 
-def _parts(by_rank: Columns, ids: Array) -> dict[str, Array]:
-    """Per launch, each part on the rank whose median step is longest."""
-    place = places(by_rank["launch_id"], ids)
-    rank, metric, value = (by_rank[name] for name in ("rank", "metric", "value"))
-    own = np.flatnonzero((metric == "step_s") & (place >= 0) & ~np.isnan(value))
-    own = own[np.lexsort((rank[own], -value[own], place[own]))]
-    there, first = np.unique(place[own], return_index=True)
-    slowest = np.full(len(ids), -1)
-    slowest[there] = rank[own][first]
-    found = {name: np.full(len(ids), np.nan) for name in STEP_PARTS}
-    of_slowest = place >= 0
-    of_slowest[of_slowest] = rank[of_slowest] == slowest[place[of_slowest]]
-    for name, values in found.items():
-        rows = of_slowest & (metric == name)
-        values[place[rows]] = value[rows]
-    return found
+def _parts(medians: pd.DataFrame, ids: pd.Series[int]) -> pd.DataFrame:
+    """Return for each launch in `ids` each part on the rank whose median step is longest, with the index of `ids`."""
+    of_rank = medians.pivot(index=["launch_id", "rank"], columns="metric", values="value")
+    of_rank = of_rank.reindex(columns=["step_s", *STEP_PARTS]).dropna(subset=["step_s"]).reset_index()
+    slowest = of_rank.sort_values(["step_s", "rank"], ascending=[False, True]).drop_duplicates("launch_id")
+    return slowest.set_index("launch_id").reindex(ids)[list(STEP_PARTS)].set_axis(ids.index)
 
 
-def _peaks(whole: Columns, ids: Array) -> dict[str, Array]:
-    """Each launch's peaks: the maximum over ranks, NaN when one is unknown."""
-    steady = whole["phase"] != Phase.INSTRUMENT
-    return {name: _of_ranks(np.maximum, whole[steady & (whole["metric"] == name)], ids) for name in PEAKS}
+def _of_ranks(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
+    """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
 
+    The mean of the staleness is over the ranks that know it, because each sends as many gradients."""
+    whole = whole[whole["phase"] != Phase.INSTRUMENT]
 
-def _of_ranks(ufunc: np.ufunc, rows: Columns, ids: Array) -> Array:
-    return reduced(ufunc, rows["value"], places(rows["launch_id"], ids), len(ids))
+    def over_ranks(metric: str, how: str, *, all_known: bool = False) -> pd.Series[float]:
+        of_metric = whole[whole["metric"] == metric].groupby("launch_id")["value"]
+        found = of_metric.agg(how)
+        return ids.map(found.where(of_metric.count() == of_metric.size()) if all_known else found).astype(float)
 
-
-def _staleness(whole: Columns, ids: Array) -> dict[str, Array]:
-    """Each launch's mean over the ranks that tell it (each sends as many gradients), and the largest."""
-    known = ~np.isnan(whole["value"])
-    mean, largest = (whole[known & (whole["metric"] == name)] for name in STALENESS)
-    count = np.bincount(np.maximum(places(mean["launch_id"], ids), 0), minlength=max(1, len(ids)))[: len(ids)]
-    return {
-        "staleness_mean": _of_ranks(np.add, mean, ids) / np.maximum(count, 1),
-        "staleness_max": _of_ranks(np.fmax, largest, ids),
+    return {name: over_ranks(name, "max", all_known=True) for name in PEAKS} | {
+        "staleness_mean": over_ranks("staleness_mean", "mean"),
+        "staleness_max": over_ranks("staleness_max", "max"),
     }
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.plan.turns import ISOLATED, TurnsProtocol
 from parabench.store import json_text
-from parabench.store.columns import Array, Rows
+from parabench.store.frames import Array
 from parabench.store.record import Status
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _ISOLATED = f'"{ISOLATED}": true'
 TRIMMED = 0.1
 
 
-def turns_told(facts: Array) -> Array:
+def turns_told(facts: pd.Series[str]) -> Array:
     """What the facts tell of each launch's turns; None of one that had its processes to itself."""
     found = np.empty(len(facts), dtype=object)
     found[:] = [json_text.parsed(text)["turns"] if IN_TURNS in (text or "") else None for text in facts.tolist()]
@@ -60,7 +61,7 @@ def pair_launches(ids: Array, case: Array, block: Array, told: Array) -> Array:
     return found
 
 
-def isolated(facts: Array) -> Array:
+def isolated(facts: pd.Series[str]) -> Array:
     """Whether each launch was made because turns disturbed each other, as its facts tell."""
     return np.array([_ISOLATED in (text or "") for text in facts.tolist()], dtype=bool)
 
@@ -83,7 +84,7 @@ def turn_counts(in_turns: Array, told: Array) -> Array:
 
 
 def paired_numbers(
-    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, told: Array, steps: Rows
+    ids: Array, in_turns: Array, shared_launch: Array, seconds: Array, told: Array, steps: pd.DataFrame
 ) -> Array:
     """Each launch's number in seconds, made of its rounds where it took turns to its end with others, else that of
     `seconds`, which it has by itself; `steps` is as `Results.steps` has it.
@@ -160,7 +161,7 @@ class SharedLaunch:
 def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
     """The launches of a session that cases shared and that ended well, with every step that is known to its end. Where
     some had more settling steps than others, those with most: the others are superseded."""
-    table = seen.results.launch_columns
+    table = seen.results.launch
     own = table["status"] == Status.OK
     groups: dict[tuple[Any, ...], dict[int, int]] = {}
     told: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -171,7 +172,7 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
             groups.setdefault(key, {})[turns["place"]] = at
     if not groups:
         return []
-    steps, settling = (_by_launch(each) for each in (seen.results.steps_columns, seen.results.settling_columns))
+    steps, settling = (_by_launch(each) for each in (seen.results.steps, seen.results.settling))
     found = []
     for key, places in groups.items():
         protocol = TurnsProtocol.from_dict(told[key]["protocol"])

@@ -58,7 +58,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         from parabench.analysis.text import collectives as text
 
         answers = bus_answers(results, chosen.id)
-        why = "succeeded" if len(results.of([chosen.id]).launch_columns) else "was recorded"
+        why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
         nothing = f"No launch {why}, so there is no fastest algorithm."
         told = [text.to_dict(each) for each in answers]
         lines = [text.sentence(each) for each in answers] or [nothing]
@@ -70,7 +70,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         seen = data_of(results, chosen)
         spots = ranked(seen, OBJECTIVES[objective], axes)
         # Predictions take time, so those of the JSON are made only where that is asked for.
-        told = best_lines.to_dicts(seen, spots) if files.get("--json") else []
+        told = best_lines.to_dicts(spots) if files.get("--json") else []
         lines = best_lines.lines(seen, spots)
     give(files, {"--json": lambda: json_text.written(told)}, lines, "answer")
 

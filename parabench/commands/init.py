@@ -33,8 +33,6 @@ TEMPLATES = {SUITE: "suite.py.txt", WORKFLOW: "github.yml", NOTE: "note.md"}
 TRIAL = ("--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "0", "--label", "trial")
 # The fewest ranks that split anything.
 RANKS = 2
-# What DDP lacks for a model with parameters that the loss does not depend on.
-UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
 
 @click.command(
@@ -155,9 +153,9 @@ def check(**options: Any) -> None:
 
 def examination(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     """Return what a batch and the plan show (docs/reference/check.schema.json). Raises UsageError for a mistake."""
-    from parabench.data.trial import trial_of
+    from parabench.data.trial import needs_of_ddp, trial_of, warnings_of
     from parabench.machine.machine import this_machine
-    from parabench.models import SUSPECTS, remedies
+    from parabench.models import remedies
     from parabench.plan.plan import one_case, why_not
     from parabench.plan.validate import check, check_name
     from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
@@ -186,41 +184,40 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     )
     check(case)
     trial = trial_of(case)
-    messages = remedies(trial.suspects, case.verification)
+
+    def lacks(strategy: str) -> str | None:
+        given = of_each[strategy]
+        find_unused, static = bool(given.get("find_unused_parameters")), bool(given.get("static_graph"))
+        if given["world_size"] == 1:
+            return None
+        return needs_of_ddp(trial, strategy, find_unused=find_unused, static=static)
+
     return {
         "model": case.model,
         "data": case.data,
         "world_size": chosen["world_size"],
         "skipped": trial.skipped,
         "steps": trial.steps,
+        "verification": case.verification,
         "unused": [*trial.unused],
-        "suspects": {key: SUSPECTS[key] for key in trial.suspects if SUSPECTS[key] in messages},
-        "strategies": {
-            strategy: why_not(each, machine) or (UNUSED if trial.unused and _minds_unused(strategy, each) else None)
-            for strategy, each in of_each.items()
-        },
+        "unread": [*trial.unread],
+        "hidden": [*trial.hidden],
+        "left_out": [*trial.left_out],
+        "suspects": remedies(trial.suspects, case.verification),
+        "warnings": [*warnings_of(trial, case.verification, gradients=True)],
+        "strategies": {strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()},
     }
-
-
-def _minds_unused(strategy: str, axes: Mapping[str, Any]) -> bool:
-    """Return whether DDP waits for the gradient of every parameter."""
-    from parabench.strategies import entry_of
-
-    handled = axes.get("find_unused_parameters") or axes.get("static_graph") or axes["world_size"] == 1
-    return "find_unused_parameters" in entry_of(strategy).axes and not handled
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
     from parabench.analysis.text import format
-    from parabench.data.trial import unused_line
 
     rows = [*found["steps"].items()]
     if found["skipped"]:
         rows.append(("skipped", found["skipped"]))
-    if found["unused"]:
-        rows.append(("warning", unused_line(tuple(found["unused"]))))
-    rows += [("warning", remedy) for remedy in found["suspects"].values()]
+    rows.append(("verified", f"at level {found['verification']}"))
+    rows += [("warning", each) for each in found["warnings"]]
     yield from format.aligned(rows, texts=2)
     yield ""
     table = [("strategy", f"on {format.count(found['world_size'], 'rank')}")]

@@ -51,8 +51,8 @@ template_option = click.option(
     "source",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="A folder of others' recordings in the place of STORE: traces of torch.profiler, flight recorder dumps, NCCL "
-    "Inspector files. Beside the page their store is left.",
+    help="A folder of recordings, instead of STORE: traces of torch.profiler, flight recorder dumps, NCCL Inspector "
+    "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
 )
 @click.pass_context
 def report(
@@ -111,8 +111,7 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     from parabench.files import is_special
     from parabench.imports import read_folder
     from parabench.imports.into_store import fresh_store, record
-    from parabench.report.build import write_report
-    from parabench.report.views.recorded import conclusions
+    from parabench.report.build import conclusions, write_report
     from parabench.store.results import load
 
     if is_special(output):

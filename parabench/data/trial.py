@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,13 +15,16 @@ import numpy
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.models import EXACT, IEEE, IGNORED_LABELS, MODELS, RANDOM_DATA, remedies
-from parabench.models.base import Model, build_model, loss_of, output_of, own_optimizer, own_scheduler, what_is
+from parabench.models.base import Model, build_model, loss_of, output_of, own_optimizer, own_scheduler
 from parabench.models.batches import Batch, inputs_of, rows_of, shapes_of, take_rows, tensors_of
-from parabench.models.suspects import ignores_labels, suspects_of
+from parabench.models.buffers import buffers_of, changed, copies_of_buffers, same, set_buffers
+from parabench.models.checks import what_is
+from parabench.models.suspects import buffer_suspect, first_of, ignores_labels, suspects_of
 from parabench.models.user import describe
 from parabench.plan.case import Case
 from parabench.registry import users_code
@@ -44,13 +47,21 @@ class Trial:
     """What one batch showed.
 
     `skipped` is why nothing was tried, or None. `steps` has a few words for each step that passed, by its name.
-    `unused` are parameters without a gradient. `suspects` are keys of `models.SUSPECTS`. `apart` is the difference
-    between `head(blocks(stem(x)))` and `module(x)`, relative to the output; None if there are no blocks.
+
+    `unused`, `unread` and `hidden` are trainable parameters without a gradient. The module's output does not depend on
+    `unused`. It depends on the others, and the loss leaves that part of the output out: DDP can find `unread` ones, but
+    not `hidden` ones, which are behind a dataclass. `left_out` are trainable parameters that the optimizer leaves out.
+
+    `suspects` are keys of `models.SUSPECTS`. `apart` is the difference between `head(blocks(stem(x)))` and `module(x)`,
+    relative to the output; None if there are no blocks.
     """
 
     skipped: str | None = None
     steps: dict[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
     apart: float | None = None
 
@@ -68,17 +79,38 @@ def notes_of(case: Case) -> Iterator[str]:
         yield f"{name} is not tried before the first launch: {trial.skipped}"
     if case.world_size == 1:
         return
-    takes_unused = case.find_unused_parameters or case.static_graph
-    if trial.unused and not takes_unused and "find_unused_parameters" in entry_of(case.strategy).axes:
-        yield f"{name}: {unused_line(trial.unused)}"
-    for remedy in remedies(trial.suspects, case.verification):
-        yield f"{name}: {remedy}"
+    needs = needs_of_ddp(trial, case.strategy, find_unused=case.find_unused_parameters, static=case.static_graph)
+    for line in warnings_of(trial, case.verification, gradients=needs is not None):
+        yield f"{name}: {line}"
 
 
-def unused_line(names: tuple[str, ...]) -> str:
-    """Return the message for trainable parameters without a gradient."""
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"the loss does not depend on {shown}; DDP needs --set find_unused_parameters=on"
+def warnings_of(trial: Trial, verification: str, *, gradients: bool) -> Iterator[str]:
+    """Give the warnings of a trial, a line each; those about parameters without a gradient only if they matter."""
+    if gradients and (found := (*trial.unused, *trial.unread)):
+        yield f"the loss does not depend on {first_of(found)}; DDP needs --set find_unused_parameters=on"
+    if gradients and trial.hidden:
+        yield (
+            f"the loss does not depend on {first_of(trial.hidden)}, and no option of DDP helps, because the output is "
+            "a dataclass; return a dict or a tuple, with --set find_unused_parameters=on"
+        )
+    if trial.left_out:
+        yield (
+            f"the optimizer leaves out {first_of(trial.left_out)} ({len(trial.left_out)} of the trainable parameters); "
+            "they are not trained"
+        )
+    yield from remedies(trial.suspects, verification).values()
+
+
+def needs_of_ddp(trial: Trial, strategy: str, *, find_unused: bool, static: bool) -> str | None:
+    """Return what DDP lacks to train parameters without a gradient; None if nothing, or if the strategy has no DDP."""
+    if "find_unused_parameters" not in entry_of(strategy).axes:
+        return None
+    if trial.hidden:
+        return "needs a dict or a tuple as output, see the warning"
+    if trial.unread and static:
+        return "needs --set find_unused_parameters=on, and static_graph off"
+    lacks = (trial.unused or trial.unread) and not find_unused and not static
+    return "needs --set find_unused_parameters=on, see the warning" if lacks else None
 
 
 @cache
@@ -101,12 +133,21 @@ def _tried(case: Case) -> Trial:
         suspects = [*suspects_of(model.module)]
         suspects += [IGNORED_LABELS] * ignores_labels(batch) + [RANDOM_DATA] * loading.is_random()
         apart = _apart(model, batch) if model.blocks else None
-        _backward(model, batch, name, steps)
-        unused = _without_gradient(model, name)
-        trained = sum(each.requires_grad for each in model.module.parameters())
-        steps["backward"] = f"gradients of {trained - len(unused)} of {trained} trainable parameters"
-        steps["optimizer"] = _step(model, case)
-        return Trial(steps=steps, unused=unused, suspects=tuple(suspects), apart=apart)
+        output = _backward(model, batch, name, steps)
+        missing = _without_gradient(model, name)
+        trained = {key: each for key, each in model.module.named_parameters() if each.requires_grad}
+        steps["backward"] = f"gradients of {len(trained) - len(missing)} of {len(trained)} trainable parameters"
+        steps["optimizer"], left_out = _step(model, case)
+        unused, unread, hidden = _by_reach(trained, missing, output)
+        return Trial(
+            steps=steps,
+            unused=unused,
+            unread=unread,
+            hidden=hidden,
+            left_out=left_out,
+            suspects=(*suspects, *buffer_suspect(_moved_buffers(model, batch))),
+            apart=apart,
+        )
 
 
 @contextmanager
@@ -131,16 +172,34 @@ def _too_large(parameters: int, case: Case) -> str | None:
     return None
 
 
-def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> None:
-    """Run forward, loss and backward. Raises UsageError if one of them fails."""
+def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> Any:
+    """Run forward, loss and backward, and return the output. Raises UsageError if one of them fails."""
     given = f"on a batch of shapes {shapes_of(batch)}"
     widths = {each.dtype for each in tensors_of(inputs_of(batch)) if each.is_floating_point()}
     weights = {each.dtype for each in model.module.parameters()}
     hint = ""
     if torch.float64 in widths - weights:
         hint = "the inputs are float64 and the weights are not; give float32"
+    called: list[bool] = []
+    before = dict(model.module.named_parameters())
+    # TorchScript modules take no hook.
+    observed = model.forward is not None and not isinstance(model.module, torch.jit.ScriptModule)
+    hook = model.module.register_forward_hook(lambda *_: called.append(True)) if observed else None
     with users_code(f"{name} fails {given}", hint or "fix its forward, or the data"):
         output = output_of(model, model.module, batch)
+    if hook is not None:
+        hook.remove()
+    if observed and not called:
+        raise UsageError(
+            f"{name}: forward does not call the module that it receives, and only such a call makes DDP and FSDP act; "
+            "call module(...), not one of its methods"
+        )
+    new = [key for key, each in model.module.named_parameters() if each is not before.get(key, each)]
+    if new:
+        raise UsageError(
+            f"{name}: forward replaces parameter {first_of(new)}, and the optimizer and DDP still have the old one; "
+            "change the values in place, under torch.no_grad()"
+        )
     steps["forward"] = f"{type(output).__name__}, shapes {shapes_of(output)}"
     with users_code(f"{name}: its loss fails {given}", "fix Model.loss"):
         loss: Any = loss_of(model, output, batch)
@@ -153,6 +212,66 @@ def _backward(model: Model, batch: Batch, name: str, steps: dict[str, str]) -> N
     steps["loss"] = f"{float(loss.detach()):.4g}"
     with users_code(f"{name}: backward fails {given}", "fix its forward, or Model.loss"):
         loss.backward()
+    return output
+
+
+def _by_reach(
+    trained: Mapping[str, nn.Parameter], missing: Sequence[str], output: Any
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the parameters without a gradient as the fields `unused`, `unread` and `hidden` of a trial.
+
+    With `find_unused_parameters`, DDP takes parameters as unused that are not in the graph of the output's tensors,
+    which it also finds in dataclasses (`_find_tensors`). If the loss leaves out a tensor of the output, DDP still gets
+    an undefined gradient, but only from what torch's pytrees flatten (`_DDPSink`): not from dataclasses.
+    """
+    found, flat = ({*map(id, leaves_of(each))} for each in (tensors_of(output), tree_leaves(output)))
+    reach = {name: (id(trained[name]) in found, id(trained[name]) in flat) for name in missing}
+    unused, unread, hidden = (
+        tuple(name for name in missing if reach[name] == each) for each in ((False, False), (True, True), (True, False))
+    )
+    return unused, unread, hidden
+
+
+def leaves_of(outputs: Sequence[Any]) -> Iterator[Tensor]:
+    """Give the tensors that the autograd graph of some tensors accumulates gradients for; other values are ignored."""
+    tensors = [each for each in outputs if isinstance(each, Tensor)]
+    yield from (each for each in tensors if each.requires_grad and each.is_leaf)
+    nodes = [each.grad_fn for each in tensors if each.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if hasattr(node, "variable"):  # AccumulateGrad
+            yield node.variable
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        nodes.extend(following)
+
+
+def _moved_buffers(model: Model, batch: Batch) -> list[str]:
+    """Return the buffers that forward changes by its samples, if the output depends on them."""
+    start = buffers_of(model.module)
+    if not start:
+        return []
+    state = torch.random.get_rng_state()
+
+    def forward(given: Batch, buffers: Mapping[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        set_buffers(model.module, buffers)
+        torch.random.set_rng_state(state)
+        with torch.no_grad():
+            outputs = [each.clone() for each in tensors_of(output_of(model, model.module, given))]
+        return outputs, buffers_of(model.module)
+
+    last = rows_of(batch) - 1
+    try:
+        (_, one), (_, other) = (forward(take_rows(batch, [at] * ROWS), start) for at in (0, last))
+        moved = changed(one, other)
+        if not moved:
+            return []
+        (outputs, _), (after, _) = forward(batch, start), forward(batch, other)
+    except Exception:
+        # Other samples than those of the batch are not what forward was made for.
+        return []
+    return moved if not all(map(same, outputs, after)) else []
 
 
 def _without_gradient(model: Model, name: str) -> tuple[str, ...]:
@@ -171,20 +290,27 @@ def _without_gradient(model: Model, name: str) -> tuple[str, ...]:
     return unused
 
 
-def _step(model: Model, case: Case) -> str:
-    """Step the model's own optimizer and scheduler once. Raises UsageError if they fail."""
+def _step(model: Model, case: Case) -> tuple[str, tuple[str, ...]]:
+    """Step the model's own optimizer and scheduler once. Raises UsageError if they fail.
+
+    Returns:
+        The names of their classes, and the trainable parameters that the optimizer leaves out.
+    """
     trained = [each for each in model.module.parameters() if each.requires_grad]
     if model.optimizer is None and model.scheduler is None:
-        return "AdamW"
+        return "AdamW", ()
     optimizer = torch.optim.AdamW(trained) if model.optimizer is None else own_optimizer(model, case, trained)
     scheduler = None if model.scheduler is None else own_scheduler(model, case, optimizer)
     with users_code(f"model {case.model!r}: a step of {type(optimizer).__name__} fails", "fix Model.optimizer"):
         optimizer.step()
+    taken = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    named = model.module.named_parameters()
+    left_out = tuple(name for name, each in named if each.requires_grad and id(each) not in taken)
     if scheduler is None:
-        return type(optimizer).__name__
+        return type(optimizer).__name__, left_out
     with users_code(f"model {case.model!r}: a step of {type(scheduler).__name__} fails", "fix Model.scheduler"):
         scheduler.step()
-    return f"{type(optimizer).__name__} and {type(scheduler).__name__}"
+    return f"{type(optimizer).__name__} and {type(scheduler).__name__}", left_out
 
 
 def _apart(model: Model, batch: Batch) -> float | None:
@@ -195,7 +321,7 @@ def _apart(model: Model, batch: Batch) -> float | None:
     if model.forward is not None or not isinstance(inputs, Tensor):
         return float("inf")
     state = torch.random.get_rng_state()
-    buffers = {name: each.clone() for name, each in model.module.named_buffers()}
+    buffers = copies_of_buffers(model.module)
     try:
         with torch.no_grad():
             whole = model.module(inputs)
@@ -211,7 +337,4 @@ def _apart(model: Model, batch: Batch) -> float | None:
         return float("inf")
     finally:
         torch.random.set_rng_state(state)
-        with torch.no_grad():
-            for name, each in model.module.named_buffers():
-                if name in buffers:
-                    each.copy_(buffers[name])
+        set_buffers(model.module, buffers)

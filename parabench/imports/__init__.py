@@ -28,10 +28,12 @@ _LOOK_BYTES = 256 << 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader(Entry):
     """A kind of recording. The outermost object of such a file has one of the names in `keys`, and its beginning one
-    of the texts in `marks`, if there are any. A pickle with one of the marks is of the kind, too."""
+    of the texts in `marks`, if there are any. A pickle with one of the marks is of the kind, too, and so is a text
+    that is not JSON, one of whose lines begins with a match of `line`."""
 
-    keys: frozenset[str]
+    keys: frozenset[str] = frozenset()
     marks: tuple[str, ...] = ()
+    line: str = ""
 
 
 READERS: dict[str, Reader] = {
@@ -50,6 +52,17 @@ READERS: dict[str, Reader] = {
         target="parabench.imports.inspector:read",
         summary="JSON of NCCL's Inspector, *-pid*.log",
         keys=frozenset({"coll_perf", "p2p_perf"}),
+    ),
+    "nccl-tests": Reader(
+        target="parabench.imports.nccl_tests:read",
+        summary="logs and JSON of nccl-tests and rccl-tests",
+        keys=frozenset({"nccl_version", "average_bus_bandwidth"}),
+        line=r"(\S+: ?)?#\s*(nThread \d+ nGpus|Collective test starting:|size +count +type)",
+    ),
+    "NCCL debug log": Reader(
+        target="parabench.imports.nccl_tests:read_debug",
+        summary="logs with NCCL_DEBUG=INFO",
+        line=r".*\bNCCL INFO ",
     ),
 }
 
@@ -127,9 +140,12 @@ def kind_of(path: Path) -> str | None:
     names = set() if pickled else _outermost(text.lstrip())
     if text.lstrip().startswith("[") and names >= {"ph", "ts"}:
         return "kineto"
+    is_json = text.lstrip().startswith("{")
     for name, entry in READERS.items():
         marked = any(mark in text for mark in entry.marks)
         if (pickled or names & entry.keys) and (marked or (not entry.marks and not pickled)):
+            return name
+        if entry.line and not (pickled or is_json) and re.search(f"^{entry.line}", text, re.MULTILINE):
             return name
     return None
 

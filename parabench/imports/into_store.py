@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, read_folder
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl_tests, read_folder
 from parabench.imports.joined import ranks_said
 from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
+from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import (
     CollectiveSample,
     Failure,
@@ -33,6 +36,7 @@ from parabench.store.store import Store
 
 SUITE = "recorded"
 QUESTION = "What do these recordings show?"
+LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
 # Names in a sentence.
 _NAMED = 4
 
@@ -44,9 +48,11 @@ def fresh_store(path: Path) -> Iterator[Path]:
     Raises UsageError where a file is there that holds anything else than recordings, and for what cannot be written.
     """
     if path.exists() and (not path.is_file() or path.stat().st_size):
-        kinds = set(load(path).of_kind(RecordedCase.kind))
-        others = [at for at in load(path).listed["id"].tolist() if at not in kinds]
-        if others:
+        results = load(path)
+        logs = set(results.of_kind(CollectiveCase.kind))
+        own = set(results.of_kind(RecordedCase.kind))
+        listed = zip(results.listed["id"], results.listed["suite"], strict=True)
+        if any(at not in own and (suite != nccl_tests.NAME or at not in logs) for at, suite in listed):
             raise UsageError(f"{path} holds sessions that no recording is of; give -o another name")
     with ExitStack() as stack:
         try:
@@ -58,23 +64,63 @@ def fresh_store(path: Path) -> Iterator[Path]:
 
 
 def record(folder: Folder, path: Path, argv: list[str]) -> None:
-    """Write what a folder's recordings tell to the store at `path`, as a session that is finished.
+    """Write a folder's recordings to the store at `path` as finished sessions: logs of nccl-tests as one, and
+    everything else as another. The page shows the last one.
 
-    Raises UsageError if they are not of one training run.
+    Raises UsageError if they are not of one training run, or no log can be used.
     """
-    launch = launch_of(folder)
+    logs = [one for one in folder.recordings if one.kind == nccl_tests.NAME]
+    others = [one for one in folder.recordings if one.kind != nccl_tests.NAME]
+    parts: list[tuple[str, str, dict[str, Any], list[Launch]]] = []
+    if others:
+        launch = launch_of(replace(folder, recordings=others))
+        parts.append((SUITE, QUESTION, {"kind": RecordedCase.kind}, [launch]))
+    if logs:
+        launches, timing = _of_logs(replace(folder, recordings=logs))
+        protocol = {"mode": timing, "launches": 1}
+        part = (nccl_tests.NAME, LOGS_QUESTION, {"kind": CollectiveCase.kind, "protocol": protocol}, launches)
+        # Messages of NCCL alone are not worth the page.
+        parts.insert(0 if any(one.kind != nccl_tests.DEBUG for one in others) else 1, part)
+    if len(parts) == 2:
+        what = "Logs of nccl-tests" if parts[0][0] == nccl_tests.NAME else "NCCL's debug logs"
+        parts[1][3][0].findings += [
+            _leaving_out(f"{what} are session 1 of the page's store: `parabench report STORE@1` shows them.", None)
+        ]
     with Store.open_or_create(path) as store:
-        session = store.begin_session(
-            label=None,
-            suite=SUITE,
-            argv=argv,
-            seed=0,
-            environment=_environment(folder.recordings),
-            question=QUESTION,
-            plan={"kind": RecordedCase.kind, "cases": [launch.case.to_dict()], "blocks": 1},
-        )
-        store.append(session, launch)
-        store.finish_session(session)
+        for suite, question, plan, launches in parts:
+            cases = [launch.case.to_dict() for launch in launches]
+            session = store.begin_session(
+                label=None,
+                suite=suite,
+                argv=argv,
+                seed=0,
+                environment=_environment(logs if suite == nccl_tests.NAME else others),
+                question=question,
+                plan=plan | {"cases": cases, "blocks": 1},
+            )
+            for launch in launches:
+                store.append(session, launch)
+            store.finish_session(session)
+
+
+def _of_logs(folder: Folder) -> tuple[list[Launch], str]:
+    """Return the tests of logs as launches, and how all of them were timed. Raises UsageError if none can be used."""
+    left_out: dict[str, str] = dict(folder.damaged)
+    found = [each for one in folder.recordings for each in nccl_tests.launches(one, left_out)]
+    if not found:
+        file, reason = next(iter(left_out.items()))
+        raise UsageError(f"{file} cannot be used: {reason}")
+    ((timing, _),) = Counter(each for _, each in found).most_common(1)
+    launches = [launch for launch, each in found if each == timing]
+    for launch, each in found:
+        if each != timing:
+            left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
+    _name_by_folder(launches)
+    launches[0].findings += _left_out(folder.recordings, left_out, None)
+    versions = {launch.facts["log"]["version"] for launch in launches}
+    if len(versions) == 1 and None not in versions:
+        launches[0].facts["nccl_version"] = versions.pop()
+    return launches, timing
 
 
 @contextmanager
@@ -90,7 +136,7 @@ def launch_of(folder: Folder) -> Launch:
     """Return a folder's recordings as a launch. Raises UsageError if they cannot be of one training run."""
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
-    found = list(_of_one_run(folder.recordings, left_out))
+    found = [one for one in _of_one_run(folder.recordings, left_out) if not _other_nccl(one, folder, left_out)]
     traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
     dumps = [one for one in found if one.kind == flight_recorder.NAME]
     for one in found:
@@ -136,6 +182,19 @@ def launch_of(folder: Folder) -> Launch:
         "clocks": clock.ahead_ns is not None,
     }
     return launch
+
+
+def _name_by_folder(launches: Sequence[Launch]) -> None:
+    """Name tests by their folder instead of their file, in folders below the given one without two tests of a kind."""
+    cases = [cast(CollectiveCase, launch.case) for launch in launches]
+    kinds = [(os.path.dirname(each.source), *(getattr(each, name) for name in _KIND)) for each in cases]
+    twice = {folder for (folder, *_), count in Counter(kinds).items() if count > 1}
+    for launch, case, (folder, *_) in zip(launches, cases, kinds, strict=True):
+        if folder and folder not in twice:
+            launch.case = replace(case, source=folder)
+
+
+_KIND = ("op", "algorithm", "world_size", "nodes", "dtype", "redop", "device", "backend")
 
 
 def _place(traces: Sequence[Recording]) -> None:
@@ -187,6 +246,16 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
         else:
             own.append(one)
             yield one
+
+
+def _other_nccl(one: Recording, folder: Folder, left_out: dict[str, str]) -> bool:
+    """Return whether a debug log is of another NCCL than the first one that names its version; then leave it out."""
+    versions = {each.log["version"]: each.file for each in reversed(folder.recordings) if each.log.get("version")}
+    *_, (version, file) = versions.items() or [(None, "")]
+    other = bool(one.log and one.log["version"] not in (None, version))
+    if other:
+        left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {file} of {version}"
+    return other
 
 
 def _world_size(found: Sequence[Recording]) -> int:
@@ -252,6 +321,11 @@ def _findings(
             advice="Read shares rather than times from them; parabench run times steps with no instrument switched on.",
             case_id=case.id,
         )
+    yield from _left_out(found, files_left_out, case.id)
+
+
+def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None) -> Iterator[Finding]:
+    """Yield what is not in the tables, with the reason."""
     counts: dict[str, Counter[str]] = {"left out": Counter(), "without a size": Counter()}
     files: dict[str, list[str]] = {}
     for one in found:
@@ -268,8 +342,12 @@ def _findings(
     ]
     told += [f"{_listed(names)}: {reason}." for reason, names in files.items()]
     for message in told:
-        advice = "Take what is left out as unknown, not as nothing."
-        yield Finding(code="recording_left_out", message=message, advice=advice, case_id=case.id)
+        yield _leaving_out(message, case_id)
+
+
+def _leaving_out(message: str, case_id: str | None) -> Finding:
+    advice = "Take what is left out as unknown, not as nothing."
+    return Finding(code="recording_left_out", message=message, advice=advice, case_id=case_id)
 
 
 _WHOLE = (
@@ -312,6 +390,8 @@ def _facts(
             ][:_MOST_NAMED],
         }
     }
+    if logs := [one.log for one in found if one.log]:
+        facts["nccl"] = logs[:_MOST_NAMED]
     if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
         facts["nccl_inspector"] = inspected[:_MOST_NAMED]
     return facts

@@ -17,6 +17,14 @@ from parabench.store.record import Failure, Status
 # What gloo, NCCL and the store say in a rank whose peer is gone.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 
+# What gloo writes if ranks bring different sizes to one collective, and its likely cause: FSDP2 reduces only gradients
+# that exist.
+SIZES_DIFFER = "Received data size doesn't match expected size"
+WHY_SIZES_DIFFER = (
+    "ranks called a collective with different sizes (gloo); under FSDP, a parameter without a gradient on one rank "
+    "does this: use --set strategy=ddp --set find_unused_parameters=on"
+)
+
 
 def diagnose(
     nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float
@@ -69,7 +77,9 @@ def _reason(tail: str) -> str:
     """Return what C++ wrote before the process aborted, as the end of a sentence; nothing if it wrote nothing."""
     before, fatal, _ = tail.partition(f"{FATAL}Aborted")
     lines = [line.strip() for line in before.splitlines() if line.strip()]
-    return f": {lines[-1].removeprefix('what():').strip()}" if fatal and lines else ""
+    if not fatal or not lines:
+        return ""
+    return f": {WHY_SIZES_DIFFER if SIZES_DIFFER in lines[-1] else lines[-1].removeprefix('what():').strip()}"
 
 
 def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:

@@ -94,12 +94,14 @@ def in_a_line(error: BaseException) -> str:
 # the remedy. The first that matches counts.
 REMEDIES = {
     # DDP proposes this argument only if it is not set. With it, DDP still expects a gradient for each parameter that
-    # the output depends on, even if the loss does not (pytorch#47562).
+    # the output depends on, even if the loss does not (pytorch#47562); it finds out only for outputs that torch's
+    # pytrees flatten, which does not hold for dataclasses.
     "You can enable unused parameter detection": (
         "the loss does not depend on every parameter; use --set find_unused_parameters=on"
     ),
     "your module has parameters that were not used in producing loss": (
-        "a parameter affects the output but not the loss; let the loss depend on every output of module"
+        "a parameter affects the output but not the loss; return a dict or a tuple, not a dataclass, or let the loss "
+        "depend on every output of module"
     ),
     "Expected to mark a variable ready only once": (
         "a parameter is used more than once in backward, as in reentrant checkpointing; use --set static_graph=on"

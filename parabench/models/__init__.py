@@ -24,6 +24,8 @@ BLOCKS, TENSOR, SEQUENCE, FIRST = "blocks", "tensor_parallel", "sequence_paralle
 # SAME_SPLIT: that of one device which takes the ranks' parts of each batch in turn. FIRST_LOSS: only the first loss.
 EXACT, SAME_SPLIT, FIRST_LOSS = "exact", "same_split", "first_loss"
 VERIFICATIONS = (EXACT, SAME_SPLIT, FIRST_LOSS)
+# The level that the model names; a case has it until it is resolved.
+OF_THE_MODEL = "auto"
 
 # The optional fields of `Model` that are parts of a training step.
 OWN = ("loss", "collate", "forward", "optimizer", "scheduler", "clip_norm")
@@ -128,6 +130,8 @@ MODELS: dict[str, ModelEntry] = {
 
 # Properties of a model or its data that make correct training runs differ from one device's, and the remedies.
 DROPOUT, BATCH_NORM, IGNORED_LABELS, RANDOM_DATA = "dropout", "batch_norm", "ignored_labels", "random_data"
+# It is followed by a colon and the names: "buffer:ema.mean".
+BUFFER = "buffer"
 # The label that torch's cross_entropy leaves out of its mean by default.
 IGNORED = -100
 _SPLIT = "use --set verification=same_split"
@@ -144,14 +148,26 @@ SUSPECTS = {
         "an item of the data is different each time it is read; draw its numbers from a generator that is seeded by "
         "the item's index"
     ),
+    BUFFER: (
+        "forward changes buffer {names}; if it also reads it, a loss depends on how the batch is split; "
+        f"{_SPLIT} with ddp or zero1"
+    ),
 }
+# The message for buffers at level `same_split`.
+_BUFFER_OF_A_RANK = "forward changes buffer {names}, and only DDP sends rank 0's to all ranks; use ddp or zero1"
 # These are no fault if the reference takes the ranks' parts of each batch in turn.
 OF_THE_SPLIT = frozenset({DROPOUT, BATCH_NORM, IGNORED_LABELS})
 
 
-def remedies(suspects: Iterable[str], verification: str) -> list[str]:
-    """Return the messages of those suspects that matter to the verification."""
-    return [SUSPECTS[each] for each in suspects if verification != SAME_SPLIT or each not in OF_THE_SPLIT]
+def remedies(suspects: Iterable[str], verification: str) -> dict[str, str]:
+    """Return the messages of those suspects that matter to the verification; keys that are not known have none."""
+    found = {}
+    for suspect in suspects:
+        key, _, names = suspect.partition(":")
+        if key in SUSPECTS and not (verification == SAME_SPLIT and key in OF_THE_SPLIT):
+            text = _BUFFER_OF_A_RANK if key == BUFFER and verification == SAME_SPLIT else SUSPECTS[key]
+            found[suspect] = text.format(names=names)
+    return found
 
 
 # How matrix products and convolutions are computed, and the columns of `peaks.py`.

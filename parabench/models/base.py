@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from parabench.errors import UsageError
 from parabench.models import EXACT, MODELS
 from parabench.models.batches import Batch, call, inputs_of, targets_of, tensors_of
+from parabench.models.checks import check_model, what_is
 from parabench.models.compiled import compile_blocks
 from parabench.plan.case import Case
 from parabench.registry import call_factory, find, load, load_factory, takes_argument, users_code
@@ -139,7 +140,7 @@ def seed_all(seed: int) -> None:
 
 def build_model(case: Case, *, seed: int | None = None) -> Model:
     """Build the case's model, with `seed_all` after its module was imported and before its factory is called. Raises
-    UsageError if the factory does not return a Model, or returns a module that it returned before."""
+    UsageError if the factory returns no valid Model, or a module that it returned before."""
     entry = find(MODELS, "model", case.model)
     make = load(MODELS, "model", case.model) if entry else load_factory(MODELS, "model", case.model, "Model")
     if seed is not None:
@@ -147,11 +148,8 @@ def build_model(case: Case, *, seed: int | None = None) -> Model:
     if entry is not None:
         made: Model = make(entry, case)
         return made
-    model = call_factory(make, case)
-    if not isinstance(model, Model):
-        raise UsageError(f"model {case.model!r} gives {type(model).__name__}; return a parabench.Model from it")
-    if not isinstance(model.module, nn.Module):
-        raise UsageError(f"model {case.model!r}: module is {what_is(model.module)}; it must be an nn.Module")
+    model: Model = call_factory(make, case)
+    check_model(case.model, model, Model)
     parameters = [*model.module.parameters()]
     if any((known := _given.get(id(each))) is not None and known() is each for each in parameters):
         raise UsageError(f"model {case.model!r} returns a module that it returned before; make a new one in each call")
@@ -204,13 +202,6 @@ def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) ->
             f"model {case.model!r}: scheduler gives {what_is(made)}; return one of torch.optim.lr_scheduler"
         )
     return made
-
-
-def what_is(value: Any) -> str:
-    """A wrong value in few words; a class is often meant to be called first."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
 
 
 def sizes(model: Model) -> dict[str, int]:

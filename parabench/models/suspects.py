@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from parabench.models import BATCH_NORM, DROPOUT, IGNORED
+from parabench.models import BATCH_NORM, BUFFER, DROPOUT, IGNORED
 from parabench.models.batches import targets_of, tensors_of
 
 
@@ -34,3 +34,13 @@ def ignores_labels(batch: Any) -> bool:
     """Return whether a batch has integer targets that torch's cross_entropy ignores."""
     targets = (each for each in tensors_of(targets_of(batch)) if each.dtype == torch.int64)
     return any(bool(torch.any(each == IGNORED)) for each in targets)
+
+
+def buffer_suspect(names: Sequence[str]) -> list[str]:
+    """Return the key of `models.SUSPECTS` for buffers of these names; nothing if there are none."""
+    return [f"{BUFFER}:{first_of(names)}"] if names else []
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first few names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from parabench.machine import accelerator
-from parabench.models import EXACT, IEEE, PRECISIONS, SAME_SPLIT, VERIFICATIONS, Precision
+from parabench.models import EXACT, IEEE, OF_THE_MODEL, PRECISIONS, SAME_SPLIT, VERIFICATIONS, Precision
 from parabench.plan.fields import Checked, Field, declared
 from parabench.strategies import STRATEGIES, data_ranks, entry_of
 
@@ -55,7 +55,8 @@ class Case(Checked):
     torch.compile, block by block; `fused` the optimizer's one-kernel step. `split` says what of the data a rank
     takes: rows of each global `batch`, what a DistributedSampler draws (`sample`), or features (`dimension`);
     `workers` and `pin_memory` are DataLoader's. `vocabulary` is a file of tiktoken's, with which text is read as
-    GPT-2's tokens instead of bytes. `verification` is what the launch is compared with (`models.VERIFICATIONS`).
+    GPT-2's tokens instead of bytes. `verification` is what the launch is compared with (`models.VERIFICATIONS`); plans
+    that give none start from `auto`, and `resolve` replaces it by the model's level.
 
     Raises UsageError for a value that no machine could run.
     """
@@ -94,7 +95,7 @@ class Case(Checked):
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
     split: Annotated[str, Field(choices=SPLITS)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
-    verification: Annotated[str, Field(choices=VERIFICATIONS, role=TRAINING)] = EXACT
+    verification: Annotated[str, Field(choices=(OF_THE_MODEL, *VERIFICATIONS), role=TRAINING)] = EXACT
 
     @property
     def id(self) -> str:
@@ -158,11 +159,19 @@ class Case(Checked):
         return self.data_ranks * self.grad_accumulation * (self.microbatches or 1)
 
     def reference(self) -> Case:
-        """Return the same training on one device: what this case's losses are verified against."""
-        split = "sample" if self.split == "sample" else "batch"
-        parts = self.batch_parts if self.verification == SAME_SPLIT else 1
-        training = {name: getattr(self, name) for name in fields_of(TRAINING)}
-        return Case(strategy="single", split=split, grad_accumulation=parts, **training)
+        """Return the same training on one device: what this case's losses are verified against.
+
+        At level `same_split`, it takes the parts of each batch in turn. Several ranks' parts start from equal buffers:
+        then `grad_accumulation` is the number of these ranks, and `microbatches` the number of parts of each.
+        """
+        training: dict[str, Any] = {name: getattr(self, name) for name in fields_of(TRAINING)}
+        training["split"] = "sample" if self.split == "sample" else "batch"
+        if self.verification == SAME_SPLIT:
+            ranks, parts = self.data_ranks, self.microbatches
+            if ranks > 1:
+                parts = self.batch_parts // ranks
+            training |= {"grad_accumulation": ranks if ranks > 1 else self.grad_accumulation, "microbatches": parts}
+        return Case(strategy="single", **training)
 
 
 DEFAULTS: dict[str, Any] = {name: each.default for name, each in declared(Case).items()}

@@ -9,17 +9,21 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError, unknown
-from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, ranks_in_words, slug
+from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, UNKNOWN, ranks_in_words, slug
 from parabench.plan.fields import Checked, Field
 from parabench.store.record import MIB
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 REDUCING = ("all_reduce", "reduce_scatter")
 REDOPS = ("sum", "avg", "max", "min")
+# Logs of nccl-tests have more, and may not name the operation.
+LOGGED_OPS = (*OPS, "reduce", "gather", "scatter", "all_to_all", "sendrecv", UNKNOWN)
 
 # c10d's all_reduce and broadcast have one buffer; the other two have an input and an output, and the smaller may
 # be its place in the larger.
 IN_PLACE_ONLY = ("all_reduce", "broadcast")
+# nccl-tests counts all elements of these, and of others one rank's part.
+_WHOLE_BUFFER = (*IN_PLACE_ONLY, "reduce", "sendrecv")
 WHY_IN_PLACE_ONLY = "torch.distributed has this operation in place only"
 
 ROOT = 0
@@ -44,6 +48,12 @@ TYPES: dict[str, ElementType] = {
     "bfloat16": ElementType("bfloat16", 2, 2**8),
     "float16": ElementType("half", 2, 2**11),
 }
+
+# The bytes of each type, those of logs included.
+WIDTHS = {name: each.size for name, each in TYPES.items()} | {
+    f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 32, 64)
+}  # fmt: skip
+WIDTHS |= {"float8_e4m3": 1, "float8_e5m2": 1}
 
 # nccl-tests cuts the part of a rank to a multiple of 16 bytes (all_gather.cu, reduce_scatter.cu).
 ALIGNMENT_BYTES = 16
@@ -83,8 +93,9 @@ class CollectiveCase(Checked):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
     A size is the whole buffer, as in nccl-tests: what is reduced or sent, or all parts together. `redop` says how
-    contributions become one; operations that reduce nothing have "none". Raises UsageError for a value that no
-    machine could run.
+    contributions become one; operations that reduce nothing have "none". `source` is the name of the nccl-tests log
+    that the case is read from, whose sizes have no `factor`; it may be any that nccl-tests has. Raises UsageError for
+    a value that no machine could run.
     """
 
     kind: ClassVar[str] = "collectives"
@@ -93,22 +104,29 @@ class CollectiveCase(Checked):
     model: ClassVar[str] = ""
     bucket_cap: ClassVar[float | None] = None
 
-    op: Annotated[str, Field(choices=OPS)]
+    op: Annotated[str, Field(choices=LOGGED_OPS)]
     algorithm: Annotated[str, NAMED] = "native"
     world_size: Annotated[int, Field(least=2, most=1 << 16)] = 2
     nodes: Annotated[int, Field(least=1, most=1 << 16, divides="world_size")] = 1
     ranks_per_node: Annotated[int | None, Field(least=1, divides="world_size")] = None
-    dtype: Annotated[str, Field(choices=tuple(TYPES))] = "float32"
+    dtype: Annotated[str, Field(choices=tuple(WIDTHS))] = "float32"
     redop: str = "sum"
     min_bytes: Annotated[int, SIZE] = 64 * 1024
     max_bytes: Annotated[int, SIZE] = 64 * MIB
-    factor: Annotated[int, Field(least=2, most=1 << 20)] = 4
+    factor: Annotated[int | None, Field(least=2, most=1 << 20)] = 4
     device: Annotated[str, Field(choices=DEVICES)] = "auto"
     backend: Annotated[str, Field(choices=BACKENDS)] = "auto"
     threads: Annotated[int, Field(least=1, most=MOST_THREADS)] = 1
+    source: str = ""
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)  # no `super()`: slots make the class anew
+        if self.source:
+            return
+        if self.op not in OPS:
+            raise unknown("op", self.op, OPS)
+        if self.dtype not in TYPES:
+            raise unknown("dtype", self.dtype, TYPES)
         redops = REDOPS if self.op in REDUCING else ("none",)
         if self.redop not in redops:
             raise unknown(f"{self.op}: redop", self.redop, redops)
@@ -134,26 +152,32 @@ class CollectiveCase(Checked):
     def label(self) -> str:
         """What a person would call it: 'all_reduce ring, 2 ranks'."""
         nodes = "" if self.ranks_per_node is None else f" ({self.ranks_per_node} a node)"
-        return f"{self.op} {self.algorithm}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
+        return f"{self.op} {self.line}, {ranks_in_words(self.world_size, self.nodes)}{nodes}"
+
+    @property
+    def line(self) -> str:
+        """The name among cases with the same question: the algorithm, or the log, with its algorithm if it is not
+        NCCL's choice."""
+        return f"{self.algorithm} {self.source}".removeprefix("native ") if self.source else self.algorithm
 
     def _ladder(self) -> Iterator[int]:
         size = self.min_bytes
-        while size <= self.max_bytes:
+        while self.factor is not None and size <= self.max_bytes:
             yield size
             size *= self.factor
 
     def count(self, size: int) -> int:
         """Elements as nccl-tests counts them at about `size` bytes: of the buffer, or of one rank's part of it."""
-        width = TYPES[self.dtype].size
-        if self.op in IN_PLACE_ONLY:
+        width = WIDTHS[self.dtype]
+        if self.op in _WHOLE_BUFFER:
             return size // width
-        aligned = ALIGNMENT_BYTES // width
+        aligned = 1 if self.source else ALIGNMENT_BYTES // width
         return size // width // self.world_size // aligned * aligned
 
     def bytes_of(self, count: int) -> int:
         """The size of the whole buffer that `count` stands for."""
-        parts = 1 if self.op in IN_PLACE_ONLY else self.world_size
-        return count * parts * TYPES[self.dtype].size
+        parts = 1 if self.op in _WHOLE_BUFFER else self.world_size
+        return count * parts * WIDTHS[self.dtype]
 
     @property
     def sizes(self) -> tuple[int, ...]:

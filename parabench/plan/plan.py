@@ -14,6 +14,7 @@ from parabench.data import SYNTHETIC
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
+from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, DEVICES, Case
 from parabench.plan.fields import said
 from parabench.plan.nccl_pins import unpinned
@@ -389,6 +390,7 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     device = resolve_device(fields.get("device", "auto"), "auto", machine)["device"]
     if device in DEVICES:  # what is none the case refuses
         fields = unchosen(device, machine, chosen) | fields
+    fields.setdefault("verification", OF_THE_MODEL)
     case = Case(**fields, world_size=world_size)
     if not {"data", "seq_len"} <= chosen.keys():
         case = _suited(case, chosen, machine)

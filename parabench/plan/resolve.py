@@ -14,7 +14,7 @@ from parabench.collectives import canonical, levels_of
 from parabench.data import SYNTHETIC, text
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
-from parabench.models import EXACT
+from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, Case
 from parabench.plan.pipeline_schedule import automatic
 from parabench.plan.suite import BATCH_PER_RANK, BATCHES, Suite, Sweep
@@ -61,7 +61,7 @@ def resolve(case: Case, machine: Machine) -> Case:
         changes["microbatches"] = _microbatches(case.schedule, size, case.global_batch)
     resolved = replace(case, **changes)
     model = entry_of_model(resolved)
-    if case.verification == EXACT != model.verification:
+    if case.verification == OF_THE_MODEL:
         resolved = replace(resolved, verification=model.verification)
     return resolved if model.sequences else replace(resolved, seq_len=1)
 

@@ -24,6 +24,10 @@ from parabench.strategies import STRATEGIES, Layout, StrategyEntry, entry_of
 # What torch.compile looks for when it builds CPU code.
 COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
 
+# torch/_dynamo/backends/distributed.py: DDPOptimizer compiles what DDP wraps in pieces as large as DDP's largest cap,
+# and raises an AssertionError if its first piece, `torch.distributed._DEFAULT_FIRST_BUCKET_BYTES`, is larger.
+LEAST_COMPILED_MIB = 1.0
+
 # What to add to a model that a strategy finds lacking.
 REMEDIES = {
     BLOCKS: "give Model.blocks (and stem and head, where the blocks are not the whole module)",
@@ -223,6 +227,12 @@ def missing_requirement(case: Case, machine: Machine) -> str | None:
         return f"strategy {case.strategy} needs a package that is not installed: pip install {entry.missing}"
     if case.compile and case.device == "cpu" and not any(map(shutil.which, COMPILERS)):
         return "compile needs a C++ compiler on the CPU, and there is none; install g++, or leave compile off"
+    largest = max(case.bucket_caps, default=case.bucket_cap)
+    if case.compile and entry.takes_caps and largest is not None and largest < LEAST_COMPILED_MIB:
+        return (
+            f"compile needs buckets of {LEAST_COMPILED_MIB:g} MiB or more for {case.strategy} (torch's DDPOptimizer), "
+            f"and the largest cap is {largest:g} MiB; raise bucket_mib, or leave compile off"
+        )
     needed = set(entry.needs)
     if case.sequence_parallel:
         needed |= {SEQUENCE}

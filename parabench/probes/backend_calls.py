@@ -52,17 +52,29 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 ABOVE = "BackendSelect"
 
 
+# The observers whose blocks run, each with the device type of calls without a tensor. The last one follows calls.
+_following: list[tuple[Observer, str]] = []
+# One library for all of them, because torch warns of a kernel that replaces another one.
+_registered: list[torch.library.Library] = []
+
+
 @contextmanager
 def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
     """While its block runs, `observer` follows every call of an operator above; a call without a tensor is one on
-    `device_type`."""
-    library = torch.library.Library("c10d", "IMPL")
-    for name in OPERATORS:
-        library.impl(name, _watched(name, observer, device_type), ABOVE)
+    `device_type`. Of nested blocks, only the innermost follows calls."""
+    following = (observer, device_type)
+    if not _following:
+        library = torch.library.Library("c10d", "IMPL")
+        for name in OPERATORS:
+            library.impl(name, _watched(name), ABOVE)
+        _registered.append(library)
+    _following.append(following)
     try:
         yield
     finally:
-        library._destroy()
+        _following.remove(following)
+        if not _following:
+            _registered.pop()._destroy()
 
 
 def key_of(arguments: Sequence[Any], device_type: str) -> Any:
@@ -74,7 +86,7 @@ def key_of(arguments: Sequence[Any], device_type: str) -> Any:
     return getattr(torch._C.DispatchKey, f"{sparse}{device.upper()}")
 
 
-def _watched(name: str, observer: Observer, device_type: str) -> Callable[..., Any]:
+def _watched(name: str) -> Callable[..., Any]:
     op, buffer = OPERATORS[name]
     operator = getattr(torch.ops.c10d, name).default
     names = [argument.name for argument in operator._schema.arguments]
@@ -83,6 +95,7 @@ def _watched(name: str, observer: Observer, device_type: str) -> Callable[..., A
 
     def watched(*arguments: Any) -> Any:
         returned: Any = None
+        observer, device_type = _following[-1]
 
         def call() -> Any:
             nonlocal returned

@@ -88,9 +88,11 @@ def _beginning(path: Path) -> str:
 
 
 def parse_log(text: str) -> dict[str, Any]:
-    """One process' log: "version", "network", "plugin", "nvls" (whether it could be used), "channels" of each kind,
-    "rings" and "trees" ({channel: ranks}), "transports" ({name: connections}), "choices". What is not there is None or
-    empty.
+    """Return what a log shows: "version", "network", "plugin", "nvls" (whether it could be used), "channels" of each
+    kind, "rings" and "trees" ({channel: ranks}), "transports" ({name: connections}), "choices". Missing facts are None
+    or empty.
+
+    If several ranks or communicators write to one log, rings and trees are the first ones, and connections add up.
 
     A choice is "op", "bytes", "algorithm", "protocol", "channels" (how many it runs on) and "calls". Bytes are as NCCL
     counts them: of a reduce-scatter or an all-gather one rank's part. Only a communicator's first rank logs choices.
@@ -108,9 +110,9 @@ def parse_log(text: str) -> dict[str, Any]:
         if match := _NVLS.search(line):
             seen["nvls"] = match[1] is None
         if match := _RING.search(line):
-            rings[str(int(match[1]))] = " ".join(match[3].split())
+            rings.setdefault(str(int(match[1])), " ".join(match[3].split()))
         elif match := _TREES.search(line):
-            trees |= {str(int(channel)): tree for channel, tree in _TREE.findall(match[1])}
+            trees = {str(int(channel)): tree for channel, tree in _TREE.findall(match[1])} | trees
         elif match := _TRANSPORT.search(line):
             transports[match[1]] += 1
         elif match := _CHOICE.search(line):

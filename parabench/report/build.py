@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from parabench.analysis.memory import compared, state_columns
+from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.step import summary
 from parabench.analysis.tables import valid_launches
+from parabench.analysis.text import format
 from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -35,6 +36,20 @@ def write_report(results: Results, out: Path, session: str | None = None, templa
     return out
 
 
+# Lines on the terminal, which people paste into issues.
+_LINES = 5
+
+
+def conclusions(results: Results) -> list[str]:
+    """Return what the newest session of recordings shows, in a few lines."""
+    session = select_session(results)
+    logs = session.kind == "collectives"
+    lines = collectives.conclusions(results, session) if logs else recorded.conclusions(results)
+    if len(lines) > _LINES:
+        lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
+    return lines
+
+
 def render(results: Results, session: str | None = None, template_folder: Path | None = None) -> str:
     """The page as text."""
     chosen = select_session(results, session)
@@ -55,7 +70,7 @@ def render(results: Results, session: str | None = None, template_folder: Path |
         answers=answers,
         where=summary.lines(seen),
         of_turns=of_turns(seen),
-        held=compared(seen.once(state_columns)),
+        held=compared(seen.once(case_states)),
         next=next_command(seen, answers, HIDDEN),
         trust=_trust(chosen, own),
         none_counts=seen.why_none[0].lower() + seen.why_none[1:],

@@ -30,18 +30,18 @@ def render_page(
     folder: Path | None = None,
     **content: Any,
 ) -> str:
-    """The page of a session in `tabs`: `template` filled with `content`, and with what is known of the session."""
+    """Return the page of a session in `tabs`: `template` filled with the session's facts, and with `content`, which
+    may replace facts."""
+    known = {"environment": facts.environment_rows(session), "machine": machine_section(session)}
     return fill(
         template,
         [section for tab in tabs for section in tab.sections],
         folder,
         tabs=tabs,
         session=session,
-        environment=facts.environment_rows(session),
         command=shlex.join(session.argv),
         skipped=_skipped(session),
-        machine=machine_section(session),
-        **content,
+        **(known | content),
     )
 
 

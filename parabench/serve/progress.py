@@ -13,15 +13,12 @@ from pathlib import Path
 
 from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
-from parabench.errors import UsageError
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.serve.text import last_words, progress_words
+from parabench.store import json_text
 from parabench.store.database import check_file, not_readable, open_to_read
-from parabench.store.json_text import COUNT, NUMBER, TEXT, first_wrong, read
 from parabench.store.record import FIRST_BLOCK
 from parabench.store.schema import DONE, NOT_WELL
-from parabench.store.shapes import CASE
-from parabench.store.soundness import REMEDY, check_rows
 
 
 @dataclass(frozen=True)
@@ -98,12 +95,10 @@ _OF_PLAN = {
     "blocks": "coalesce(json_extract(plan, '$.blocks'), json_extract(plan, '$.protocol.launches'), 0)",
     "deadline_s": "json_extract(plan, '$.protocol.deadline_s')",
 }
-_SHAPE = {"n_cases": COUNT, "blocks": COUNT, "deadline_s": NUMBER}
 
 
 def _find(db: sqlite3.Connection, path: Path, session: str | None) -> list[_Planned]:
     """The session first, then the other side of its ab."""
-    check_rows(db, path, "session", only=("label",))
     rows = db.execute("SELECT id, label FROM session ORDER BY id DESC").fetchall()
     chosen = [at for at, _ in rows if session is None or str(at) == session]
     chosen = (chosen or [at for at, label in rows if label == session])[:1]
@@ -115,25 +110,19 @@ def _find(db: sqlite3.Connection, path: Path, session: str | None) -> list[_Plan
 
 
 def _planned(db: sqlite3.Connection, path: Path, session: int) -> _Planned:
-    check_rows(db, path, "session", f"id = {session}", ("interleaved", "started_utc", "finished_utc"))
     query = (
         f"SELECT id, label, started_utc, finished_utc, {', '.join(_OF_PLAN.values())},"
         " json_extract(plan, '$.extra') FROM session WHERE id = ?"
     )
     number, label, began, finished, *of_plan, extra = db.execute(query, (session,)).fetchone()
     told = dict(zip(_OF_PLAN, of_plan, strict=True))
-    place = f"plan of session {session} of {path}"
-    if (wrong := first_wrong(told, _SHAPE)) is not None:
-        raise UsageError(f"{place} cannot be read: {wrong[0]} is {wrong[1]}; {REMEDY}")
-    again = read(extra if isinstance(extra, str) else "[]", [[TEXT]], place)
+    again = json_text.parsed(extra or "[]")
     return _Planned(number, label, began, finished, extra=again, **told)
 
 
 def _standing(db: sqlite3.Connection, path: Path, found: list[_Planned], now: datetime) -> Standing:
     ids = [each.id for each in found]
     where = f"session_id IN ({', '.join('?' * len(ids))})"
-    for at in ids:
-        check_rows(db, path, "launch", f"session_id = {at}", ("case_id", "block", "status", "started_utc", "wall_s"))
     done, failed, launches, newest, longest_s = db.execute(
         f"SELECT coalesce(sum(block >= {FIRST_BLOCK} AND {DONE}), 0), coalesce(sum({NOT_WELL}), 0),"
         f" count(*) FILTER (WHERE session_id = {ids[0]}), max(id), max(wall_s) FROM launch WHERE {where}",
@@ -199,13 +188,11 @@ def _left_s(db: sqlite3.Connection, found: Iterable[_Planned]) -> float | None:
 
 def _last(db: sqlite3.Connection, path: Path, launch: int, sided: bool) -> str:
     """What ran last, and how it ended."""
-    check_rows(db, path, "launch", f"id = {launch}")
     row = db.execute(
         "SELECT case_json, json_extract(plan, '$.kind') AS kind, block, status, error, wall_s, label"
         " FROM launch JOIN session ON session.id = session_id WHERE launch.id = ?",
         (launch,),
     ).fetchone()
-    values = read(row["case_json"], CASE, f"case_json of launch {launch} of {path}")
-    case = case_type(row["kind"]).from_dict(values)
+    case = case_type(row["kind"]).from_dict(json_text.parsed(row["case_json"]))
     side = f"{format.one_line(row['label'])}: " if sided and row["label"] else ""
     return side + last_words(case.label, row["block"], row["status"], row["error"], row["wall_s"])

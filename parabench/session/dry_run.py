@@ -36,7 +36,7 @@ from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, TrainingRunner, training_operations
 from parabench.session.stopping import AdaptiveStopping
-from parabench.store import json_text, shapes
+from parabench.store import json_text
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, AnyCase, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -320,9 +320,9 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
         return {}
     results = load(store)
     alike = []
-    sessions = results.columns("session", names=("id", "plan"))
+    sessions = results.read("session", names=("id", "plan"))
     for number, text in zip(sessions["id"].tolist(), sessions["plan"], strict=True):
-        plan = json_text.read(text, shapes.PLAN, f"plan of session {number} of {store}")
+        plan = json_text.parsed(text, f"plan of session {number} of {store}")
         kind = plan.get("kind", "training")
         if kind != kind_of(protocol) or not plan.get("protocol"):
             continue
@@ -334,7 +334,7 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
     if not alike:
         return {}
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}')"
-    launch = results.of(alike).columns("launch", ended, ("case_id", "block", "wall_s"))
+    launch = results.of(alike).read("launch", ended, ("case_id", "block", "wall_s"))
     if isinstance(protocol, Protocol) and protocol.by_time:
         launch = launch[launch["block"] != REFERENCE_BLOCK]  # it takes other steps than the same case where it counts
     took: dict[tuple[str, bool], list[float]] = defaultdict(list)

@@ -269,7 +269,7 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
     return (
         Finding(
             MEASURED_ON_CPU,
-            f"Measured on the CPU: {machine.cpu_reason}.",
+            f"Runs on the CPU: {machine.cpu_reason}.",
             "For a GPU, install its driver and a torch built for it. For the CPU, name it: device cpu.",
         ),
     )

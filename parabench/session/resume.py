@@ -21,8 +21,6 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
 from parabench.session.base_runner import launches_left
 from parabench.session.request import Planned, Request, TrainingRequest
-from parabench.store.database import StoreError
-from parabench.store.locks import holders
 from parabench.store.record import SHARED_PROCESSES, TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
@@ -61,9 +59,8 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            who = ", ".join(["", *holders([folder])])
             raise FolderInUse(
-                f"output folder {str(folder)!r} is in use by another run{who}; wait for it, or give another --out"
+                f"output folder {str(folder)!r} is in use by another run; wait for it, or give another --out"
             ) from None
         except OSError as error:
             raise UsageError(
@@ -291,15 +288,6 @@ def resume_command(store: Path, kind: str = "training", *options: str) -> str:
     """The command that continues the last session of `store`, of that kind, however it was begun; with `options`."""
     command = "collectives" if kind == "collectives" else "run"
     return shlex.join(["parabench", command, "--resume", *options, "--out", str(store.parent)])
-
-
-def way_on(error: StoreError, kept: str, kind: str) -> str:
-    """What is left where a store cannot be used any more, and how to go on; `kept` says so of one that is there."""
-    if not error.lost:
-        return kept
-    if error.saved is None:
-        return "what it held is not to be had from here; put a copy in its place, or start anew with another --out"
-    return f"what it held is saved in {error.saved}; resume with: {resume_command(error.saved / STORE_NAME, kind)}"
 
 
 def _as_begun(store: Store, row: PlannedSession) -> str:

@@ -33,7 +33,6 @@ from parabench.session.resume import (
     resume,
     resume_command,
     store_in,
-    way_on,
 )
 from parabench.session.runner import RUNNERS, peak_metric
 from parabench.session.stopping import AdaptiveStopping
@@ -162,9 +161,8 @@ def lead_session(
     except StoreError as error:
         if not go_on:
             again = "nothing was launched; give the command again, or another --out"
-            raise UsageError(f"the run cannot begin: {error}; {way_on(error, again, request.kind)}") from error
-        kept = f"every launch is kept; go on with: {go_on}"
-        raise UsageError(f"the run does not end well: {error}; {way_on(error, kept, request.kind)}") from error
+            raise UsageError(f"the run cannot begin: {error}; {again}") from error
+        raise UsageError(f"the run does not end well: {error}; every launch is kept; go on with: {go_on}") from error
     return code, state.session_id
 
 
@@ -212,9 +210,7 @@ def run_launches(
         return STOPPED
     except NodeGone as why:
         raise NodeGone(f"the session ends here: {why}; {resume_with}") from why
-    except StoreError as error:
-        raise UsageError(f"the run cannot go on: {error}; {way_on(error, resume_with, state.plan.kind)}") from error
-    except OSError as error:
+    except (StoreError, OSError) as error:
         # The machine, not the case: a full disk or memory file system.
         raise UsageError(f"the run cannot go on: {error}; {resume_with}") from error
     return 0 if store.all_ok(state.session_id) and ran else NOT_OK
@@ -263,7 +259,7 @@ def _peaks(seen: SessionData) -> dict[str, list[float]]:
     first = seen.launches[seen.launches["block"] == FIRST_BLOCK]
     devices = dict(zip(first["launch_id"], zip(first["case_id"], first["device"], strict=True), strict=True))
     peaks: dict[str, list[float]] = {}
-    whole = seen.results.whole_columns
+    whole = seen.results.whole
     for launch, metric, value in zip(whole["launch_id"], whole["metric"], whole["value"], strict=True):
         case, device = devices.get(launch, ("", ""))
         if metric == peak_metric(device) and case and value > 0:
@@ -322,7 +318,7 @@ def _write_json(request: Request, results: Results, session_id: int, log: Callab
         from parabench.analysis.text.best import to_dicts
 
         seen = session_data(results, session_id)
-        told = to_dicts(seen, seen.once(spots))
+        told = to_dicts(seen.once(spots))
     text = json_text.written(told)
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)

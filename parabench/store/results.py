@@ -1,41 +1,30 @@
-"""A store as tidy tables, each read when it is first asked for: most of a large store nobody needs at once."""
+"""Read a results database as pandas tables. Each table is read when it is first used."""
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import pandas as pd
 
-from parabench.errors import UsageError
-from parabench.store.columns import Columns
-from parabench.store.database import check_file, not_readable, open_to_read
+from parabench.store.database import check_file, open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
-from parabench.store.soundness import REMEDY, check_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def _table(name: str) -> cached_property[pd.DataFrame]:
-    """A table of `Results` with the columns of that name's."""
-    return cached_property(lambda results: results._read(name))
-
-
-def _frame(columns: str) -> cached_property[pd.DataFrame]:
-    """The columns of `Results` of that name as a DataFrame."""
-    return cached_property(lambda results: getattr(results, columns).frame())
+    return cached_property(lambda results: results.read(name))
 
 
 class Newest(NamedTuple):
-    """The largest number of a row of each of these tables, 0 of none."""
+    """The largest row number of each table when the database was opened, 0 if it is empty."""
 
     session: int
     launch: int
@@ -44,262 +33,149 @@ class Newest(NamedTuple):
 
 @dataclass(frozen=True)
 class Results:
-    """A store's tables as DataFrames named like them. `environment`, `plan` and `facts` stay JSON text.
+    """The tables of a results database, as DataFrames with the names and columns of the database.
 
-    `listed` are all sessions that it had when it was loaded; of what came later nothing is read. The tables are of all
-    of these, or of `sessions` alone (`of`), which costs what those hold, however much there is beside them.
+    `listed` are all sessions (id, label, suite and times). Rows that a run appends later are not read. The tables hold
+    all sessions, or only `sessions` (see `of`). `environment`, `plan` and `facts` stay JSON text. `only` holds SQL
+    conditions by table; rows that do not meet them are not read.
 
-    `session`, `launch` and `finding` are few rows. `sample` may be millions: analysis takes `steps`, `medians`, `whole`
-    and `instrumented`, which hold what it needs of them. What a quick answer needs is there as `Columns` too. `only`
-    are SQL conditions, by table, for what is left out. Any that is read later raises UsageError where the file cannot
-    be read any more.
+    `sample` can have millions of rows; `steps`, `medians`, `whole` and `instrumented` hold what answers need of it.
+    Reading a table raises UsageError if the file cannot be read any more.
     """
 
     path: Path
-    listed: Columns
+    listed: pd.DataFrame
     newest: Newest
     only: Mapping[str, str] = field(default_factory=dict)
-    # The sessions whose launches were looked at, whether they tell what launches tell.
-    checked: set[int] = field(default_factory=set)
     sessions: frozenset[int] | None = None
     _whole: Results | None = field(default=None, repr=False, compare=False)
 
     @property
     def whole_store(self) -> Results:
-        """The same of all sessions."""
+        """The results of all sessions."""
         return self._whole or self
 
     def of(self, sessions: Iterable[int]) -> Results:
-        """The same of these sessions of the store alone, each table read once however often they are asked for."""
-        if self._whole is not None:
-            return self._whole.of(sessions)
-        chosen = frozenset(sessions)
-        if chosen.issuperset(self.listed["id"].tolist()):
-            return self
-        if chosen not in self._narrowed:
-            self._narrowed[chosen] = replace(self, sessions=chosen, _whole=self)
-        return self._narrowed[chosen]
+        """Return the results of these sessions; equal sets give the same object, so that tables are read once."""
+        whole, chosen = self.whole_store, frozenset(sessions)
+        if chosen.issuperset(whole.listed["id"]):
+            return whole
+        if chosen not in whole._narrowed:
+            whole._narrowed[chosen] = replace(whole, sessions=chosen, _whole=whole)
+        return whole._narrowed[chosen]
 
     @cached_property
     def _narrowed(self) -> dict[frozenset[int], Results]:
         return {}
 
     def of_kind(self, kind: str) -> list[int]:
-        """The ids of the sessions that measured that kind of thing, which their plan tells; training where it does
-        not."""
-        said = f"{KIND_OF_SESSION} = '{kind}'"
-        said += f" OR {KIND_OF_SESSION} IS NULL" if kind == "training" else ""
-        found: list[int] = self.columns("session", said, ("id",))["id"].tolist()
+        """Return the ids of the sessions that measured `kind`, such as training or collectives."""
+        condition = f"{KIND_OF_SESSION} = '{kind}'"
+        condition += f" OR {KIND_OF_SESSION} IS NULL" if kind == "training" else ""
+        found: list[int] = self.read("session", condition, ("id",))["id"].tolist()
         return found
 
-    @cached_property
-    def session_columns(self) -> Columns:
-        return self.columns("session")
-
-    @cached_property
-    def launch_columns(self) -> Columns:
-        """Raises UsageError where one is of a session that is not among these: an index of a damaged store may tell of
-        others than the table has."""
-        found = self.columns("launch")
-        there = self.listed["id"].tolist() if self.sessions is None else self.sessions
-        for gone in set(found["session_id"].tolist()).difference(there):
-            raise UsageError(f"{self.path} cannot be read: launches are of session {gone}, which is gone; {REMEDY}")
-        return found
-
-    @cached_property
-    def finding_columns(self) -> Columns:
-        return self.columns("finding")
-
-    session = _frame("session_columns")
-    launch = _frame("launch_columns")
-    finding = _frame("finding_columns")
-    # All samples: of ten thousand cases more than fit into memory.
+    session = _table("session")
+    launch = _table("launch")
+    finding = _table("finding")
     sample = _table("sample")
     collective = _table("collective")
     device_sample = _table("device_sample")
     host_sample = _table("host_sample")
     span = _table("span")
-    # What lies between each two ranks of a session, no row where nobody measured; and the messages that this is from.
     links = _table("link")
     link_messages = _table("link_message")
 
     @cached_property
     def instrumented(self) -> pd.DataFrame:
         """The samples of instrumented steps, with the columns of `sample`."""
-        # In the order of their index, so that no other sample is looked at.
-        return self._read("sample", f"phase = '{Phase.INSTRUMENT}'", "launch_id, rowid")
-
-    # These are not kept: of many launches they are much, and whoever asks again has a DataFrame of them.
-    @property
-    def steps_columns(self) -> Columns:
-        """`launch_id, step, step_s` of every timed step, by launch and step. It takes as long as its slowest rank, so
-        `step_s` is the maximum over ranks; NaN when a rank's is unknown."""
-        return self._steps(Phase.MEASURE)
-
-    @property
-    def settling_columns(self) -> Columns:
-        """The same of the first steps of turns, which do not count."""
-        return self._steps(Phase.SETTLE)
-
-    def _steps(self, phase: Phase) -> Columns:
-        found = self._digested(SLOWEST, f"phase = '{phase}'")
-        # No step takes no time; who wrote the store may have said so.
-        seconds = np.where(found["value"] > 0, found["value"], np.nan)
-        return Columns({"launch_id": found["launch_id"], "step": found["rank"], "step_s": seconds})
-
-    @property
-    def medians_columns(self) -> Columns:
-        """`launch_id, rank, phase, metric, value`: the median of `step_s` and of each part of it over a rank's timed
-        steps."""
-        return self._digested(MEDIAN)
-
-    @property
-    def whole_columns(self) -> Columns:
-        """`launch_id, rank, phase, metric, value` of the samples that belong to no step, such as peaks of memory."""
-        return self._digested(WHOLE)
-
-    # The same as DataFrames.
-    steps = _frame("steps_columns")
-    medians = cached_property(lambda results: _categorical(results.medians_columns))
-    whole = cached_property(lambda results: _categorical(results.whole_columns))
-
-    def columns(self, name: str, where: str = "", names: Sequence[str] = ("*",)) -> Columns:
-        """The rows of one of the store's tables that a condition of SQL holds of; of their columns those."""
-        with self._selected(name, where, names=names) as (db, query):
-            return _fetched(db, self.path, name, query)
-
-    def _read(self, name: str, where: str = "", order: str = "") -> pd.DataFrame:
-        import pandas as pd
-
-        with self._selected(name, where, order) as (db, query):
-            # Few texts in many rows: each is kept once, which for ten thousand cases is 200 MB.
-            db.text_factory = _Once()
-            return pd.read_sql_query(query, db)
-
-    @contextlib.contextmanager
-    def _selected(
-        self, name: str, where: str = "", order: str = "", names: Sequence[str] = ("*",)
-    ) -> Iterator[tuple[sqlite3.Connection, str]]:
-        """The store and the query for the rows of a table; raises UsageError for one that cannot be read."""
-        conditions = [each for each in (where, self.only.get(name, ""), *self._known(name)) if each]
-        of_launch = name in TABLES and "launch_id" in TABLES[name].belongs_to and self._span is not None
-        # Rows of launches are found by an index that has them in this order already.
-        order = order or ("launch_id, rowid" if of_launch and name != "finding" else "rowid")
-        with _reading(self.path) as db:
-            check_rows(db, self.path, name, _where(conditions), None if "*" in names else names)
-            yield db, _query(name, conditions, order, names)
-
-    def _known(self, name: str) -> Iterator[str]:
-        """The conditions on a table's rows that keep to the sessions, and to what there was when the store was loaded:
-        a run may go on meanwhile. A plus keeps SQLite from finding rows by that, which nearly all fulfil."""
-        belongs_to = TABLES[name].belongs_to
-        own = "" if self.sessions is None else f"IN ({', '.join(map(str, sorted(self.sessions)))})"
-        if name == "session":
-            yield f"+id <= {self.newest.session}"
-            yield f"id {own}" if own else ""
-        elif "session_id" in belongs_to:
-            yield f"session_id {own}" if own else ""
-            if name in ("launch", "finding"):
-                yield f"+rowid <= {getattr(self.newest, name)}"
-        elif self._span is None:
-            yield f"+launch_id <= {self.newest.launch}"
-        else:
-            first, last, count = self._span
-            yield f"launch_id BETWEEN {first} AND {last}"
-            if count != last - first + 1:  # there are launches of other sessions between
-                yield f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
+        return self.read("sample", f"phase = '{Phase.INSTRUMENT}'")
 
     @cached_property
-    def _span(self) -> tuple[int, int, int] | None:
-        """The first and the last launch of the sessions, and how many they have; None where all of the store are."""
-        if self.sessions is None:
-            return None
-        ids = self.launch_columns["id"]
-        return (int(ids.min()), int(ids.max()), len(ids)) if len(ids) else (0, -1, 0)
+    def steps(self) -> pd.DataFrame:
+        """`launch_id, step, step_s` of each measured step, by launch and step: seconds on the slowest rank, NaN if the
+        time on a rank is unknown."""
+        return self._steps(Phase.MEASURE)
 
-    def _digested(self, kind: str, where: str = "TRUE") -> Columns:
-        """One row a number: `launch_id, rank, phase, metric, value`; `rank` may be a step."""
-        packed = self.columns("digest", f"kind = '{kind}' AND {where}")
-        counts = np.array([len(value) // 8 for value in packed["value"]], dtype=np.int64)
-        return Columns(
-            {
-                "launch_id": packed["launch_id"].astype(np.int64).repeat(counts),
-                "rank": np.frombuffer(b"".join(packed["place"]), "<i8"),
-                **{name: packed[name].repeat(counts) for name in ("phase", "metric")},
-                "value": np.frombuffer(b"".join(packed["value"]), "<f8"),
-            }
-        )
+    @cached_property
+    def settling(self) -> pd.DataFrame:
+        """The same for the discarded steps at the start of interleaved rounds."""
+        return self._steps(Phase.SETTLE)
+
+    def _steps(self, phase: Phase) -> pd.DataFrame:
+        found = self._digested(SLOWEST, f"phase = '{phase}'")
+        # A step of 0 s was not measured.
+        step_s = found["value"].where(found["value"] > 0)
+        return pd.DataFrame({"launch_id": found["launch_id"], "step": found["rank"], "step_s": step_s})
+
+    @cached_property
+    def medians(self) -> pd.DataFrame:
+        """`launch_id, rank, phase, metric, value`: medians of `step_s` and its parts over a rank's measured steps."""
+        return self._digested(MEDIAN)
+
+    @cached_property
+    def whole(self) -> pd.DataFrame:
+        """`launch_id, rank, phase, metric, value` of the samples without a step, such as memory peaks."""
+        return self._digested(WHOLE)
+
+    def read(self, name: str, where: str = "TRUE", names: Sequence[str] = ("*",)) -> pd.DataFrame:
+        """Return the rows of a table that meet an SQL condition, with all columns or those in `names`."""
+        conditions = " AND ".join(f"({each})" for each in (where, self.only.get(name, "TRUE"), *self._scope(name)))
+        order = "launch_id, rowid" if "launch_id" in TABLES[name].belongs_to and name != "finding" else "rowid"
+        query = f"SELECT {', '.join(names)} FROM {name} WHERE {conditions} ORDER BY {order}"
+        with open_to_read(self.path) as db:
+            return _frame(db, query, name)
+
+    def _scope(self, name: str) -> list[str]:
+        """Return conditions that select the sessions, and the rows that existed when the database was opened."""
+        own = None if self.sessions is None else f"IN ({', '.join(map(str, sorted(self.sessions)))})"
+        # A plus keeps SQLite from searching by this column: nearly all rows meet the condition.
+        if name == "session":
+            return [f"+id <= {self.newest.session}", *([f"id {own}"] if own else [])]
+        if "session_id" in TABLES[name].belongs_to:
+            newest = [f"+rowid <= {getattr(self.newest, name)}"] if name in ("launch", "finding") else []
+            return [*newest, *([f"session_id {own}"] if own else [])]
+        of_launch = f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
+        return [f"+launch_id <= {self.newest.launch}", *([of_launch] if own else [])]
+
+    def _digested(self, kind: str, where: str = "TRUE") -> pd.DataFrame:
+        """Return one row per number: `launch_id, rank, phase, metric, value`; `rank` can be a step."""
+        packed = self.read("digest", f"kind = '{kind}' AND {where}")
+        counts = packed["value"].map(len).to_numpy(dtype=np.int64) // 8
+        repeated = {name: packed[name].to_numpy().repeat(counts) for name in ("launch_id", "phase", "metric")}
+        rank, value = (b"".join(packed[name]) for name in ("place", "value"))
+        found = {"rank": np.frombuffer(rank, "<i8"), "value": np.frombuffer(value, "<f8"), **repeated}
+        return pd.DataFrame(found)[["launch_id", "rank", "phase", "metric", "value"]]
 
 
-class _Once(dict[bytes, str]):
-    """The text of bytes, the same object for the same bytes. Raises UnicodeDecodeError."""
+def _frame(db: sqlite3.Connection, query: str, table: str) -> pd.DataFrame:
+    """Return the rows of a query: text as objects, with None if unknown; numbers with NaN if unknown."""
+    cursor = db.execute(query)
+    names, rows = [name for name, *_ in cursor.description], cursor.fetchall()
+    types = {"id": int, **TABLES[table].columns}
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return pd.DataFrame(
+        {name: pd.Series(list(of), dtype=_dtype(types[name], of)) for name, of in zip(names, columns, strict=True)}
+    )
 
-    def __call__(self, raw: bytes) -> str:
-        return self[raw]
 
-    def __missing__(self, raw: bytes) -> str:
-        return self.setdefault(raw, raw.decode())
-
-
-def _categorical(digested: Columns) -> pd.DataFrame:
-    import pandas as pd
-
-    words = {name: digested[name] for name in ("phase", "metric")}
-    return digested.assign(**{name: pd.Categorical(each, pd.unique(each)) for name, each in words.items()}).frame()
+def _dtype(hint: Any, values: Sequence[Any]) -> type:
+    """Return the type of a column: object for text and bytes, else int or float."""
+    kinds = set(get_args(hint) or (hint,)) - {NoneType}
+    if not all(issubclass(kind, (int, float)) for kind in kinds):
+        return object
+    return int if int in kinds and None not in values else float
 
 
 def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
-    """A store to read. `only` are SQL conditions: of a table that it names no other rows are read.
+    """Open a results database for reading; `only` as in `Results`.
 
-    Raises UsageError when `path` is missing, no store, or of another schema.
+    Raises UsageError if `path` is missing, is not a results database or has another schema.
     """
     check_file(path)
-    with _reading(path) as db:
-        db.execute("BEGIN")  # one moment of the store
-        check_rows(db, path, "session", only=LISTED)
-        listed = _fetched(db, path, "session", _query("session", (), "+rowid", ("id", *LISTED)))
-        tables = ("session", "launch", "finding")
-        newest = Newest(*(db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in tables))
+    with open_to_read(path) as db:
+        db.execute("BEGIN")  # one snapshot
+        listed = _frame(db, f"SELECT id, {', '.join(LISTED)} FROM session ORDER BY id", "session")
+        counts = (db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in Newest._fields)
+        newest = Newest(*counts)
     return Results(path, listed, newest, only or {})
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The store, to read; raises UsageError where what is read of it cannot be."""
-    try:
-        with open_to_read(path) as db:
-            yield db
-    except Exception as error:
-        # pandas has an error of its own for it; of a damaged store not even names need be text.
-        if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
-            raise not_readable(path, error) from error
-        raise
-
-
-def _query(name: str, conditions: Sequence[str], order: str, names: Sequence[str] = ("*",)) -> str:
-    return f"SELECT {', '.join(names)} FROM {name} WHERE {_where(conditions)} ORDER BY {order}"
-
-
-def _where(conditions: Sequence[str]) -> str:
-    return " AND ".join(f"({each})" for each in conditions) or "TRUE"
-
-
-def _fetched(db: sqlite3.Connection, path: Path, name: str, query: str) -> Columns:
-    found = db.execute(query)
-    rows = _bounded(found, path, name) if name in WHOLE_TABLES else found
-    return Columns.of([name for name, *_ in found.description], rows)
-
-
-# What is read with its texts; and how many characters of text each may hold: 100,000 launches have half of that.
-WHOLE_TABLES = ("session", "launch", "finding")
-MOST_CHARACTERS = 512 << 20
-
-
-def _bounded(rows: Iterable[Sequence[Any]], path: Path, name: str) -> Iterator[Sequence[Any]]:
-    """The rows, as long as their texts fit into memory. Raises UsageError."""
-    left = MOST_CHARACTERS
-    for row in rows:
-        left -= sum(len(each) for each in row if isinstance(each, (str, bytes)))
-        if left < 0:
-            raise UsageError(f"{path} cannot be read: {name} holds more text than fits into memory; {REMEDY}")
-        yield row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,7 +70,7 @@ class LaunchRow(NamedTuple):
     status: Status
     error: str | None
     started_utc: str
-    wall_s: float
+    wall_s: float | None
     failed_rank: int | None
     failed_signal: str | None
     traceback: str | None
@@ -119,17 +120,14 @@ _INDEXES = (
     ),
     *(f"{name}_by_session ON {name}(session_id)" for name in ("link", "link_message", "finding")),
 )
+# SQLite checks the types of values in STRICT tables, from 3.37 on.
+STRICT = " STRICT" if sqlite3.sqlite_version_info >= (3, 37) else ""
 _KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 
 
-def create_statements() -> str:
-    """An empty store's tables and indexes, as SQL."""
-    return " ".join(f"{statement};" for statement in (*map(create_table, TABLES), *create_indexes()))
-
-
-def create_indexes() -> tuple[str, ...]:
-    """Make the indexes, as SQL; SQLite keeps these texts."""
-    return tuple(f"CREATE INDEX {index}" for index in _INDEXES)
+def create_statements() -> list[str]:
+    """Return the SQL statements that create all tables and indexes."""
+    return [*map(_create_table, TABLES), *(f"CREATE INDEX {index}" for index in _INDEXES)]
 
 
 @cache
@@ -139,13 +137,11 @@ def insert_statement(name: str) -> str:
     return f"INSERT INTO {name}({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
-@cache
-def create_table(name: str) -> str:
-    """Makes that table, as SQL; SQLite keeps this text."""
+def _create_table(name: str) -> str:
     table = TABLES[name]
     own_id = ["id INTEGER PRIMARY KEY"] if name in _NUMBERED else []
     columns = (_column(column, hint, column in table.belongs_to) for column, hint in table.columns.items())
-    return f"CREATE TABLE {name}({', '.join((*own_id, *columns))})"
+    return f"CREATE TABLE {name}({', '.join((*own_id, *columns))}){STRICT}"
 
 
 def _column(name: str, hint: Any, refers: bool) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,8 +14,8 @@ from typing import Any
 
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.store import json_text, shapes
-from parabench.store.database import Database, StoreError, open_to_read
+from parabench.store import json_text
+from parabench.store.database import StoreError, open_to_read, open_to_write, storing
 from parabench.store.digest import digests
 from parabench.store.private import public_argv, public_text
 from parabench.store.record import REFERENCE_BLOCK, Finding, Launch, LinkMessage, LinkSample, Status, utc_now
@@ -38,36 +38,57 @@ class PlannedSession:
 
 
 class Store:
-    """An open store. Use `Store.open_or_create` to write, `load` to read. What fails raises StoreError."""
+    """A results database that a run writes to. A failure raises StoreError."""
 
-    def __init__(self, path: Path, database: Database) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
-        self._db = database
+        self._db = db
 
     @classmethod
     def open_or_create(cls, path: Path) -> Store:
-        """The store at `path`, made if it is not there. Raises UsageError when it is no store, is damaged, or cannot be
-        written."""
-        return cls(path, Database.open_or_create(path))
+        """Open the database at `path`, or create it. Raises UsageError if that is impossible, with the reason."""
+        return cls(path, open_to_write(path))
 
     @classmethod
     @contextlib.contextmanager
     def open_to_read(cls, path: Path) -> Iterator[Store]:
-        """The store at `path`, which nothing is written to. Raises UsageError when it is none."""
+        """Open the database at `path` for reading. Raises UsageError if it is not a results database."""
         with open_to_read(path) as db:
-            yield cls(path, Database(path, db))
+            yield cls(path, db)
 
     def close(self) -> None:
-        """Leave the one file that people copy."""
-        self._db.close()
+        """Close the database, which leaves one file that people can copy."""
+        try:
+            # Another reader or writer has the file open: the one that closes it last removes the log.
+            with storing(self.path, "closed"), contextlib.suppress(sqlite3.OperationalError):
+                self._db.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            self._db.close()
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # What ended the block says more.
+        # The error that ended the block says more.
         with contextlib.suppress(*([] if kind is None else [StoreError])):
             self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Write everything in the block, or nothing."""
+        with storing(self.path, "written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite itself rolls back if the disk is full
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with storing(self.path, "read"):
+            return self._db.execute(query, values).fetchall()
 
     def begin_session(
         self,
@@ -97,23 +118,23 @@ class Store:
             plan=json.dumps(plan),
             interleaved=None if interleaved is None else json.dumps(interleaved),
         )
-        with self._db.transaction() as db:
+        with self._transaction() as db:
             return _insert(db, "session", (), row)
 
     def replan(self, session_id: int, plan: dict[str, Any]) -> None:
         """Give a session a plan with more launches; it is then not complete any more."""
-        with self._db.transaction() as db:
+        with self._transaction() as db:
             db.execute("UPDATE session SET plan = ?, finished_utc = NULL WHERE id = ?", (json.dumps(plan), session_id))
 
     def finish_session(self, session_id: int) -> None:
         """Mark a session as complete: every planned launch is there."""
         finish = "UPDATE session SET finished_utc = ? WHERE id = ? AND finished_utc IS NULL"
-        with self._db.transaction() as db:
+        with self._transaction() as db:
             db.execute(finish, (utc_now(), session_id))
 
     def all_ok(self, session_id: int) -> bool:
         """Whether every launch of a session that ended by itself succeeded; one that only explains does not count."""
-        bad = self._db.rows(f"SELECT 1 FROM launch WHERE session_id = ? AND {NOT_WELL} LIMIT 1", (session_id,))
+        bad = self._rows(f"SELECT 1 FROM launch WHERE session_id = ? AND {NOT_WELL} LIMIT 1", (session_id,))
         return not bad
 
     def last_session(self) -> PlannedSession | None:
@@ -130,32 +151,23 @@ class Store:
 
     def labels(self) -> set[str]:
         """How the store's sessions are called."""
-        return {label for (label,) in self._db.rows("SELECT label FROM session WHERE label IS NOT NULL")}
+        return {label for (label,) in self._rows("SELECT label FROM session WHERE label IS NOT NULL")}
 
     def _sessions(self, where: str = "TRUE", *values: str) -> Iterator[PlannedSession]:
-        """The sessions that a condition of SQL holds of, the newest first. Raises UsageError for what none records."""
-        self._db.check_rows("session")
+        """The sessions that a condition of SQL holds of, the newest first."""
         query = f"SELECT id, plan, argv, interleaved, label, suite FROM session WHERE {where} ORDER BY id DESC"
-        for number, plan, argv, tied, label, suite in self._db.rows(query, values):
-            place = f"of session {number} of {self.path}"
-            yield PlannedSession(
-                number,
-                json_text.read(plan, shapes.PLAN, f"plan {place}"),
-                json_text.read(argv, shapes.ARGV, f"argv {place}"),
-                json_text.read(tied, shapes.INTERLEAVED, f"interleaved {place}"),
-                label,
-                suite,
-            )
+        for number, plan, argv, tied, label, suite in self._rows(query, values):
+            plan, argv, tied = map(json_text.parsed, (plan, argv, tied))
+            yield PlannedSession(number, plan, argv, tied, label, suite)
 
     def launches_done(self, session_id: int) -> set[tuple[str, int]]:
         """(case id, block) of every launch of a session that need not be run again."""
-        self._db.check_rows("launch", f"session_id = {session_id}", ("case_id", "block", "status"))
-        rows = self._db.rows(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
+        rows = self._rows(f"SELECT case_id, block FROM launch WHERE session_id = ? AND {DONE}", (session_id,))
         return {(case_id, block) for case_id, block in rows}
 
     def reference_values(self, session_id: int) -> dict[str, dict[str, dict[int, float | None]]]:
         """{case id: {"loss" or "grad_norm": {step: value}}} of a session's ok reference launches."""
-        rows = self._db.rows(
+        rows = self._rows(
             "SELECT case_id, metric, step, value FROM sample JOIN launch ON launch.id = launch_id"
             " WHERE session_id = ? AND block = ? AND status = ? AND metric IN ('loss', 'grad_norm')",
             (session_id, REFERENCE_BLOCK, Status.OK),
@@ -187,7 +199,7 @@ class Store:
             traceback=public_text(failure.traceback) if failure and failure.traceback else None,
             facts=json.dumps(launch.facts),
         )
-        with self._db.transaction() as db:
+        with self._transaction() as db:
             launch_id = _insert(db, "launch", (session_id,), row)
             of_launch: dict[str, Iterable[tuple[Any, ...]]] = {
                 "sample": launch.samples,
@@ -205,7 +217,7 @@ class Store:
     def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
         """Record what lies between the ranks of a session, and the messages from which that follows, in one
         transaction, instead of what it had there before."""
-        with self._db.transaction() as db:
+        with self._transaction() as db:
             of_session: dict[str, Iterable[tuple[Any, ...]]] = {"link": rows, "link_message": messages}
             for table, values in of_session.items():
                 db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
@@ -213,13 +225,13 @@ class Store:
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a warning that concerns the session or a case, not one launch."""
-        with self._db.transaction() as db:
+        with self._transaction() as db:
             _insert(db, "finding", (session_id, None), astuple(finding))
 
     def has_finding(self, session_id: int, code: str) -> bool:
         """Whether the session has a finding of that code."""
         query = "SELECT 1 FROM finding WHERE session_id = ? AND code = ?"
-        return bool(self._db.rows(query, (session_id, code)))
+        return bool(self._rows(query, (session_id, code)))
 
 
 def _insert(db: sqlite3.Connection, table: str, belongs_to: tuple[int | None, ...], row: tuple[Any, ...]) -> int:

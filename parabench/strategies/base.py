@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from parabench.models import SAME_SPLIT
 from parabench.models.base import Model, loss_of, output_of, own_optimizer
 from parabench.models.batches import Batch, split
+from parabench.models.buffers import copies_of_buffers, set_buffers
 from parabench.plan.case import Case
 
 # Brown et al., "Language models are few-shot learners", 2020, appendix B; the rate is nanoGPT's order of size.
@@ -145,8 +146,11 @@ class ForwardBackward:
     With gradient accumulation the batch is split into equal parts, and the gradients add up to the mean over all of
     them; each part is computed in the context `gradient_sync(whether it is the last)`. `scale` returns the factor of
     the loss before backward. `module` is the model's, as the strategy wrapped it; `data_rank` is the rank's place among
-    those that split the batch. With verification `same_split`, each part of the global batch has its own seed, so that
-    dropout draws the same numbers wherever the part is computed.
+    those that split the batch.
+
+    With verification `same_split`, each part of the global batch has its own seed, so that dropout draws the same
+    numbers wherever the part is computed. If one device computes the parts of several ranks (`Case.reference`), each
+    rank's parts start from the buffers that the step started with, and the buffers of rank 0 are kept, as DDP does.
     """
 
     module: nn.Module
@@ -160,7 +164,7 @@ class ForwardBackward:
     def __call__(self, batch: Batch, clock: StepMarker) -> Tensor:
         """Leave the gradients of the batch's mean loss, and return the loss."""
         case, step = self.context.case, next(self.steps)
-        parts = case.grad_accumulation
+        parts = case.batch_parts // case.data_ranks
         first = step * case.batch_parts + self.data_rank * parts
         if parts == 1:
             loss = self._loss(batch, first)
@@ -169,11 +173,19 @@ class ForwardBackward:
             return loss.detach()
         clock.skip()
         total = torch.zeros((), device=self.context.device)
+        of_a_rank = parts if case.microbatches is None else case.microbatches
+        start: dict[str, Tensor] = copies_of_buffers(self.module) if of_a_rank < parts else {}
+        kept = start
         for i, part in enumerate(split(batch, parts)):
+            if i and i % of_a_rank == 0:
+                if i == of_a_rank:
+                    kept = copies_of_buffers(self.module)
+                set_buffers(self.module, start)
             with self.gradient_sync(i == parts - 1):
                 loss = self._loss(part, first + i) / parts
                 self._backward(loss)
             total += loss.detach()
+        set_buffers(self.module, kept)
         return total
 
     def _loss(self, batch: Batch, number: int) -> Tensor:

@@ -17,6 +17,7 @@ from parabench.data.datasets import first_sample
 from parabench.errors import UsageError
 from parabench.models.base import Model
 from parabench.models.batches import inputs_of
+from parabench.models.buffers import copies_of_buffers, set_buffers
 from parabench.strategies.base import StrategyContext
 
 T = TypeVar("T")
@@ -59,15 +60,17 @@ def stages_from(model: Model, count: int, context: StrategyContext) -> list[Stag
 def shapes(
     model: Model, stages: Sequence[Stage], context: StrategyContext, microbatches: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """What each stage takes and gives for a micro-batch, PipelineStage's `input_args` and `output_args`.
+    """Return what each stage takes and gives for a micro-batch, PipelineStage's `input_args` and `output_args`.
 
-    Where they are not given, torch has the ranks tell each other, in pickled objects: whoever reached a rank's port
-    could make it run anything.
+    Without them, torch's ranks send each other pickled objects: anyone who reached a rank's port could run code there.
+    Forward runs once for this; buffers that it changes are restored.
     """
+    buffers = copies_of_buffers(model.module)
     flows = [_first_inputs(model, context, context.case.global_batch // microbatches)]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for stage in stages:
             flows.append(stage(flows[-1]))
+    set_buffers(model.module, buffers)
     # Between stages travels what gradients are wanted of.
     for each in flows[1:]:
         each.requires_grad_(each.is_floating_point())

@@ -27,7 +27,7 @@ from parabench.watching.group import LEAVE_S, Group
 from parabench.watching.guard import Guard, GuardedMarker, GuardedRecorder
 from parabench.watching.loop import WIDTH, Batches, Loop
 from parabench.watching.loop_time import loop_time
-from parabench.watching.race import Verdict, agreed, set_cap, slowest, told, verdict
+from parabench.watching.race import Verdict, agreed, all_ranks_can, set_cap, slowest, told, verdict
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport
 
@@ -277,32 +277,48 @@ class Observer:
         return self._peaks
 
     def _take_turns(self, step: int) -> None:
-        """Between two steps of a race: whoever has the next turn gets the module; after the last the fastest does."""
-        module = only_ddp(self.module)
-        assert module is not None
+        """Between two steps of a race, set the bucket cap of the next turn; after the last turn, the fastest cap.
+
+        All ranks call this before the same steps. If one of them cannot set a cap, all keep the cap that they have, and
+        the race ends.
+        """
         turn = self.schedule.turn(step)
         if turn is not None and turn.arm != self._arm:
             self._arm = turn.arm
-            set_cap(module, self.caps[turn.arm])
+            self._set_cap(self.caps[turn.arm])
         elif step == self.schedule.race_steps.stop and not self._raced:
-            self._raced = True  # a step begins twice where a loader ends before it
+            self._raced = True  # a step begins twice if a loader ends before it
             self.verdict = self._decide()
             if self.verdict is None:
-                self.log("watch: not all ranks told of their turns, so the race has no winner; the last cap stays")
+                self.log("watch: the race of bucket caps has no winner, because the times of a rank are missing")
                 return
-            set_cap(module, self.caps[self.verdict.best])
+            self._set_cap(self.caps[self.verdict.best])
             self.log(self.verdict.sentence(self.caps, self.schedule.race.rounds if self.schedule.race else 0))
 
+    def _set_cap(self, cap_mib: float) -> None:
+        module = only_ddp(self.module)
+        assert module is not None
+        try:
+            set_cap(module, cap_mib, functools.partial(all_ranks_can, module, self.device))
+        except Exception as why:
+            self.log(f"watch: the race of bucket caps ends, and the cap stays as it is: {why}")
+            raise
+
     def _decide(self) -> Verdict | None:
-        """The same on every rank, of what all ranks saw; None where one does not tell."""
+        """Return the verdict, the same on every rank; `None` if the times of a rank are missing."""
         assert self.schedule.race is not None
+        # A rank that fails here must still tell the others: they wait for it.
+        own = {"turns": self.guard.call(RACE, self._own_turns)}
+        self.group.publish("race", own)
+        came = [each["turns"] if each else None for each in self.group.collect("race", own, LEAVE_S)]
+        known = [each for each in came if each is not None]
+        mine = verdict(slowest(known), self.schedule.race) if len(known) == self.group.size else None
+        return agreed(self.group, mine)
+
+    def _own_turns(self) -> list[list[float]]:
         self._clock.moments.synchronize()
         self._clock.read()
-        own = {"turns": told(read_marks(self._marks_path, None, WIDTH), self.schedule.timed_places())}
-        self.group.publish("race", own)
-        came = [each["turns"] for each in self.group.collect("race", own, LEAVE_S) if each is not None]
-        mine = verdict(slowest(came), self.schedule.race) if len(came) == self.group.size else None
-        return agreed(self.group, mine)
+        return told(read_marks(self._marks_path, None, WIDTH), self.schedule.timed_places())
 
     def _first_batch(self, batch: Any) -> None:
         self._size = self.guard.call(BATCH_SIZE, lambda: size_of(batch))

@@ -7,11 +7,12 @@ a sum may be added up in another order, and differ in its last bit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from scipy import stats
 from torch import nn
@@ -70,13 +71,45 @@ def check_hooks(module: DistributedDataParallel) -> None:
         raise UsageError("watch: PowerSGD keeps a state of each bucket, so that buckets cannot change, and has no race")
 
 
-def set_cap(module: DistributedDataParallel, cap_mib: float) -> None:
-    """Have the module reduce in buckets of another cap from its next step on; between two steps, on every rank.
+def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[bool], bool] = bool) -> None:
+    """Reduce in buckets of another cap from the next step on. Call it between two steps, on every rank.
 
-    A second wrapper is made around what is wrapped (in 1 to 2 ms: nothing is sent), and its reducer taken over.
+    A second wrapper is made around what `module` wraps, in 1 to 2 ms and without communication. If all ranks could make
+    one, its reducer replaces the old one; else the old one stays on all ranks.
+
+    Args:
+        all_can: Returns whether all ranks could make a wrapper, given whether this one could. A collective call.
+
+    Raises:
+        Exception: The error of this rank, or RuntimeError for that of another rank.
     """
+    failed: Exception | None = None
+    other: DistributedDataParallel | None = None
+    try:
+        other = wrapped_again(module, cap_mib)
+    except Exception as why:
+        failed = why
+    agreed_on = False
+    try:
+        agreed_on = all_can(failed is None)
+    finally:
+        if other is not None and not agreed_on:
+            other._remove_autograd_hooks()
+    if failed is not None:
+        raise failed
+    if other is None or not agreed_on:
+        raise RuntimeError("another rank could not change its bucket cap")
     module._remove_autograd_hooks()
-    other = DistributedDataParallel(
+    for name in OF_BUCKETS:
+        if name in other.__dict__:
+            module.__dict__[name] = other.__dict__[name]
+    for hook, state in module._comm_hooks:
+        dist._register_comm_hook(module.reducer, state, hook)  # type: ignore[attr-defined]
+
+
+def wrapped_again(module: DistributedDataParallel, cap_mib: float) -> DistributedDataParallel:
+    """Return a second wrapper around what `module` wraps, with the same options and another cap."""
+    return DistributedDataParallel(
         module.module,
         device_ids=module.device_ids,
         output_device=module.output_device,
@@ -88,11 +121,13 @@ def set_cap(module: DistributedDataParallel, cap_mib: float) -> None:
         init_sync=False,
         **{name: getattr(module, name) for name in KEPT if hasattr(module, name)},
     )
-    for name in OF_BUCKETS:
-        if name in other.__dict__:
-            module.__dict__[name] = other.__dict__[name]
-    for hook, state in module._comm_hooks:
-        dist._register_comm_hook(module.reducer, state, hook)  # type: ignore[attr-defined]
+
+
+def all_ranks_can(module: DistributedDataParallel, device: torch.device, can: bool) -> bool:
+    """Return whether every rank of the module's group `can`. A collective call, which waits for the device."""
+    count = torch.tensor(float(can), device=device)
+    dist.all_reduce(count, group=module.process_group)
+    return int(count) == dist.get_world_size(module.process_group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from parabench.models.base import (
     sizes,
 )
 from parabench.models.batches import Batch
+from parabench.models.buffers import buffers_of, changed
 from parabench.models.compiled import CompileCounts
-from parabench.models.suspects import ignores_labels, suspects_of
+from parabench.models.suspects import buffer_suspect, ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.probes import Probe
 from parabench.registry import load
@@ -75,7 +76,8 @@ class Training:
 
     A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None. `probes`
     look at the first step. `clip` limits the gradient's norm, and `scheduler` steps after the optimizer, if the model
-    has them. `compiled` is None without torch.compile.
+    has them. `compiled` is None without torch.compile. `buffers` are copies of those that the first forward may change;
+    `suspects` has the keys of `models.SUSPECTS` that were found.
     """
 
     module: nn.Module
@@ -90,6 +92,7 @@ class Training:
     losses: Losses = field(default_factory=Losses)
     grad_norm: float | None = None
     suspects: list[str] = field(default_factory=list)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
 
 
 def train(training: Training, clock: StepMarker, steps: range) -> None:
@@ -112,6 +115,10 @@ def take_steps(training: Training, clock: StepMarker, steps: range) -> None:
             training.grad_norm = training.gradient_norm()
             if ignores_labels(batch):
                 training.suspects.append(IGNORED_LABELS)
+            if training.buffers:
+                names = changed(training.buffers, buffers_of(training.module))
+                training.suspects.extend(buffer_suspect(names))
+                training.buffers = {}
             for probe in training.probes:
                 probe.after_first_backward()
         if training.clip is not None:
@@ -217,6 +224,8 @@ def build(
         clip=clip,
         scheduler=scheduler,
         suspects=suspects,
+        # One device sees what all ranks would.
+        buffers=buffers_of(parallel.module) if case.strategy == "single" else {},
     )
     return training, parallel, known
 

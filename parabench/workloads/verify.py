@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from parabench.models import FIRST_LOSS, PRECISIONS, SAME_SPLIT, SUSPECTS, remedies
+from parabench.models import FIRST_LOSS, PRECISIONS, SAME_SPLIT, remedies
 from parabench.plan.case import Case
 from parabench.store.record import Failure, Finding, Launch, Status
 from parabench.strategies import Rule, entry_of
@@ -165,8 +165,7 @@ def _cause(launch: Launch, reference: Reference) -> str:
                 f". It is {ranks} times too large, the number of ranks: gradients are summed over ranks, not averaged"
             )
     suspects = dict.fromkeys((*_suspects(launch), *reference.suspects))
-    known = [each for each in suspects if each in SUSPECTS]
-    return "".join(f". Perhaps because {each}" for each in remedies(known, _case(launch).verification))
+    return "".join(f". Perhaps because {each}" for each in remedies(suspects, _case(launch).verification).values())
 
 
 def _suspects(launch: Launch) -> Sequence[str]:

@@ -45,10 +45,10 @@ def _ends_well(trial: ForkedTrial, driver: Any) -> None:
 
 
 def two_runs(lot: Random) -> Verdict:
-    """Another run, or one that resumes, begins at the same folder: it is refused, and told by whom."""
+    """Another run, or one that resumes, begins at the same folder: it is refused."""
     with ForkedTrial() as trial, held(lot, trial) as driver:
         other = trial.start(*lot.choice([(), ("--resume",)]))
-        trial.check_refused(other, "in use by another run", f"process {driver.pid}")
+        trial.check_refused(other, "in use by another run")
         _ends_well(trial, driver)
     return trial.verdict
 
@@ -153,9 +153,10 @@ def locked(how: str) -> Try:
     """A family: somebody has the store locked for a while, or for longer than anybody waits."""
 
     def tried(lot: Random) -> Verdict:
-        patience, part = database.PATIENCE_S, database.WAIT_S
+        patience = database.LOCK_TIMEOUT_S
         forever = lot.random() < 0.5
-        database.PATIENCE_S, database.WAIT_S = (1.0 if forever else patience), 0.2
+        if forever:
+            database.LOCK_TIMEOUT_S = 1.0
         try:
             with ForkedTrial() as trial, held(lot, trial) as driver:
                 with closing(sqlite3.connect(trial.store, isolation_level=None)) as db:
@@ -164,7 +165,7 @@ def locked(how: str) -> Try:
                     if forever:
                         code = driver.wait()
                         trial.check_exit(driver, code, 2)
-                        trial.check_refused(driver, "is locked by process", "python", "--resume --out results")
+                        trial.check_refused(driver, "database is locked", "--resume --out results")
                     else:
                         time.sleep(lot.uniform(0.0, 2.0))
                     db.execute("ROLLBACK")
@@ -174,7 +175,7 @@ def locked(how: str) -> Try:
                 trial.check_sound()
                 trial.check_resumed()
         finally:
-            database.PATIENCE_S, database.WAIT_S = patience, part
+            database.LOCK_TIMEOUT_S = patience
         return trial.verdict
 
     return tried

@@ -1,15 +1,13 @@
-"""The disk is full, fails, or may be written no more; the store is removed, replaced or damaged."""
+"""The disk is full, fails or is read-only, or the database is damaged between sessions."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from tests.faults.failing_io import EVER, Failing, calls
 from tests.faults.fakes import LAUNCHES
@@ -94,41 +92,11 @@ def folder_not_ours(lot: Random) -> Verdict:
     return trial.verdict
 
 
-# -- the file itself -----------------------------------------------------------------------------------------------
-
-
-def _other_store(trial: ForkedTrial) -> Path:
-    """The store of another session, in a folder of its own."""
-    driver = trial.parabench("run", "mine.py", "--out", "other", "--seed", "7")
-    assert driver.wait() == 0
-    return trial.folder / "other" / "results.db"
-
-
-def _remove(store: Path, other: Path, lot: Random) -> None:
-    store.unlink()
-
-
-def _remove_folder(store: Path, other: Path, lot: Random) -> None:
-    shutil.rmtree(store.parent)
-
-
-def _move_over(store: Path, other: Path, lot: Random) -> None:
-    other.replace(store)
-
-
-def _copy_over(store: Path, other: Path, lot: Random) -> None:
-    store.write_bytes(other.read_bytes())
-
-
-def _write_text(store: Path, other: Path, lot: Random) -> None:
-    store.write_text("something else\n" * 1000)
-
-
-def _truncate(store: Path, other: Path, lot: Random) -> None:
+def _truncate(store: Path, lot: Random) -> None:
     os.truncate(store, lot.choice([0, 1, 100, 4096, lot.randrange(store.stat().st_size)]))
 
 
-def _flip(store: Path, other: Path, lot: Random) -> None:
+def _flip(store: Path, lot: Random) -> None:
     with store.open("r+b") as file:
         at = lot.randrange(store.stat().st_size)
         file.seek(at)
@@ -137,89 +105,12 @@ def _flip(store: Path, other: Path, lot: Random) -> None:
         file.write(bytes([byte ^ (1 << lot.randrange(8))]))
 
 
-CHANGES: dict[str, Callable[[Path, Path, Random], None]] = {
-    "removed": _remove,
-    "removed with its folder": _remove_folder,
-    "replaced by another store": _move_over,
-    "overwritten by another store": _copy_over,
-    "overwritten by text": _write_text,
-    "truncated": _truncate,
-}
+def _write_text(store: Path, lot: Random) -> None:
+    store.write_text("something else\n" * 1000)
 
 
 def _contents(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
-
-
-def changed_meanwhile(change: str) -> Try:
-    """A family: the store is changed while a launch runs."""
-
-    def tried(lot: Random) -> Verdict:
-        hold = lot.randrange(LAUNCHES)
-        with ForkedTrial() as trial, trial.told(f"launch {hold}"):
-            other = _other_store(trial)
-            driver = trial.start(hold=hold)
-            if not driver.held():
-                raise AssertionError(trial.said(driver))
-            before = trial.rows()
-            CHANGES[change](trial.store, other, lot)
-            left = _contents(trial.store)
-            driver.go()
-            trial.check_refused(driver, "results.db")
-            if _contents(trial.store) != left:
-                trial.verdict.fault("lost", "what had taken the store's place was changed")
-            _check_saved(trial, driver, before, moved=not change.startswith(("over", "trunc")))
-        return trial.verdict
-
-    return tried
-
-
-def _check_saved(trial: ForkedTrial, driver: Any, before: list[Any], moved: bool) -> None:
-    """What a store held that is elsewhere now was saved, and goes on from there."""
-    saved = trial.folder / "results-saved"
-    if not moved:
-        return
-    trial.check_says(driver, "--resume --out results-saved")
-    again = trial.parabench("run", "--resume", "--out", "results-saved")
-    trial.results = saved
-    trial.store = saved / "results.db"
-    trial.check_statuses(trial.check_complete(again, again.wait(), before))
-    trial.check_sound()
-
-
-def beside_meanwhile(lot: Random) -> Verdict:
-    """The log or the shared memory of the store is removed, or replaced, while a launch runs: nothing is lost."""
-    hold, end, how = lot.randrange(LAUNCHES), lot.choice(["-wal", "-shm"]), lot.choice(["removed", "replaced"])
-    with ForkedTrial() as trial, trial.told(f"launch {hold}, {end} {how}"):
-        driver = trial.start(hold=hold)
-        if not driver.held():
-            raise AssertionError(trial.said(driver))
-        path = Path(f"{trial.store}{end}")
-        if how == "replaced":
-            (trial.folder / "copy").write_bytes(path.read_bytes())
-            (trial.folder / "copy").replace(path)
-        else:
-            path.unlink()
-        driver.go()
-        trial.check_statuses(trial.check_end(driver))
-        trial.check_refused(driver, f"results.db{end} was {how}")
-        trial.check_resumed()
-    return trial.verdict
-
-
-def flipped_meanwhile(lot: Random) -> Verdict:
-    """A bit of the store is flipped while a launch runs: the session goes on or ends with a line; where the store is
-    damaged then nothing is added to it."""
-    hold = lot.randrange(LAUNCHES)
-    with ForkedTrial() as trial, trial.told(f"launch {hold}"):
-        driver = trial.start(hold=hold)
-        if driver.held():
-            _flip(trial.store, trial.store, lot)
-            driver.go()
-        code = driver.wait()
-        trial.check_exit(driver, code, 0, 2)
-        _check_damaged(trial)
-    return trial.verdict
 
 
 def _killed(trial: ForkedTrial, launch: int) -> None:
@@ -263,51 +154,9 @@ def changed_between(lot: Random) -> Verdict:
             _killed(trial, lot.randrange(1, LAUNCHES))
         else:
             trial.start().wait()
-        how(trial.store, trial.store, lot)
+        how(trial.store, lot)
         _check_damaged(trial)
     return trial.verdict
-
-
-def beside_between(lot: Random) -> Verdict:
-    """A session is killed, and what SQLite left beside its store is removed, damaged, or lies beside another store."""
-    how = lot.choice(["removed", "flipped", "other store", "copied"])
-    with ForkedTrial() as trial, trial.told(how):
-        other = _other_store(trial)
-        _killed(trial, lot.randrange(1, LAUNCHES))
-        before = trial.verdict and _rows_of_copy(trial)
-        beside = [path for end in ("-wal", "-shm") if (path := Path(f"{trial.store}{end}")).exists()]
-        if how == "copied":
-            # As who knows of no log would: the one file.
-            for path in beside:
-                path.unlink()
-        elif how == "other store":
-            other.replace(trial.store)
-            reader = trial.parabench("best", "results")
-            trial.check_exit(reader, reader.wait(), 0)
-            trial.check_sound()
-            return trial.verdict
-        for path in beside:
-            if how == "removed" and lot.random() < 0.7 and path.exists():
-                path.unlink()
-            elif how == "flipped" and path.exists() and path.stat().st_size:
-                _flip(path, path, lot)
-        trial.check_resumed()
-        if trial.rows()[: len(before)] != before:
-            trial.verdict.fault("lost", "launches of before are gone")
-    return trial.verdict
-
-
-def _rows_of_copy(trial: ForkedTrial) -> list[Any]:
-    """What is in the store as it is told by SQLite, which is let look at copies of all its files."""
-    folder = trial.folder / "look"
-    folder.mkdir()
-    for path in trial.results.glob("results.db*"):
-        shutil.copy(path, folder)
-    store, trial.store = trial.store, folder / "results.db"
-    try:
-        return trial.rows()
-    finally:
-        trial.store = store
 
 
 def journal_left(lot: Random) -> Verdict:
@@ -329,11 +178,7 @@ TRIES: dict[str, Try] = {
     "resumed on a failing disk": resumed_on_failing_disk,
     "file system read-only from a call on": read_only,
     "folder not to be written any more": folder_not_ours,
-    **{f"store {change} during a session": changed_meanwhile(change) for change in CHANGES},
-    "a bit of the store flipped during a session": flipped_meanwhile,
-    "log or shared memory removed during a session": beside_meanwhile,
     "store damaged between sessions": changed_between,
-    "log or shared memory damaged between sessions": beside_between,
     "files left as they were at a call": journal_left,
 }
 FAMILIES = {name: family(name) for name in TRIES}

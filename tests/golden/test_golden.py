@@ -341,7 +341,6 @@ TEXTS: dict[str, Callable[..., str]] = {
     "predict": lambda: predicted("--world-size", "2,16", "--set", "bucket_mib=default,4"),
     "predict-refused": lambda: predicted("--world-size", "16", "--set", "algorithm=tree"),
     "predict-best": lambda: predicted("--world-size", "16", "--best"),
-    "predict-buckets": lambda: predicted("--world-size", "8", "--buckets"),
     "predict-check": lambda: predicted("--check", "other.db"),
     **{f"help-{name}": lambda name=name: of_help(name) for name in COMMANDS},
     "list": lambda: said_by("list"),

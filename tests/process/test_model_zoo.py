@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import zoo
+from guard import GUARD_S
 from parabench.errors import UsageError
+from parabench.launch.launcher import launch
+from parabench.launch.outcome import WHY_SIZES_DIFFER
+from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
+from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check
+from parabench.store.record import Status
 from verified_helpers import verified
 
 OK = "ok"
 
 
 class Row(NamedTuple):
-    """A model, how it is trained, and how that ends: a pattern of `verified`."""
+    """A model, how it is trained, and how that ends: a pattern of `verified`. A `slow` row repeats a behavior of
+    another row with another strategy or option."""
 
     name: str
     axes: dict[str, Any]
     expected: str
+    slow: bool = False
 
     @property
     def case(self) -> Case:
         return case_of(f"zoo:{self.name}", **self.axes)
 
     def __str__(self) -> str:
-        return " ".join([self.name, *(f"{value}" for value in self.axes.values())])
+        return " ".join([self.name, *(key if value is True else str(value) for key, value in self.axes.items())])
 
 
 def case_of(model: str, **axes: Any) -> Case:
@@ -39,13 +48,15 @@ def case_of(model: str, **axes: Any) -> Case:
     return Case(model=model, **(usual | axes))
 
 
-def rows(name: str, expected: str, *strategies: str, **axes: Any) -> list[Row]:
-    return [Row(name, {"strategy": strategy, **axes}, expected) for strategy in strategies]
+def rows(name: str, expected: str, *strategies: str, also: Sequence[str] = (), **axes: Any) -> list[Row]:
+    """Return a row for each strategy; those of `also` are slow."""
+    every = dict.fromkeys(strategies, False) | dict.fromkeys(also, True)
+    return [Row(name, {"strategy": strategy, **axes}, expected, slow) for strategy, slow in every.items()]
 
 
 REPLICATED = ("ddp", "zero1")
-SHARDED = ("fsdp", "zero2")
 EVERY = ("ddp", "fsdp", "zero1", "parameter_server")
+OTHERS = ("fsdp", "zero1", "parameter_server")
 UNUSED = {"find_unused_parameters": True}
 WRONG = "wrong: "
 
@@ -57,129 +68,165 @@ ROWS: list[Row] = [
     *rows("tied_across", OK, "ddp", "pp"),
     *rows("tied_across", "failed: .*shared", "fsdp"),
     # 4, 5: frozen weights
-    *rows("frozen_half", OK, *EVERY, "zero2", "pp"),
-    *rows("frozen_body", OK, *EVERY, "pp"),
-    *rows("frozen_head", OK, *EVERY),
-    *rows("lora", OK, *EVERY, "zero2"),
-    *rows("lora", OK, "ddp", "fsdp", grad_accumulation=2),
-    *rows("lora", OK, "ddp", "fsdp", precision="bf16-mixed"),
+    *rows("frozen_half", OK, "zero1", "pp", also=("ddp", "fsdp", "parameter_server", "zero2")),
+    *rows("frozen_body", OK, "fsdp", "parameter_server", also=("ddp", "zero1", "pp")),
+    *rows("frozen_head", OK, "ddp", also=OTHERS),
+    *rows("lora", OK, "ddp", "zero1", also=("fsdp", "parameter_server", "zero2")),
+    *rows("lora", OK, also=("ddp", "fsdp"), grad_accumulation=2),
+    *rows("lora", OK, also=("ddp", "fsdp"), precision="bf16-mixed"),
     # 8 to 12: which parameters are used, and how often
     *rows("branching", WRONG, "ddp", **UNUSED),
     *rows("branching", WRONG, "parameter_server"),
-    *rows("experts", OK, *REPLICATED, **UNUSED),
+    *rows("experts", OK, "ddp", also=("zero1",), **UNUSED),
     *rows("experts", OK, "parameter_server"),
-    *rows("reentrant", OK, "ddp", "fsdp"),
+    *rows("unread_output", OK, "ddp", **UNUSED),
+    *rows("unread_output", "failed: .*finished reduction", "ddp", static_graph=True),
+    *rows("unread_field", "failed: .*finished reduction", "ddp", **UNUSED),
+    *rows("unread_field", WRONG + "grad_norm", "ddp", static_graph=True),
+    *rows("reentrant", OK, "ddp", also=("fsdp",)),
     *rows("reentrant_shared", OK, "ddp", static_graph=True),
     *rows("reentrant_shared", "failed: .*marked as ready twice|failed: .*ready only once", "ddp"),
     *rows("reentrant_shared", WRONG, "fsdp"),
-    *rows("reused", OK, "ddp", "fsdp", "pp"),
-    *rows("reused", OK, "ddp", "fsdp", activation_checkpointing=True),
-    *rows("by_keyword", OK, "ddp", "fsdp", activation_checkpointing=True),
+    *rows("reused", OK, "ddp", "pp", also=("fsdp",)),
+    *rows("reused", OK, "fsdp", also=("ddp",), activation_checkpointing=True),
+    *rows("sharing", OK, "fsdp", also=("ddp",)),
+    *rows("sharing", "failed: KeyError: 'value'", "fsdp", precision="bf16-mixed"),
+    *rows("sharing", OK, "fsdp", precision="bf16-true"),
+    *rows("by_keyword", OK, "ddp", also=("fsdp",), activation_checkpointing=True),
     # 14 to 19: batch statistics, dropout, layouts, parametrizations
     *rows("batch_norm", WRONG + ".*BatchNorm.*verification=same_split", "ddp", "fsdp"),
-    *rows("batch_norm_same_split", OK, *EVERY, "zero2", verification="same_split"),
-    *rows("batch_norm_same_split", OK, "ddp", "fsdp", grad_accumulation=2, verification="same_split"),
-    *rows("batch_norm_same_split", OK, "pp", verification="same_split"),
-    *rows("frozen_batch_norm", OK, "ddp", "fsdp"),
+    *rows("batch_norm_same_split", OK, "ddp", "pp", also=(*OTHERS, "zero2"), verification="same_split"),
+    *rows("batch_norm_same_split", OK, "ddp", also=("fsdp",), grad_accumulation=2, verification="same_split"),
+    *rows("frozen_batch_norm", OK, "ddp", also=("fsdp",)),
+    *rows("centered", WRONG + ".*forward changes buffer 1.mean; .*verification=same_split", "ddp"),
+    *rows("centered", OK, "ddp", "pp", verification="same_split"),
+    *rows("centered", OK, "ddp", grad_accumulation=2, verification="same_split"),
+    *rows("centered", WRONG + ".*changes buffer 1.mean, and only DDP sends", "fsdp", verification="same_split"),
     *rows("dropout", WRONG + ".*dropout.*verification=same_split", "ddp", "fsdp"),
-    *rows("dropout_same_split", OK, *EVERY, verification="same_split"),
+    *rows("dropout_same_split", OK, "ddp", "zero1", also=("fsdp", "parameter_server"), verification="same_split"),
     *rows("dropout_same_split", OK, "ddp", grad_accumulation=2, verification="same_split"),
-    *rows("channels_last", OK, *REPLICATED, "parameter_server"),
+    *rows("channels_last", OK, "zero1", "parameter_server", also=("ddp",)),
     *rows("channels_last", "failed: .*contiguous", "fsdp"),
-    *rows("transposed", OK, *REPLICATED, "parameter_server"),
+    *rows("transposed", OK, "zero1", also=("ddp", "parameter_server")),
     *rows("transposed", "failed: .*contiguous", "fsdp"),
-    *rows("spectral_norm", OK, "ddp", "fsdp"),
-    *rows("new_weight_norm", OK, "ddp", "fsdp"),
+    *rows("spectral_norm", OK, "ddp", also=("fsdp",)),
+    *rows("new_weight_norm", OK, "fsdp", also=("ddp",)),
     *rows("old_weight_norm", OK, "ddp"),
     # 20 to 29: dtypes and shapes of parameters and buffers
     *rows("complex_weight", OK, "ddp"),
     *rows("complex_weight", "failed: UsageError: .*parameters of one dtype", "parameter_server"),
-    *rows("complex_buffer", OK, "ddp", "fsdp"),
-    *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-mixed"),
+    *rows("complex_buffer", OK, "fsdp", also=("ddp",)),
+    *rows("complex_buffer", OK, also=("ddp", "fsdp"), precision="bf16-mixed"),
     *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-true"),
-    *rows("sparse_sgd", OK, "ddp", "zero1", "parameter_server"),
-    *rows("sparse_adam", OK, "ddp", "zero1"),
-    *rows("scalar", OK, *REPLICATED, "parameter_server"),
+    *rows("sparse_sgd", OK, "ddp", "parameter_server", also=("zero1",)),
+    *rows("sparse_adam", OK, "zero1", also=("ddp",)),
+    *rows("scalar", OK, "zero1", "parameter_server", also=("ddp",)),
     *rows("scalar", "failed: .*scalar", "fsdp"),
-    *rows("one", OK, *EVERY),
-    *rows("empty", OK, *REPLICATED, "parameter_server"),
+    *rows("one", OK, "fsdp", also=("ddp", "zero1", "parameter_server")),
+    *rows("empty", OK, "zero1", "parameter_server", also=("ddp",)),
     *rows("empty", "failed: ", "fsdp"),
-    *rows("all_bfloat16", OK, *EVERY),
+    *rows("all_bfloat16", OK, "ddp", "fsdp", "parameter_server", also=("zero1",)),
     *rows("some_bfloat16", OK, "ddp"),
     *rows("some_bfloat16", "failed: .*dtype", "fsdp"),
     *rows("some_bfloat16", "failed: .*same dense type", "zero1"),
     *rows("some_bfloat16", "failed: UsageError: .*parameters of one dtype", "parameter_server"),
-    *rows("double", OK, *EVERY),
-    *rows("bool_buffer", OK, "ddp", "fsdp"),
+    *rows("double", OK, "ddp", "fsdp", also=("zero1", "parameter_server")),
+    *rows("bool_buffer", OK, "ddp", also=("fsdp",)),
     *rows("int16_buffer", "failed: .*Invalid scalar type", "ddp"),
-    *rows("int16_buffer", OK, "fsdp", "parameter_server"),
+    *rows("int16_buffer", OK, "fsdp", also=("parameter_server",)),
     *rows("float8_buffer", "failed: .*Invalid scalar type", "ddp"),
-    *rows("float8_buffer", OK, "fsdp", "parameter_server"),
+    *rows("float8_buffer", OK, "parameter_server", also=("fsdp",)),
     *rows("quantized", OK, *EVERY),
     # 30 to 37: outputs, inputs and losses
-    *(row for form in ("dict", "tuple", "dataclass") for row in rows(f"gives_{form}", OK, "ddp", "fsdp")),
-    *rows("auxiliary_loss", OK, "ddp", "fsdp"),
-    *rows("two_inputs", OK, *EVERY),
-    *rows("two_inputs_by_name", OK, "ddp", "fsdp"),
-    *rows("loss_inside", OK, *EVERY),
-    *rows("loss_inside", OK, "ddp", "fsdp", grad_accumulation=2),
-    *rows("three_tensors", OK, "ddp", "fsdp"),
-    *rows("list_of_targets", OK, "ddp", "fsdp"),
-    *rows("dataclass_batch", OK, "ddp", "fsdp", grad_accumulation=2),
+    *rows("gives_dict", OK, "fsdp", also=("ddp",)),
+    *rows("gives_tuple", OK, "ddp", also=("fsdp",)),
+    *rows("gives_dataclass", OK, "ddp", "fsdp"),
+    *rows("auxiliary_loss", OK, "fsdp", also=("ddp",)),
+    *rows("two_inputs", OK, "ddp", "fsdp", also=("zero1", "parameter_server")),
+    *rows("two_inputs_by_name", OK, "fsdp", also=("ddp",)),
+    *rows("loss_inside", OK, "ddp", "fsdp", also=("zero1", "parameter_server")),
+    *rows("loss_inside", OK, "ddp", also=("fsdp",), grad_accumulation=2),
+    *rows("three_tensors", OK, "ddp", also=("fsdp",)),
+    *rows("list_of_targets", OK, "fsdp", also=("ddp",)),
+    *rows("dataclass_batch", OK, "fsdp", also=("ddp",), grad_accumulation=2),
     *rows("ignoring", WRONG + ".*labels of -100.*verification=same_split", "ddp", "fsdp"),
-    *rows("ignoring_same_split", OK, *EVERY, verification="same_split"),
+    *rows("ignoring_same_split", OK, "ddp", "fsdp", also=("zero1", "parameter_server"), verification="same_split"),
     *rows("contrastive", WRONG, "ddp", "fsdp"),
-    *rows("contrastive_same_split", OK, *EVERY, verification="same_split"),
+    *rows("contrastive_same_split", OK, "zero1", also=("ddp", "fsdp", "parameter_server"), verification="same_split"),
     *rows("summed", WRONG + ".*2 times too small, the number of ranks: the loss must be the mean", "ddp", "fsdp"),
     *rows("summed", WRONG + ".*4 times too small", "ddp", grad_accumulation=2),
     *rows("loss_of_one_element", OK, "ddp", grad_accumulation=2),
     # 38 to 50: recurrent, hooked, wrapped and stateful modules
-    *rows("lstm", OK, *EVERY),
-    *rows("gru", OK, "ddp", "fsdp", "zero1", "pp"),
+    *rows("lstm", OK, "fsdp", "zero1", also=("ddp", "parameter_server")),
+    *rows("gru", OK, "pp", also=("ddp", "fsdp", "zero1")),
     *rows("hooked", OK, "ddp"),
     *rows("hooked", WRONG, "fsdp"),
     *rows("clamped", WRONG, "ddp"),
     *rows("clamped", OK, "ddp", verification="first_loss"),
-    *rows("custom_function", OK, "ddp", "fsdp"),
-    *rows("delegating", OK, *REPLICATED),
+    *rows("custom_function", OK, "fsdp", also=("ddp",)),
+    *rows("scripted", OK, "ddp"),
+    *rows("delegating", OK, "ddp", also=("zero1",)),
     *rows("sealed", "failed: .*forward is sealed", "ddp", activation_checkpointing=True),
     *rows("layer_drop", OK, "ddp", **UNUSED),
     *rows("momentum", OK, "ddp"),
     *rows("momentum", WRONG, "fsdp"),
     *rows("codebook", WRONG, "ddp", "fsdp"),
-    *rows("in_place", OK, "ddp", "fsdp"),
-    *rows("evaluating", OK, "ddp", "fsdp"),
+    *rows("in_place", OK, "fsdp", also=("ddp",)),
+    *rows("evaluating", OK, "ddp", also=("fsdp",)),
     *rows("default_dtype", OK, "ddp"),
     *rows("counting", OK, "ddp"),
     *rows("counting", WRONG, "ddp", grad_accumulation=2),
     # 44 to 46: what factories draw
-    *rows("drawn_by_numpy", OK, "ddp", "fsdp"),
-    *rows("drawn_by_python", OK, "ddp", "fsdp"),
+    *rows("drawn_by_numpy", OK, "fsdp", also=("ddp",)),
+    *rows("drawn_by_python", OK, "ddp", also=("fsdp",)),
     # optimizers, schedulers and clipping
     *rows("own_step", OK, *EVERY, "zero2", "pp"),
-    *rows("own_step", OK, "ddp", "fsdp", grad_accumulation=2),
-    *rows("own_step_and_frozen", OK, "ddp", "pp"),
+    *rows("own_step", OK, "fsdp", also=("ddp",), grad_accumulation=2),
+    *rows("own_step_and_frozen", OK, "pp", also=("ddp",)),
     *rows("own_class", OK, *EVERY),
     # 52: data
-    *rows("plain", OK, *EVERY, data="zoo:stream"),
+    *rows("plain", OK, "fsdp", also=("ddp", "zero1", "parameter_server"), data="zoo:stream"),
     *rows("plain", OK, "pp", data="zoo:stream"),
-    *rows("plain", OK, "ddp", "fsdp", data="zoo:loader"),
+    *rows("plain", OK, "ddp", also=("fsdp",), data="zoo:loader"),
     *rows("plain", OK, "ddp", data="zoo:stream", workers=1),
     *rows("plain", WRONG + ".*different each time it is read", "ddp", data="zoo:augmented"),
-    *rows("pads", OK, "ddp", "fsdp", data="zoo:ragged"),
+    *rows("pads", OK, "fsdp", also=("ddp",), data="zoo:ragged"),
 ]  # fmt: skip
+
+
+def trained(some: Sequence[Row], folder: Path) -> dict[str, str]:
+    """Return how each row's training ended; the same ranks train all of them."""
+    return {str(row): end for row, end in zip(some, verified([row.case for row in some], folder), strict=True)}
 
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """How each row's training ended; the same ranks train all of them."""
-    found = verified([row.case for row in ROWS], tmp_path_factory.mktemp("zoo"))
-    return {str(row): end for row, end in zip(ROWS, found, strict=True)}
+    return trained([row for row in ROWS if not row.slow], tmp_path_factory.mktemp("zoo"))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.fixture(scope="module")
+def ended_slowly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return trained([row for row in ROWS if row.slow], tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.slow], ids=str)
 def test_a_training_ends_as_it_should(row: Row, ended: dict[str, str]) -> None:
     assert re.match(row.expected, ended[str(row)], re.DOTALL), ended[str(row)]
+
+
+@pytest.mark.slow  # a tenth of a second for each of a hundred rows that repeat a behavior
+@pytest.mark.parametrize("row", [row for row in ROWS if row.slow], ids=str)
+def test_other_strategies_end_alike(row: Row, ended_slowly: dict[str, str]) -> None:
+    assert re.match(row.expected, ended_slowly[str(row)], re.DOTALL), ended_slowly[str(row)]
+
+
+@pytest.mark.slow  # a launch whose ranks abort
+def test_fsdp_explains_an_expert_without_samples() -> None:
+    protocol = Protocol(warmup=2, steps=4, instrumented=0)
+    seen = launch(LaunchSpec.of(case_of("zoo:experts", strategy="fsdp"), protocol, deadline_s=GUARD_S))
+    assert seen.status is Status.CRASHED
+    assert seen.failure is not None
+    assert seen.failure.message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"
 
 
 @pytest.mark.slow  # compiling imports for seconds

@@ -49,7 +49,7 @@ def caused(message: str, cause: BaseException) -> RuntimeError:
         (
             RuntimeError(f"{UNUSED}Parameters which did not receive grad for rank 0: bias"),
             "RuntimeError: Expected to have finished reduction: a parameter affects the output but not the loss; "
-            "let the loss depend on every output of module",
+            "return a dict or a tuple, not a dataclass, or let the loss depend on every output of module",
         ),
         (
             RuntimeError("setStorage: sizes [64, 32], strides [1, 64] are out of bounds for storage of size 0"),

@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 
 from command_line import parabench
 from guard import GUARD_S
 from parabench import Model
 from parabench.data import trial
-from parabench.data.trial import trial_of
+from parabench.data.trial import needs_of_ddp, trial_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models import IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
+from parabench.models import EXACT, IGNORED_LABELS, RANDOM_DATA, SAME_SPLIT, SUSPECTS, remedies
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
-from parabench.workloads.verify import reference_of, verify
 from paths import DOCS
+
+UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
 MISTAKES = {
     "all_frozen": "no parameter of module requires a gradient; there is nothing to train",
@@ -33,6 +35,9 @@ MISTAKES = {
     "unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
     "wrong_head": "out of bounds.; fix Model.loss",
     "wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    "ClassItself": "gives ClassItself; return a parabench.Model from it",
+    "replaces_a_parameter": "forward replaces parameter weight, and the optimizer and DDP still have the old one",
+    "calls_a_method": "forward does not call the module that it receives, and only such a call makes DDP and FSDP act",
     "double_data": "the inputs are float64 and the weights are not; give float32",
     "nested_batch": "batch gives a nested tensor, which torch cannot index by sample; give a padded tensor",
     "data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module inside it",
@@ -126,7 +131,40 @@ def _first_batch(noisy: Case, rank: int, ranks: int) -> Any:
 
 
 def test_same_split_settles_what_depends_on_the_split() -> None:
-    assert remedies(["batch_norm", "dropout", "random_data"], SAME_SPLIT) == [SUSPECTS["random_data"]]
+    assert remedies(["batch_norm", "dropout", "random_data"], SAME_SPLIT) == {"random_data": SUSPECTS["random_data"]}
+
+
+def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
+    tried = trial_of(case("with_moving_buffer"))
+    assert tried.suspects == ("buffer:mean",)
+    (line,) = remedies(tried.suspects, EXACT).values()
+    assert line.startswith("forward changes buffer mean; ")
+    assert line.endswith("use --set verification=same_split with ddp or zero1")
+    (line,) = remedies(tried.suspects, SAME_SPLIT).values()
+    assert line.endswith("only DDP sends rank 0's to all ranks; use ddp or zero1")
+
+
+@pytest.mark.parametrize("name", ["with_unread_buffer", "with_spectral_norm"])
+def test_trial_ignores_buffers_that_no_sample_moves(name: str) -> None:
+    assert trial_of(case(name)).suspects == ()
+
+
+def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
+    assert trial_of(case("with_partial_optimizer")).left_out == ("0.bias", "2.weight", "2.bias")
+    found = parabench("check", "--model", "mistake_helpers:with_partial_optimizer")
+    left = "the optimizer leaves out 0.bias, 2.weight, 2.bias (3 of the trainable parameters); they are not trained"
+    assert f"warning    {left}" in found.stdout.splitlines()
+    assert found.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [([], "same_split"), (["exact"], "exact"), (["first_loss"], "first_loss"), (["auto"], "same_split")],
+)
+def test_a_given_level_overrides_the_models(words: list[str], level: str) -> None:
+    axes = [f"verification={word}" for word in words]
+    told = parabench("check", "--model", "mistake_helpers:with_weaker_level", *[w for a in axes for w in ("--set", a)])
+    assert f"verified   at level {level}" in told.stdout.splitlines()
 
 
 def test_unused_parameters_name_the_axis() -> None:
@@ -140,6 +178,24 @@ def test_unused_parameters_name_the_axis() -> None:
     handled = ["--set", "strategy=ddp", "--set", "find_unused_parameters=on"]
     found = parabench("check", "--model", "mistake_helpers:with_unused_layer", *handled)
     assert found.stdout.endswith("ddp       nothing missing\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "lacks"),
+    [
+        ("with_unused_layer", "unused", [UNUSED, None, None]),
+        ("with_unread_output", "unread", [UNUSED, None, "needs --set find_unused_parameters=on, and static_graph off"]),
+        ("with_hidden_output", "hidden", ["needs a dict or a tuple as output, see the warning"] * 3),
+    ],
+)
+def test_trial_tells_when_ddp_finds_unused_parameters(name: str, field: str, lacks: list[str | None]) -> None:
+    tried = trial_of(case(name))
+    found = {key: getattr(tried, key) for key in ("unused", "unread", "hidden") if getattr(tried, key)}
+    layer = "unused" if field == "unused" else "second"
+    assert found == {field: (f"{layer}.weight", f"{layer}.bias")}
+    options = ((False, False), (True, False), (False, True))
+    assert [needs_of_ddp(tried, "ddp", find_unused=each, static=static) for each, static in options] == lacks
+    assert needs_of_ddp(tried, "fsdp", find_unused=False, static=False) is None
 
 
 def test_plan_tells_what_the_trial_showed(here: Path) -> None:
@@ -160,6 +216,19 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
     trial._tried.cache_clear()
     why = "is not tried before the first launch: a batch of its 4.1e-07G parameters would take too long"
     assert f"note: model own_helpers:model {why}" in told
+
+
+def test_float64_items_are_one_line() -> None:
+    with pytest.raises(UsageError, match="the inputs are float64 and the weights are not; give float32"):
+        trial_of(case("with_unused_layer", data="mistake_helpers:double_items"))
+
+
+def test_huge_model_is_planned_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "FREE_SHARE", 0.0)
+    before = psutil.Process().memory_info().rss
+    tried = trial_of(case("huge"))
+    assert psutil.Process().memory_info().rss - before < 10**9
+    assert str(tried.skipped).startswith("its 0.6G parameters do not fit into ")
 
 
 def test_json_of_check_fits_its_schema() -> None:
@@ -201,13 +270,9 @@ def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
 # -- launches -------------------------------------------------------------------------------------------------------
 
 
-def test_torchscript_module_trains_in_single_and_ddp() -> None:
+def test_torchscript_module_is_instrumented_in_single() -> None:
     protocol = Protocol(warmup=2, steps=2, instrumented=1)
-    scripted = case("scripted")
-    reference = launch(LaunchSpec.of(scripted.reference(), protocol, deadline_s=GUARD_S))
-    assert reference.status is Status.OK, reference.failure
-    seen = launch(LaunchSpec.of(scripted, protocol, deadline_s=GUARD_S))
-    verify(seen, reference_of(reference))
+    seen = launch(LaunchSpec.of(case("scripted").reference(), protocol, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
 
 

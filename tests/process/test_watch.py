@@ -109,6 +109,18 @@ def test_a_race_leaves_the_training_at_the_best(tmp_path: Path) -> None:
     assert f"goes on with {best:g} MiB" in said
 
 
+def test_watch_ends_a_race_on_all_ranks_when_one_cannot_go_on(tmp_path: Path) -> None:
+    code, ranks, said = run(tmp_path, "40", "--plain", "--watch", "--race", "--refuse", "25")
+    assert code == 0, said
+    for each in ranks.values():
+        assert each["losses"] == each["plain"]
+    ((status, cap),) = rows(tmp_path, "SELECT status, bucket_mib FROM launch")
+    assert (status, cap) in [("ok", 0.01), ("ok", 1)]  # the turn before, or the cap of the loop's own
+    ((reasons,),) = rows(tmp_path, "SELECT group_concat(message) FROM finding WHERE code = 'instrument_off'")
+    assert "MemoryError: no room for buckets" in reasons
+    assert "RuntimeError: another rank could not change its bucket cap" in reasons
+
+
 def test_a_loop_that_ends_amid_a_race_is_recorded_without_it(tmp_path: Path) -> None:
     code, _, _ = run(tmp_path, "20", "--watch", "--race")
     assert code == 0

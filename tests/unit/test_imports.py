@@ -140,7 +140,8 @@ def test_reading_commands_import_no_torch() -> None:
         f"for command in {commands}:\n"
         "    try:\n        main(command.split())\n"
         "    except SystemExit as end:\n        assert not end.code, (command, end.code)\n"
-        "    assert not {'torch', 'pandas'} & set(sys.modules), command"
+        "    assert 'torch' not in sys.modules, command\n"
+        "    assert 'pandas' not in sys.modules or '--dry-run' in command, command"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,8 @@ time, and busbw is what the links carry whatever the number of ranks, so that it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,8 @@ import pandas as pd
 from parabench.analysis.launch_number import STATISTIC, launch_number
 from parabench.analysis.session import Session
 from parabench.analysis.turns import compared, shared_launches, turns_told
-from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.case import UNKNOWN
+from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out
 from parabench.store import json_text
 from parabench.store.record import GB, Phase, Status
@@ -25,6 +27,7 @@ QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 
 _OF_CASE = (
     "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
+    "source",
 )  # fmt: skip
 LAUNCH_COLUMNS = (
     "launch_id", "shared_launch", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place",
@@ -37,7 +40,9 @@ KEY = ["case_id", "bytes", "in_place"]
 
 def bus_factor(op: str, world_size: int) -> float:
     """busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, 1
-    for broadcast, reduce, and from one rank to another."""
+    for broadcast, reduce, and from one rank to another; NaN for an unknown operation."""
+    if op == UNKNOWN:
+        return math.nan
     share = (world_size - 1) / world_size
     if op == "all_reduce":
         return 2 * share
@@ -53,18 +58,18 @@ def session_launches(results: Results, session: Session) -> pd.DataFrame:
     session.require("collectives", results.path)
     launches = results.of([session.id]).launch.rename(columns={"id": "launch_id"})
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
-    told = turns_told(launches["facts"].to_numpy())
+    told = turns_told(launches["facts"])
     ids, in_turns = launches["launch_id"].to_numpy(), np.array([each is not None for each in told], dtype=bool)
     first = shared_launches(ids, in_turns, launches["session_id"], launches["block"].to_numpy(), told)
     labels = [cases[text].label for text in launches["case_json"]]
     return launches.assign(label=labels, told=told, shared_launch=first)
 
 
-def call_times(collective: pd.DataFrame) -> pd.DataFrame:
+def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.DataFrame:
     """Columns `launch_id, bytes, in_place, seq, seconds, calls`: a call takes as long as its slowest rank; of a batch
     of `calls` back to back that is the time of one.
 
-    Only those that all ranks came through.
+    Only those that all ranks came through. A row of the launches in `logged`, from logs, is the time of all ranks.
     """
     rows = collective[collective["phase"] == Phase.MEASURE]
     keys = ["launch_id", "bytes", "in_place", "seq"]
@@ -74,7 +79,8 @@ def call_times(collective: pd.DataFrame) -> pd.DataFrame:
         ranks=("duration_s", "count"),
         group=("group_size", "first"),
     )
-    return calls[calls["ranks"] == calls["group"]][[*keys, "seconds", "calls"]]
+    whole = (calls["ranks"] == calls["group"]) | calls["launch_id"].isin(list(logged))
+    return calls[whole][[*keys, "seconds", "calls"]]
 
 
 def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
@@ -91,7 +97,12 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     """
     launches = session_launches(results, session)
     collective = results.of([session.id]).collective
-    timed = call_times(collective).groupby(["launch_id", "bytes", "in_place"])
+    cases = {
+        launch_id: CollectiveCase.from_dict(json_text.parsed(text))
+        for launch_id, text in zip(launches["launch_id"], launches["case_json"], strict=True)
+    }
+    logged = [launch_id for launch_id, case in cases.items() if case.source]
+    timed = call_times(collective, logged).groupby(["launch_id", "bytes", "in_place"])
     checked = collective.drop_duplicates(["launch_id", "bytes", "in_place", "rank"])
     wrong = checked.groupby(["launch_id", "bytes", "in_place"])["n_wrong"].agg(
         lambda found: float(found.sum()) if found.notna().all() else np.nan
@@ -104,17 +115,18 @@ def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
     for key, group in timed:
         seconds, calls = group["seconds"], group["calls"]
         launch_id, size, in_place = cast(tuple[int, int, int], key)
-        launch = by_id[launch_id]
-        case = CollectiveCase.from_dict(json_text.parsed(launch["case_json"]))
+        launch, case = by_id[launch_id], cases[launch_id]
         turns[launch_id, int(size), bool(in_place)] = seconds
         rows.append(
             {name: getattr(case, name) for name in _OF_CASE}
             | {name: launch[name] for name in ("launch_id", "shared_launch", "case_id", "label", "block", "status")}
-            | {name: float(np.quantile(seconds, q)) for name, q in QUANTILES.items()}
+            # A log has means only, so quantiles are unknown.
+            | {name: np.nan if case.source else float(np.quantile(seconds, q)) for name, q in QUANTILES.items()}
             | {
-                "ran": ran[launch_id],
+                "algorithm": case.line,
+                "ran": case.line if case.source else ran[launch_id],
                 "bytes": int(size),
-                "count": case.count(int(size)),
+                "count": np.nan if case.op == UNKNOWN else case.count(int(size)),
                 "in_place": bool(in_place),
                 "timing": session.timing,
                 "calls": int(calls.sum()),
@@ -196,7 +208,7 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
         "calls", "batches", "call_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
     )  # fmt: skip
     table = pd.DataFrame(rows, columns=list(columns))
-    order = table.assign(op=[OPS.index(op) for op in table["op"]])
+    order = table.assign(op=[LOGGED_OPS.index(op) for op in table["op"]])
     keys = ["op", "world_size", "algorithm", "bytes", "in_place"]
     return table.loc[order.sort_values(keys, kind="stable").index].reset_index(drop=True)
 
@@ -211,6 +223,17 @@ def one_form(table: pd.DataFrame) -> pd.DataFrame:
 def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
     """The rows of `launch_sizes` that count: launches that succeeded, in the form that algorithms are compared in."""
     return one_form(sizes[sizes["status"] == Status.OK])
+
+
+def logged_times(results: Results, session: Session) -> pd.DataFrame:
+    """Return the times in logs, for a prediction: `source`, `op`, `world_size`, `nodes`, `dtype`, `bytes`, `seconds`.
+
+    Operations are known, and results were not wrong. A row is a mean over calls, of one log or several.
+    """
+    good = good_sizes(launch_sizes(results, session))
+    good = good[(good["source"] != "") & (good["op"] != UNKNOWN)]
+    key = ["source", "op", "world_size", "nodes", "dtype", "bytes"]
+    return good.groupby(key, sort=False, as_index=False).agg(seconds=("launch_call_s", "mean"))
 
 
 def _log_mean(values: pd.Series[float]) -> float:

@@ -14,7 +14,7 @@ from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import ROUNDING, fit
 from parabench.analysis.text import format
-from parabench.plan.collective_case import OPS
+from parabench.plan.collective_case import LOGGED_OPS
 from parabench.plan.collective_protocol import LATENCY
 from parabench.store.results import Results
 
@@ -82,7 +82,7 @@ def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
     """The same from the table of `bus.launch_sizes`; nothing for an operation without a launch that succeeded."""
     good = good_sizes(sizes)
     groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
-    order = {op: i for i, op in enumerate(OPS)}
+    order = {op: i for i, op in enumerate(LOGGED_OPS)}
     return tuple(_answer(op, n, groups[op, n]) for op, n in sorted(groups, key=lambda key: (order[key[0]], key[1])))
 
 
@@ -90,9 +90,13 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
     algorithms = tuple(good["algorithm"].unique())
     blocks = int(good["block"].nunique())
     top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
-    why_not = None
+    why_not, logged = None, bool((good["source"] != "").any())
     if len(algorithms) == 1:
         why_not = f"Only {algorithms[0]} was measured, so there is nothing to rank."
+        if logged:
+            why_not = f"Only {algorithms[0]} has such a test, so there is nothing to compare."
+    elif logged:
+        why_not = _of_logs(good)
     elif blocks < 2:
         why_not = "One block cannot be tested against noise: run at least 2 launches, better 3 or more."
     by_size = {int(str(size)): group for size, group in good.groupby("bytes")}
@@ -105,12 +109,25 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
         algorithms=algorithms,
         ranges=ranges,
         changes=_changes(ranges, best),
-        peak=float(top["busbw"]),
+        peak=format.number_or_none(float(top["busbw"])),
         peak_bytes=int(top["bytes"]),
         peak_algorithm=str(top["algorithm"]),
         why_not=why_not,
         sizes=tuple(sorted({int(size) for size in good["bytes"]})),
         timing=str(good["timing"].iloc[0]),
+    )
+
+
+def _of_logs(good: pd.DataFrame) -> str:
+    """Return how two logs compare at the sizes that both have. They are one run each, so nothing is tested."""
+    seconds = good.pivot_table("launch_call_s", "bytes", "algorithm", "mean", sort=False).dropna()
+    if len(seconds.columns) > 2 or seconds.empty:
+        return "Each log is one run, so their differences are not tested against noise."
+    base, other = seconds.columns
+    ratio = seconds[other] / seconds[base]
+    return (
+        f"{other} takes {ratio.median():.2f} times as long as {base}, the median of {format.count(len(ratio), 'size')} "
+        f"({ratio.min():.2f} to {ratio.max():.2f}). Each log is one run, so this is not tested against noise."
     )
 
 

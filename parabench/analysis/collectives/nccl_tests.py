@@ -22,7 +22,7 @@ from parabench.store.record import Status
 from parabench.store.results import Results
 
 # The version of its layout that is followed.
-JSON_VERSION = 2
+JSON_VERSION = 3
 US = 1e6
 FORMS = {"out_of_place": False, "in_place": True}
 
@@ -34,6 +34,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
     for case_id in table["case_id"].unique():
         rows = table[table["case_id"] == case_id]
         first = rows.iloc[0]
+        yield from _start(rows, session)
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
         yield f"# timed: {in_words(first['timing'])}{_batches(rows)}"
         what = "calls" if first["timing"] == LATENCY else "batches of calls"
@@ -56,6 +57,23 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         yield f"# {'Avg bus bandwidth':<20} : {'N/A' if average is None else f'{average:g}'} "
         yield "#"
         yield from _spread_lines(rows)
+        yield f"# Collective test concluded: {first['op']}_perf"
+        yield "#"
+
+
+def _start(rows: pd.DataFrame, session: Session) -> Iterator[str]:
+    """Yield the lines that begin a test of nccl-tests. Iterations are the fewest timed calls of a launch."""
+    protocol = session.plan.get("protocol") or {}
+    sizes, timed = rows["bytes"], rows["calls"] / rows["good"].where(rows["good"] > 0, rows["launches"])
+    factor = next((case.get("factor") for case in session.plan.get("cases") or []), None)
+    yield f"# Collective test starting: {rows.iloc[0]['op']}_perf"
+    yield (
+        f"# nThread 1 nGpus 1 minBytes {sizes.min()} maxBytes {sizes.max()} step: {factor or 4}(factor) "
+        f"warmup iters: {protocol.get('warmup') or 0} iters: {timed.min():.0f} agg iters: 1 validation: 1 "
+        f"graph: {int(session.timing == GRAPH)}"
+    )
+    if session.timing == LATENCY:
+        yield "# Blocking Enabled: wait for completion and barrier after each collective"
 
 
 def _batches(rows: pd.DataFrame) -> str:
@@ -111,6 +129,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
             "graph": int(session.timing == GRAPH),
             "blocking_collectives": "true" if session.timing == LATENCY else "false",
             "per_iter_timing": "false",
+            "per_iter_skip": 0,
             "parallel_init": "false",
         },
         "results": found,
@@ -221,6 +240,9 @@ def _result(rows: pd.DataFrame) -> dict[str, Any]:
         "algorithm": first["algorithm"],
         "ran": first["ran"],
         "world_size": int(first["world_size"]),
+        "nodes": int(first["nodes"]),
+        "device": first["device"],
+        "backend": first["backend"],
         "ranks_per_node": int(first["ranks_per_node"]) if words.known(first["ranks_per_node"]) else None,
         "case_id": first["case_id"],
         "timing": first["timing"],

@@ -17,7 +17,7 @@ from parabench.analysis.environment.diff import differences, session_differences
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats.geometric import by_block
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers
-from parabench.store.columns import records
+from parabench.store.frames import records
 
 # The standard deviation of a session's log time where too few sessions tell it: an assumption, which every sentence
 # that rests on it names.

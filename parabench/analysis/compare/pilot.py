@@ -12,7 +12,7 @@ from parabench.analysis.session import SessionData, select_session, select_sessi
 from parabench.analysis.stats.ttest import Numbers
 from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.errors import UsageError
-from parabench.store.columns import records
+from parabench.store.frames import records
 from parabench.store.results import Results, load
 from parabench.store.store import split
 

@@ -66,7 +66,7 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
     once, as the store with most launches of it has it."""
     once: dict[tuple[str, ...], tuple[int, SessionData]] = {}
     for results in stores:
-        launches = Counter(results.launch_columns["session_id"].tolist())
+        launches = Counter(results.launch["session_id"].tolist())
         for session in select_sessions(results, results.of_kind("training")):
             visit = data_of(results, session)
             key = session.identity
@@ -90,7 +90,7 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
         gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
         results = store.of(own)
         launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
-        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps_columns, gpus).frame()
+        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps, gpus)
         # What step times are made of, and no column that is unknown in one store and a number in another.
         tables.append(table[[*_OF_LAUNCH]].assign(visit=launches["session_id"].map(own).to_numpy()))
     table = pd.concat(tables, ignore_index=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.text import format
 from parabench.plan.case import MEANS, fields_of
-from parabench.store.columns import Rows
 from parabench.strategies import Rule, entry_of
 
 # Of the cases without exchange, only one that computes in the same way says anything about the fastest.
@@ -39,7 +39,9 @@ class NoCommBaseline:
     bound: bool
 
 
-def no_comm_baseline(launches: Rows, cases: Mapping[str, Mapping[str, Any]], best: str) -> NoCommBaseline | None:
+def no_comm_baseline(
+    launches: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]], best: str
+) -> NoCommBaseline | None:
     """Against the case `best`; None where none without exchange was measured at its world size and options.
 
     `launches` are those that count, of one work; `cases` the rows of the same work's case table by id.

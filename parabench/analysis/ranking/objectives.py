@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import WORK, valid_launches
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
-from parabench.store.columns import Columns, R, Rows, records
+from parabench.store.frames import records
 
 # Per token, works of other batch sizes compare: weak scaling, and other world sizes.
 PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
@@ -104,18 +105,17 @@ OBJECTIVES = {
 STEP = OBJECTIVES["step_time_s"]
 
 
-def with_costs(launches: R) -> R:
+def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
     """A launch table with the cost that needs nothing else: `token_s`, the time of one token."""
-    costed: R = launches.assign(token_s=1 / launches["tokens_per_s"])
-    return costed
+    return launches.assign(token_s=1 / launches["tokens_per_s"])
 
 
-def numbered(seen: SessionData, objective: Objective) -> Columns:
+def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
     """The session's launch table with the objective's cost, NaN where it is unknown.
 
     Raises UsageError, with the reason, when launches succeeded and none of them has one.
     """
-    table = with_costs(seen.launch_columns)
+    table = with_costs(seen.launches)
     why = "its launches recorded no peak memory"
     if objective.column == "token_s":
         why = "the samples in its batches could not be counted"
@@ -130,7 +130,7 @@ def numbered(seen: SessionData, objective: Objective) -> Columns:
     return table
 
 
-def _with_joules(table: Columns, seen: SessionData) -> tuple[Columns, str]:
+def _with_joules(table: pd.DataFrame, seen: SessionData) -> tuple[pd.DataFrame, str]:
     """`token_j` of each launch, and why there is none. Numbers of two kinds are not mixed: where a counter was read,
     only counters count."""
     from parabench.analysis.efficiency import COUNTER, launch_joules  # readings of devices are many: DataFrames
@@ -146,7 +146,7 @@ def _with_joules(table: Columns, seen: SessionData) -> tuple[Columns, str]:
     return table.assign(token_j=per_step / tokens, energy_from=sources), why
 
 
-def basis(objective: Objective, launches: Rows) -> str:
+def basis(objective: Objective, launches: pd.DataFrame) -> str:
     """Return the per-launch statistic in words: '10th percentile of its steps, as on shared CPUs'."""
     if objective.column == "token_j":
         source = next(iter(launches["energy_from"])) or words.UNKNOWN

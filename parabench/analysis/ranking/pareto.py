@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.analysis.tables import levels
 from parabench.analysis.text import format
-from parabench.store.columns import Rows
 
 Truths = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -32,7 +32,7 @@ class ParetoPoint:
     launch_ids: tuple[int, ...]
 
 
-def front(good: Rows, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoint, ...]:
+def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoint, ...]:
     """The front of launches that count, of one work, with the rows of its case table by id; fastest first, empty where
     no difference is significant.
 
@@ -75,7 +75,7 @@ def front(good: Rows, cases: Mapping[str, Mapping[str, Any]]) -> tuple[ParetoPoi
     )
 
 
-def launch_ids(launches: Rows) -> dict[str, tuple[int, ...]]:
+def launch_ids(launches: pd.DataFrame) -> dict[str, tuple[int, ...]]:
     """{case id: the ids of its launches}."""
     found: dict[str, list[int]] = {}
     for case, at in zip(launches["case_id"], launches["launch_id"], strict=True):

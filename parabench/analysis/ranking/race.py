@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.ranking.objectives import STEP
 from parabench.analysis.stats import CONFIDENCE
@@ -23,7 +24,6 @@ from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import only_ranked, same_work, timed_launches
 from parabench.analysis.text import format
-from parabench.store.columns import Rows
 from parabench.store.record import FIRST_BLOCK
 
 # How often the fastest may leave a race wrongly.
@@ -70,7 +70,7 @@ def confidence_of(look: int) -> float:
     return 1 - ERROR / (look * (look - 1))
 
 
-def standings(launches: Rows) -> Iterator[Look]:
+def standings(launches: pd.DataFrame) -> Iterator[Look]:
     """The last look at the race of each work of a launch table that has come to one; nobody is said to have left."""
     seconds = seconds_at(launches)
     for _, of_work in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
@@ -79,7 +79,7 @@ def standings(launches: Rows) -> Iterator[Look]:
             yield _look(own, blocks[-1], seconds, ())
 
 
-def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
+def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     """The looks at the launches of one work that count; `seconds` says when each block had ended."""
     own, blocks = _raced(own)
     looks: list[Look] = []
@@ -89,21 +89,21 @@ def race(own: Rows, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     return tuple(looks)
 
 
-def _raced(own: Rows) -> tuple[Rows, list[int]]:
+def _raced(own: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
     """The launches that cases shared, or all where none that they shared counts, and their blocks."""
     shared = np.asarray(own["in_turns"], dtype=bool)
     own = own[shared] if shared.any() else own
     return own, sorted({int(block) for block in own["block"]})
 
 
-def confidences(own: Rows, cases: Sequence[str]) -> Numbers:
+def confidences(own: pd.DataFrame, cases: Sequence[str]) -> Numbers:
     """At what confidence each of these cases leaves by shared launches: that of the look of its last one."""
     blocks = sorted({*own["block"]})
     last = dict(sorted(zip(own["case_id"], own["block"], strict=True), key=itemgetter(1)))
     return np.array([confidence_of(max(FIRST_LOOK, blocks.index(last[case]) + 1)) for case in cases])
 
 
-def _look(own: Rows, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
+def _look(own: pd.DataFrame, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
     """Compare cases by the launches up to `block`; `before` were in the race until then, None for all cases."""
     effects = fit(own)
     best, *_ = effects.connected()
@@ -125,7 +125,7 @@ def _look(own: Rows, block: int, seconds: Mapping[int, float], before: Sequence[
     )
 
 
-def seconds_at(launches: Rows) -> dict[int, float]:
+def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
     """How long all launches had taken when each block had ended."""
     block, took = np.asarray(launches["block"]), np.asarray(launches["wall_s"], dtype=float)
     return {int(each): float(took[block <= each].sum()) for each in np.unique(block)}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.ranking.answer import NOT_COMPARED, Answer, Candidate, Measured, NotCompared
 from parabench.analysis.ranking.baseline import no_comm_baseline
@@ -20,16 +21,16 @@ from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
 from parabench.analysis.stored import case_of
-from parabench.analysis.tables import case_columns, levels, only_ranked, same_work, timed_launches, valid_launches
+from parabench.analysis.tables import case_table, levels, only_ranked, same_work, timed_launches, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
-from parabench.store.columns import Columns, Rows, records
+from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
 
-# Rows of a case table by id.
+# pd.DataFrame of a case table by id.
 Cases = Mapping[str, Mapping[str, Any]]
 
 # Why a configuration is not compared, and why none is.
@@ -46,21 +47,21 @@ def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = (
     Raises UsageError for no launch with a number for the objective, or no such axis.
     """
     axes = check_axes(by)
-    found = answers(numbered(seen, objective), objective, axes, seen.case_columns, seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.launch_columns) if objective.name in TIMED else found
+    found = answers(numbered(seen, objective), objective, axes, seen.cases, seen.session.raced)
+    return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found
 
 
 def spots(seen: SessionData) -> tuple[Answer, ...]:
     """The same by step time, from what is known of a session; for `SessionData.once`."""
-    found = answers(seen.launch_columns, cases=seen.case_columns, raced=seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.launch_columns)
+    found = answers(seen.launches, cases=seen.cases, raced=seen.session.raced)
+    return with_links(found, seen.results, seen.session, seen.launches)
 
 
 def answers(
-    launches: Rows,
+    launches: pd.DataFrame,
     objective: Objective = STEP,
     by: tuple[str, ...] = (),
-    cases: Columns | None = None,
+    cases: pd.DataFrame | None = None,
     raced: bool = False,
 ) -> tuple[Answer, ...]:
     """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
@@ -69,7 +70,7 @@ def answers(
     if not len(own):
         return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own, objective.work)
-    rows = records(case_columns(launches) if cases is None else cases, ("case_id", *_SHOWN))
+    rows = records(case_table(launches) if cases is None else cases, ("case_id", *_SHOWN))
     table = {row["case_id"]: row for row in rows}
     works = [work for work, _ in groups]
     shares, seconds = _shares(groups), seconds_at(own) if raced else None
@@ -87,12 +88,12 @@ def _rankable(cases: dict[str, Case]) -> dict[str, Case]:
     return {at: case for at, case in cases.items() if entry_of(case.strategy).ranked}
 
 
-def _unverified(own: Rows) -> tuple[str, ...]:
+def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
     good = only_ranked(valid_launches(own))
     return tuple(dict.fromkeys(good[~good["verified"]]["label"]))
 
 
-def _shares(groups: list[tuple[dict[str, Any], Rows]]) -> list[str]:
+def _shares(groups: list[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
     """What to add to the headings of works that one world size did and another did not, as in weak scaling:
     '4 ranks, 8 each'."""
     sizes = [set(group["world_size"]) for _, group in groups]
@@ -118,7 +119,7 @@ def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> s
 
 def _answer(
     work: dict[str, Any],
-    own: Rows,
+    own: pd.DataFrame,
     table: Cases,
     objective: Objective,
     by: tuple[str, ...],
@@ -212,7 +213,7 @@ def slower_unranked(seen: SessionData, answers: Sequence[Answer]) -> dict[str, f
     """
     best = {tuple(answer.work.values()): answer.best for answer in answers}
     found: dict[str, float] = {}
-    for work, own in same_work(timed_launches(seen.launch_columns)):
+    for work, own in same_work(timed_launches(seen.launches)):
         first = best.get(tuple(work.values()))
         ranked = set(only_ranked(own)["case_id"])
         if first is None or ranked.issuperset(own["case_id"]):
@@ -223,7 +224,7 @@ def slower_unranked(seen: SessionData, answers: Sequence[Answer]) -> dict[str, f
     return found
 
 
-def _apart(first: str, cases: Sequence[str], good: Rows) -> set[str]:
+def _apart(first: str, cases: Sequence[str], good: pd.DataFrame) -> set[str]:
     """Those of `cases` that never shared a launch, where `first` did: their comparison has what launches differ by."""
     shared = set(np.asarray(good["case_id"])[np.asarray(good["in_turns"], dtype=bool)].tolist())
     return set(cases) - shared if first in shared else set()
@@ -235,7 +236,7 @@ def _half_width(effects: Effects, first: str, others: Sequence[str]) -> float | 
     return format.number_or_none(math.expm1(max((widths[case] for case in others if case != first), default=math.nan)))
 
 
-def _sharpness(effects: Effects, first: str, near: list[str], good: Rows) -> tuple[float | None, int | None]:
+def _sharpness(effects: Effects, first: str, near: list[str], good: pd.DataFrame) -> tuple[float | None, int | None]:
     """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
     many more blocks like the last would make that sharp enough."""
     among = near if len(near) > 1 else effects.cases
@@ -251,13 +252,13 @@ def _sharpness(effects: Effects, first: str, near: list[str], good: Rows) -> tup
     return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
 
 
-def _configured(own: Rows) -> dict[str, Case]:
+def _configured(own: pd.DataFrame) -> dict[str, Case]:
     """All cases of a launch table by id, in its order."""
     stored = dict(zip(own["case_id"], own["case_json"], strict=True))
     return {case: case_of(text) for case, text in stored.items()}
 
 
-def _no_number(own: Rows, ranked: Rows, objective: Objective) -> str:
+def _no_number(own: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
     if len(ranked):
         return f"No successful launch has a value for {objective.name}, so there is no best configuration."
     ended_well = int((own["status"] == Status.OK).sum())
@@ -278,7 +279,7 @@ def _why_not(effects: Effects) -> str | None:
     return None
 
 
-def _nothing(work: dict[str, Any], own: Rows, objective: Objective, why: str) -> Answer:
+def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why: str) -> Answer:
     return Answer(
         heading="",
         objective=objective.name,
@@ -302,7 +303,9 @@ def _nothing(work: dict[str, Any], own: Rows, objective: Objective, why: str) ->
 _SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_s", "staleness_mean", "staleness_max")
 
 
-def _measured(objective: Objective, effects: Effects, good: Rows, timed: Rows, cases: Cases) -> dict[str, Measured]:
+def _measured(
+    objective: Objective, effects: Effects, good: pd.DataFrame, timed: pd.DataFrame, cases: Cases
+) -> dict[str, Measured]:
     """Return the numbers of each case by id, by rising level.
 
     `good` are the launches that `effects` was fitted to, `timed` those whose step times are compared. `cases` are the

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import answers
@@ -15,11 +16,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.tables import timed_launches
-from parabench.store.columns import Rows
 from parabench.store.record import FIRST_BLOCK
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Of fewer blocks nobody can say that any number of them is too few.
 FEWEST_BLOCKS = 5
@@ -45,7 +42,7 @@ class Undecided(NamedTuple):
     too_noisy: tuple[str, ...]
 
 
-def candidates(launches: Rows, patient: bool = False) -> Undecided:
+def candidates(launches: pd.DataFrame, patient: bool = False) -> Undecided:
     """The rule by which `run --until-decided` goes on, from a launch table: the best and all that cannot be told
     apart from it, while their set is wider than SHARP_ENOUGH, and in the first repetitions those that no common one
     connects with it. It is asked again after every block. When `patient`, only
@@ -53,7 +50,7 @@ def candidates(launches: Rows, patient: bool = False) -> Undecided:
     return candidates_of_spots(answers(launches), launches, patient)
 
 
-def candidates_of_spots(spots: Sequence[Answer], launches: Rows, patient: bool = False) -> Undecided:
+def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient: bool = False) -> Undecided:
     """The same where the sweet spots of the launches' step times are known already."""
     # Blocks of launches that all failed count too: they must not go on for ever.
     begun = blocks_begun(launches)
@@ -76,7 +73,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: Rows, patient: bool =
     return Undecided(tuple(cases), max(known) if len(known) == len(more) > 0 else None, tuple(too_noisy))
 
 
-def blocks_begun(launches: Rows) -> int:
+def blocks_begun(launches: pd.DataFrame) -> int:
     """How many blocks have a launch."""
     return len(set(launches[launches["block"] >= FIRST_BLOCK]["block"]))
 
@@ -86,7 +83,7 @@ def _is_undecided(answer: Answer) -> bool:
     return bool(answer.tied) and (answer.more_blocks is not None or not answer.decided)
 
 
-def _hopeless(good: Rows, answer: Answer) -> bool:
+def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
     """Whether MOST_BLOCKS blocks would hardly be enough, not with the least noise either that the launches so far
     allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
     before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
@@ -99,11 +96,9 @@ def _hopeless(good: Rows, answer: Answer) -> bool:
     return least.blocks_for(math.log1p(SHARP_ENOUGH)) > MOST_BLOCKS
 
 
-def _residuals(good: Rows) -> Numbers:
+def _residuals(good: pd.DataFrame) -> Numbers:
     """What is left of log(number) when cases and blocks have given up their medians in turn, where there is another
     case in the block: the median polish of Tukey, "Exploratory Data Analysis", 1977, chapter 11."""
-    import pandas as pd  # as late as scipy is below
-
     logs = pd.DataFrame({name: good[name] for name in ("block", "case_id")} | {"log": np.log(good["launch_step_s"])})
     left = logs.pivot(index="block", columns="case_id", values="log")
     left = left[left.count(axis=1) > 1]

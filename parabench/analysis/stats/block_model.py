@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.layout import Layout, Places
@@ -28,7 +29,6 @@ from parabench.analysis.stats.quantiles import (
     studentized_range,
     t_quantile,
 )
-from parabench.store.columns import Rows, coded
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
 ROUNDING = 1e-9
@@ -313,7 +313,7 @@ def _ratio(part: Numbers, whole: Numbers) -> Numbers:
     return found
 
 
-def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
+def fit(launches: pd.DataFrame, number: str = "launch_step_s") -> Effects:
     """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0). Where some have the
     same `shared_launch`, those are compared inside it."""
     case, block = np.asarray(launches["case_id"]), np.asarray(launches["block"])
@@ -326,7 +326,7 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     # What a case has over an average case of its cohort, and the level of each launch for such a case.
     over = inner.levels - (np.bincount(cohort, inner.levels) / np.bincount(cohort))[cohort]
     place = np.array([inner._place[each] for each in case.tolist()], dtype=np.int64)
-    launch = coded(shared)[0]
+    launch = pd.factorize(shared)[0]
     levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
     first = np.unique(launch, return_index=True)[1]
     between = _fit(cohort[place[first]], block[first], levels)
@@ -337,7 +337,7 @@ def fit(launches: Rows, number: str = "launch_step_s") -> Effects:
     return StratifiedEffects(**fields, between=between, cohort=at)
 
 
-def turn_weights(launches: Rows) -> Numbers | None:
+def turn_weights(launches: pd.DataFrame) -> Numbers | None:
     """Of launches by how many `turns` they are made of, on average 1 of those that share a launch with others: one of
     twice as many has half the variance. None where that is not known."""
     if "turns" not in launches:
@@ -353,8 +353,8 @@ def turn_weights(launches: Rows) -> Numbers | None:
 def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None) -> Effects:
     """Fit log(number) = case + block by least squares."""
     weight = np.ones(len(y)) if weight is None else weight
-    case, cases = coded(of_case)
-    block, blocks = coded(of_block)
+    case, cases = pd.factorize(np.asarray(of_case))
+    block, blocks = pd.factorize(np.asarray(of_block))
     layout = Layout.of(case, block, weight)
     means, levels = layout.solve(y, case, block, weight)
     df = len(y) - layout.rank

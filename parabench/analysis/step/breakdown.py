@@ -228,9 +228,9 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
     count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
-    ids, devices = (seen.valid[name].to_numpy() for name in ("launch_id", "device"))
-    numbers = (step_numbers(steps, ids, devices)["launch_step_s"] for steps in (instrumented, timed))
-    return pd.Series(next(numbers) / next(numbers), ids)
+    device = seen.valid.set_index("launch_id")["device"]
+    numbers = (step_numbers(steps, device)["launch_step_s"] for steps in (instrumented, timed))
+    return (next(numbers) / next(numbers)).reindex(device.index)
 
 
 def findings(seen: SessionData) -> Iterator[Finding]:

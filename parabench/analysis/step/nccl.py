@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.session import SessionData
+from parabench.plan.case import RecordedCase
 from parabench.store.record import EXPLAIN_BLOCK, Status
 
 COLUMNS = [
@@ -40,9 +41,14 @@ class Wiring:
 
 
 def explained(seen: SessionData) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """(launch, what each rank's log told) of every explaining launch that succeeded: `probes.nccl.parse_log`'s
-    "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", and "rank"."""
-    launches = seen.launches[(seen.launches["block"] == EXPLAIN_BLOCK) & (seen.launches["status"] == Status.OK)]
+    """Return (launch, what NCCL's logs show) for each explaining launch that succeeded, and for recordings.
+
+    Each log has "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", as
+    `probes.nccl.parse_log` returns them.
+    """
+    launches = seen.launches
+    if seen.session.kind != RecordedCase.kind:
+        launches = launches[(launches["block"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
     rows: list[dict[Any, Any]] = launches.to_dict("records")
     return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
 

@@ -10,7 +10,7 @@ from parabench.analysis.loop_time import Expensive, LoopTime, loop_times
 from parabench.analysis.session import SessionData
 from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
-from parabench.store.columns import records
+from parabench.store.frames import records
 from parabench.store.metrics import STEP_PARTS
 
 # Groups of expensive steps that are shown.
@@ -39,7 +39,7 @@ def lines(seen: SessionData, *, instrumented: bool = True) -> list[str]:
 def _only(seen: SessionData) -> Mapping[str, Any] | None:
     """The one configuration that has a step time; None where there are several, or none."""
     names = ("case_id", "device", "step_time_s", "peak_memory_bytes", *STEP_PARTS)
-    measured = [case for case in records(seen.case_columns, names) if format.known(case["step_time_s"])]
+    measured = [case for case in records(seen.cases, names) if format.known(case["step_time_s"])]
     return measured[0] if len(measured) == 1 else None
 
 
@@ -54,13 +54,13 @@ def _parts(case: Mapping[str, Any]) -> list[str]:
 
 def _loop(seen: SessionData) -> list[str]:
     """Return the lines for the last run of a watched loop in the session; none if there is no such run."""
-    valid = valid_launches(seen.launch_columns)
+    valid = valid_launches(seen.launches)
     loops = [each for each in enumerate(loop_times(valid["facts"])) if each[1] is not None]
     if not loops:
         return []
     at, loop = loops[-1]
     assert loop is not None
-    undisturbed_s, device = float(valid["undisturbed_s"][at]), str(valid["device"][at])
+    undisturbed_s, device = float(valid["undisturbed_s"].iloc[at]), str(valid["device"].iloc[at])
     return [
         *_runs(len(loops)),
         _loop_parts(loop),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parabench.analysis.carry_over import carry_over
-from parabench.analysis.memory import compared, state_columns
+from parabench.analysis.memory import case_states, compared
 from parabench.analysis.noise_floor import noise_floor
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP
@@ -18,7 +18,7 @@ from parabench.analysis.ranking.stopping import blocks_begun, candidates_of_spot
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.step import summary
-from parabench.analysis.text import format, outlook, ranking, scaling, turns
+from parabench.analysis.text import format, ranking, scaling, turns
 from parabench.store.record import MEASURED_ON_CPU, SHARED_PROCESSES, WATCHED
 from parabench.store.store import STORE_NAME
 
@@ -27,38 +27,36 @@ NARROWING_MIN = 30
 
 
 def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
-    """All answers of a session of trainings, by one objective; for a step's time also what more ranks are predicted to
-    give, what ranks hold, and the command that would settle what is open."""
+    """Return all answers of a session of training runs, by one objective.
+
+    For step times also the scaling, what ranks hold, and the command that decides what is open.
+    """
     parts = [_on_cpu(seen), *(part for answer in answers for part in _parts(answer))]
     parts.append([*_noise(seen), *_carried_over(seen, small=False)])
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
-        parts.append([*summary.lines(seen, instrumented=False), *scaling.lines(seen), *outlook.lines(seen)])
+        parts.append([*summary.lines(seen, instrumented=False), *scaling.lines(seen)])
         parts.insert(len(parts) if _decided(answers) else 1, _held(seen))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
-def to_dicts(seen: SessionData, answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """The answers as JSON holds them (docs/reference/best.schema.json); of a step's time with what more ranks are
-    predicted to give."""
-    return [
-        ranking.to_dict(each) | (outlook.to_dict(each, seen) if OBJECTIVES[each.objective] is STEP else {})
-        for each in answers
-    ]
+def to_dicts(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Return the answers as JSON (docs/reference/best.schema.json)."""
+    return [ranking.to_dict(each) for each in answers]
 
 
 def closing_lines(seen: SessionData) -> list[str]:
     """Return the last lines of a run.
 
     In order: why the CPU was measured (if no GPU could be used), the best configuration of each workload, the bucket
-    curves, scaling and predictions, memory, noise, and the command that decides what is open. If no time is decided,
+    curves, scaling, memory, noise, and the command that decides what is open. If no time is decided,
     memory comes first: it is the same in every launch.
     """
     answers = seen.once(spots)
     fastest = [line for answer in answers for line in (*ranking.lines(answer), *ranking.notes(answer))]
-    fastest += [*summary.lines(seen), *scaling.lines(seen), *outlook.lines(seen)]
+    fastest += [*summary.lines(seen), *scaling.lines(seen)]
     said = [fastest, _held(seen)] if _decided(answers) else [_held(seen), fastest]
     return [
         *_on_cpu(seen),
@@ -76,12 +74,12 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
 
     Only the newest session of a store can be resumed. `where` stands for its folder in what others may see.
     """
-    results, session, launches = seen.results, seen.session, seen.launch_columns
+    results, session, launches = seen.results, seen.session, seen.launches
     newest = session.id == results.listed["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []
     # It ran in processes that somebody else starts.
-    if {SHARED_PROCESSES, WATCHED} & set(results.finding_columns["code"].tolist()):
+    if {SHARED_PROCESSES, WATCHED} & set(results.finding["code"].tolist()):
         return []
     left = candidates_of_spots(answers, launches)
     if not left.cases:
@@ -102,7 +100,7 @@ def of_turns(seen: SessionData) -> list[str]:
 
 def _on_cpu(seen: SessionData) -> list[str]:
     """Say why the CPU was measured if no GPU could be used."""
-    rows = seen.results.finding_columns
+    rows = seen.results.finding
     return [text for code, text in zip(rows["code"], rows["message"], strict=True) if code == MEASURED_ON_CPU]
 
 
@@ -130,7 +128,7 @@ def _carried_over(seen: SessionData, *, small: bool = True) -> list[str]:
 
 def _held(seen: SessionData) -> list[str]:
     """Which strategy holds least on a rank, and whether theory says so."""
-    return compared(seen.once(state_columns))
+    return compared(seen.once(case_states))
 
 
 def _parts(answer: Answer) -> list[list[str]]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import pandas as pd
+
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
 from parabench.analysis.stored import case_of
 from parabench.plan.case import Case
-from parabench.store.columns import Rows
 from parabench.store.results import Results
 
 TWO_LEVEL = "two_level"
 
 
-def with_links(answers: Iterable[Answer], results: Results, session: Session, launches: Rows) -> tuple[Answer, ...]:
+def with_links(
+    answers: Iterable[Answer], results: Results, session: Session, launches: pd.DataFrame
+) -> tuple[Answer, ...]:
     """The answers with what the session's links say of them, where they were measured."""
-    if not len(results.columns("link", f"session_id = {session.id}")):
+    if not len(results.read("link", f"session_id = {session.id}")):
         return tuple(answers)
     tiers = tiers_of(link_table(results.of([session.id]), session))
     texts = dict(zip(launches["case_id"], launches["case_json"], strict=True))

@@ -25,8 +25,9 @@ def check_collectives(
 ) -> list[Finding]:
     """All computed findings, the broadest first; `table` as `bus.bus_table` makes it."""
     good = (launches["status"] == Status.OK).groupby(launches["label"], sort=False).sum()
+    logged = (table["source"] != "").any()
     return [
-        *few_launches([str(label) for label in good.index], list(good)),
+        *([] if logged else few_launches([str(label) for label in good.index], list(good))),
         *_failing(launches),
         *_oversubscribed(table, session),
         *shared_gpu(table, session.environment),

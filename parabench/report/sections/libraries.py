@@ -24,7 +24,13 @@ _WHOSE = "Values are of the largest rank, in its largest instrumented step; medi
 def libraries_section(seen: SessionData) -> Section | None:
     """None where a session was run without instruments and nothing else was asked of a library."""
     spans = ddp_spans(seen.once(ddp_comparison))
-    tables = (*_ddp(spans), *_memory(memory_phases(seen)), *_nccl(seen), *_inspected(inspected(seen)), *_files(seen))
+    tables = (
+        *_ddp(spans),
+        *_memory(memory_phases(seen)),
+        *nccl_tables(seen),
+        *_inspected(inspected(seen)),
+        *_files(seen),
+    )
     silent = _silent(seen)
     if not tables and not silent and seen.rows("span").empty:
         return None
@@ -104,7 +110,8 @@ def _memory(table: pd.DataFrame) -> Iterator[Table]:
         )
 
 
-def _nccl(seen: SessionData) -> Iterator[Table]:
+def nccl_tables(seen: SessionData, source: str = "in an extra launch of each case") -> Iterator[Table]:
+    """Yield what NCCL's debug logs show; `source` is where they are from."""
     chosen, wired = choices(seen), wirings(seen)
     if len(chosen):
         yield case_table(
@@ -120,13 +127,13 @@ def _nccl(seen: SessionData) -> Iterator[Table]:
             ),
             chosen,
             first="the first",
-            note="From NCCL's debug log, in an extra launch of each case. For reduce-scatter and all-gather, bytes are "
-            "one rank's part.",
+            note=f"From NCCL's debug log, {source}. For reduce-scatter and all-gather, bytes are one rank's part.",
         )
     if wired:
         note = (
-            "From the same log. Connections are those of all ranks; multicast is what NVLS needs. Ring 0 is the order "
-            "of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL writes it."
+            f"From NCCL's debug log, {source}. Connections are those of all ranks; multicast is what NVLS needs. "
+            "Ring 0 is the order of ranks in channel 0; Tree 0 is who is below and above its first rank there, as NCCL "
+            "writes it."
         )
         if len(wired) > MOST_CASES:
             note += f" Listed are {MOST_CASES} of {len(wired):,} cases; the store has all."

@@ -1,110 +1,154 @@
-"""The section of what more ranks are predicted to give, where the store tells what ranks compute alone."""
+"""The report's section of predictions for more ranks, if the database has compute-only launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
 
-from parabench.analysis.prediction.outlook import Outlook
-from parabench.analysis.prediction.predict import Prediction, by_reason
+from parabench.analysis.prediction.base import Base, base_of
+from parabench.analysis.prediction.predict import Prediction, Predictor
+from parabench.analysis.prediction.question import grown
 from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.analysis.text.outlook import outlook_lines, outlooks_of
-from parabench.report.figures.figures import Panel
-from parabench.report.figures.prediction import prediction_panel
+from parabench.analysis.text.prediction import interval, refusals
+from parabench.errors import UsageError
+from parabench.plan.case import Case, ranks_in_words
+from parabench.report.figures.figures import Panel, Trace, lay_out, plain
+from parabench.report.palette import strategy_line, symbol_of
 from parabench.report.spec import WORDED, Column, Section, Table, table_of
 
-# Of cases that nothing is predicted of, with the reason.
-MOST_REFUSED = 5
-# Names of cases in one of its cells.
-_MOST_NAMES = 4
+# How many times the ranks that trained are predicted.
+TIMES = (1, 2, 4, 8)
+
+_READING = (
+    "A step is the work that a rank does alone, measured in compute-only launches, and the collectives that nothing "
+    "hides, from the latency and bandwidth of measured links; measured training runs correct how long ranks compute. "
+    "Each strategy has the algorithm and bucket cap of its fastest training run. Use parabench predict for other ones."
+)
 
 
 def prediction_section(seen: SessionData) -> Section | None:
-    """Predictions for more ranks than trained; None where the store does not tell what ranks compute alone."""
-    found = [(each, {name: each.curve(name) for name in each.strategies}) for each in outlooks_of(seen)]
-    if not found:
+    """Return the section; None without compute-only launches."""
+    try:
+        base = base_of([seen.results.whole_store])
+    except UsageError:
         return None
-    panels: list[Panel] = []
-    tables: list[Table] = []
-    refused: list[Prediction] = []
-    notes: dict[str, None] = {}
-    for each, curves in found:
-        told = {name: [one for one in curve if one.refused is None] for name, curve in curves.items()}
-        told = {name: curve for name, curve in told.items() if curve}
-        rows = [one for curve in told.values() for one in curve]
-        beyond = any(one.case.world_size > each.most for one in rows)
-        if beyond:
-            panels.append(prediction_panel(each.heading, told))
-        if rows:
-            tables.append(_table(each, rows, closed=beyond))
-        refused += [one for curve in curves.values() for one in curve if one.refused is not None]
-        notes |= dict.fromkeys(note for one in rows for note in one.notes)
-    if refused:
-        tables.append(_refused(refused))
+    trained = _fastest(seen)
+    if not trained:
+        return None
+    predictor = Predictor(base, {})
+    curves = {name: [predictor.predict(case) for case in _more_ranks(base, of)] for name, of in trained.items()}
+    every = [each for curve in curves.values() for each in curve]
+    known = {name: own for name, curve in curves.items() if (own := [each for each in curve if each.refused is None])}
+    rows = [each for curve in known.values() for each in curve]
+    most = max(case.world_size for case in trained.values())
+    beyond = any(each.case.world_size > most for each in rows)
     return Section(
         "prediction",
         "Prediction",
-        "What a rank is predicted to train in a second, with 90 % intervals; a level line is linear scaling. Marks are "
-        "measured; thin dashes keep the rate of the most ranks that were measured."
-        if panels
+        "Predicted throughput of a rank with 90% intervals; a level line is linear scaling. Marks are measured."
+        if beyond
         else "",
-        "Nothing could be predicted from this store.",
-        tuple(tables),
-        panels=panels,
-        lead=" ".join(line for each, _ in found for line in outlook_lines(each, seen, seen.results.path.name)),
-        reading=_reading(notes) if tables else "",
+        " ".join(["Nothing could be predicted.", *refusals(every)]),
+        (_table(rows, closed=beyond),) if rows else (),
+        panels=[_panel(known)] if beyond else [],
+        lead=_lead(seen, rows, most),
+        reading=" ".join([_READING, *refusals(every)]),
     )
 
 
-def _reading(notes: Iterable[str]) -> str:
-    """How predictions are made, and what was taken for granted for them."""
-    taken = list(notes)
-    return (
-        "A step is put together from what a rank computes alone, measured in a session of its own, and from what "
-        "collectives take, each in every round as long as messages between two ranks; both are corrected by the "
-        "trainings that were measured. Each strategy has the algorithm and bucket size of its fastest training of the "
-        "most ranks; parabench predict tells of others. The fastest is the case that needs least time for a sample, of "
-        "all strategies, algorithms and DDP's usual bucket sizes."
-        + (f" Taken for granted: {format.listed(taken, _MOST_NAMES)}." if taken else "")
-    )
+def _fastest(seen: SessionData) -> dict[str, Case]:
+    """Return the fastest training run of the most ranks of each strategy, by the name of its curve."""
+    several = len({case.model for case in seen.planned.values()}) > 1
+    found: dict[str, Case] = {}
+    steps = [(case, seen.step_times[key]) for key, case in seen.planned.items() if key in seen.step_times]
+    for case, _ in sorted(steps, key=lambda each: (-each[0].world_size, each[1] / each[0].global_batch)):
+        if case.world_size > 1:
+            found.setdefault(f"{case.strategy}, {case.model}" if several else case.strategy, case)
+    return found
 
 
-def _table(of: Outlook, rows: Sequence[Prediction], *, closed: bool) -> Table:
+def _more_ranks(base: Base, case: Case) -> Iterator[Case]:
+    for times in TIMES:
+        world_size = times * case.world_size
+        if times == 1:
+            yield case
+        elif world_size <= base.per_node or world_size % base.per_node == 0:
+            yield grown(case, world_size, max(1, world_size // base.per_node), {})
+
+
+def _lead(seen: SessionData, rows: Sequence[Prediction], most: int) -> str:
+    found = [f"Measured up to {ranks_in_words(most, 1)}."]
+    largest = max((each.case.world_size for each in rows), default=0)
+    if largest > most:
+        of_largest = [each for each in rows if each.case.world_size == largest]
+        best = min(of_largest, key=lambda each: each.sample_s)
+        found.append(f"{best.case.label} is expected to be the fastest: {interval(best)} per step.")
+    else:
+        sizes = ",".join(str(times * most) for times in TIMES[1:])
+        found.append(
+            f"For more ranks: parabench predict {seen.results.path.name} --world-size {sizes} --link node=25GB/s,20us"
+        )
+    return " ".join(found)
+
+
+def _table(rows: Sequence[Prediction], *, closed: bool) -> Table:
     return table_of(
-        " · ".join(filter(None, ("Predicted steps, in ms", of.heading))),
+        "Predicted steps, in ms",
         (
-            Column("Case", lambda each: each.case.label),
+            Column("Configuration", lambda each: each.case.label),
             Column("Predicted", "step_s", "ms"),
-            Column("90 %", lambda each: format.milliseconds_between(each.low_s, each.high_s), WORDED),
+            Column("90%", lambda each: format.milliseconds_between(each.low_s, each.high_s), WORDED),
             Column("Measured", "measured_s", "ms"),
             Column("Compute", "compute_s", "ms"),
             Column("Slowest rank", "slowest_s", "ms"),
-            Column("In a node", lambda each: (each.exposed_s or {}).get(WITHIN, 0.0), "ms"),
-            Column("Between nodes", lambda each: (each.exposed_s or {}).get(BETWEEN, 0.0), "ms"),
-            *([Column("Bubble", "bubble_s", "ms")] if any(each.bubble_s for each in rows) else []),
+            Column("In a node", lambda each: each.exposed_s.get(WITHIN, 0.0), "ms"),
+            Column("Between nodes", lambda each: each.exposed_s.get(BETWEEN, 0.0), "ms"),
             Column("Memory, MiB", "peak_bytes", "mib"),
-            Column("Same rate", "constant_s", "ms"),
-            Column("Line in log2", "line_s", "ms"),
         ),
         rows,
         closed=closed,
-        note="A step is what ranks compute, wait for the slowest of them, and communicate in a node and between nodes "
-        "with nothing to hide it; a bubble is a wait for other ranks. Same rate and line in log2 are naive forecasts: "
-        "each rank as fast as at the most ranks measured, or on a line of its rate in the logarithm of the ranks.",
+        note="A step is what a rank computes, its wait for the slowest rank, and the communication that nothing hides.",
     )
 
 
-def _refused(refused: Sequence[Prediction]) -> Table:
-    """The cases of each reason together."""
-    reasons = by_reason(refused)
-    shown = list(reasons.items())[:MOST_REFUSED]
-    return table_of(
-        "Not predicted",
-        (
-            Column("Cases", lambda row: format.listed((each.case.label for each in row[1]), _MOST_NAMES)),
-            Column("Because", lambda row: row[0]),
-        ),
-        shown,
-        note=f"Listed are {len(shown)} of {len(reasons)} reasons." if len(shown) < len(reasons) else "",
+def _panel(curves: dict[str, list[Prediction]]) -> Panel:
+    """Return the figure: a line with 90% intervals for each strategy, and marks for measured steps."""
+    sizes = sorted({each.case.world_size for curve in curves.values() for each in curve})
+    unit = format.unit_of(next(iter(curves.values()))[0].case.seq_len)
+    ranks = {"type": "log", "tickvals": sizes, "ticktext": [str(size) for size in sizes],
+             "range": [math.log10(sizes[0] / 1.2), math.log10(sizes[-1] * 1.2)]}  # fmt: skip
+    traces = [trace for name, curve in curves.items() for trace in _traces(name, curve)]
+    figure = lay_out(
+        traces, "ranks", f"{unit}/s of a rank", xaxis=ranks, yaxis={"rangemode": "tozero"}, showlegend=True
     )
+    return Panel("", figure, 360 + 20 * len(curves))
+
+
+def _traces(name: str, curve: Sequence[Prediction]) -> Iterator[Trace]:
+    strategy = curve[0].case.strategy
+    style = strategy_line(strategy) | {"width": 2}
+    measured = [(each, each.measured_s) for each in curve if each.measured_s is not None]
+    of_all = {"type": "scatter", "legendgroup": name, "hovertemplate": "%{customdata}<extra></extra>"}
+    rates = [_rate(each, each.step_s) for each in curve]
+    yield of_all | {
+        "x": [each.case.world_size for each in curve], "y": rates, "mode": "lines", "name": plain(name), "line": style,
+        "error_y": {
+            "type": "data", "symmetric": False, "thickness": 1.5, "width": 3,
+            "array": [_rate(each, each.low_s) - rate for each, rate in zip(curve, rates, strict=True)],
+            "arrayminus": [rate - _rate(each, each.high_s) for each, rate in zip(curve, rates, strict=True)],
+        },
+        "customdata": [f"{plain(each.case.label)}<br>predicted: {interval(each)}" for each in curve],
+    }  # fmt: skip
+    yield of_all | {
+        "x": [each.case.world_size for each, _ in measured], "y": [_rate(*each) for each in measured],
+        "mode": "markers", "marker": {"color": style["color"], "symbol": symbol_of(strategy), "size": 9},
+        "showlegend": False,
+        "customdata": [f"{plain(each.case.label)}<br>measured: {format.milliseconds(s)}" for each, s in measured],
+    }  # fmt: skip
+
+
+def _rate(of: Prediction, step_s: float) -> float:
+    """Return the tokens or samples that each rank trains in a second."""
+    return of.case.global_batch * of.case.seq_len / step_s / of.case.world_size

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment.nodes import clocks_said
+from parabench.analysis.loop_time import MEAN
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, summary, taken_apart
@@ -203,6 +204,12 @@ def parts_section(seen: SessionData) -> Section:
         if rows["forward_backward_s"].notna().any()
         else ""
     )
+    how = (
+        "Values are means over the steps of the loop on one rank, then over launches."
+        if set(rows["statistic"]) == {MEAN}
+        else "Values are medians over the steps of the slowest rank, then over launches; the ranking may use another "
+        "statistic."
+    )
     recorded = len(rows) > 0
     return Section(
         "parts",
@@ -215,8 +222,7 @@ def parts_section(seen: SessionData) -> Section:
             else "The parts of a step were not recorded."
         ),
         draw="step_parts" if recorded else "",
-        reading="Values are medians over the steps of the slowest rank, then over launches; the ranking may use "
-        f"another statistic.{in_turns}{unranked(rows['strategy'])}",
+        reading=f"{how}{in_turns}{unranked(rows['strategy'])}",
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form, session_launches
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, one_form, session_launches
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
 from parabench.analysis.collectives.crossover import answers
@@ -16,17 +16,18 @@ from parabench.analysis.links import link_table
 from parabench.analysis.session import Session
 from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
-from parabench.analysis.text.collectives import plain_sentence
+from parabench.analysis.text.collectives import plain_sentence, sentence
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
-from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report import palette
 from parabench.report.packing import declared, packed
 from parabench.report.page import render_page
 from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
+from parabench.report.sections.logs import logs_sections
 from parabench.report.spec import Column, Section, Tab
 from parabench.store import json_text
 from parabench.store.record import Status
@@ -45,23 +46,29 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     fits = tuple(
         sorted(
             fit_costs(points_of(sizes)),
-            key=lambda fit: (places.index(fit.algorithm), OPS.index(fit.op or OPS[0]), fit.world_size or 0),
+            key=lambda fit: (
+                places.index(fit.algorithm),
+                LOGGED_OPS.index(fit.op or LOGGED_OPS[0]),
+                fit.world_size or 0,
+            ),
         )
     )
     cases = case_table(launches)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
+    logs = logs_sections(launches, table)
+    imported = [("imported", format.when(session.started_utc)), ("parabench", session.version)]
     return render_page(
         "collectives.html",
         session,
-        _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links)),
+        _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links), logs),
         template_folder,
         data=page_data(cases, launches, table, fits),
         answers=[(answer.heading, plain_sentence(answer)) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
-        statistics=sorted(set(table["statistic"])),
+        per_launch=f"{' or '.join(sorted(set(table['statistic'])))} of its calls, {_RANKS[bool(logs)]}",
         timed=in_words(session.timing),
         batched=session.timing != LATENCY,
         fits=[_fit(fit) for fit in fits],
@@ -71,15 +78,27 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         ),
         launches=launches.to_dict("records"),
         failed=launches[~good].to_dict("records"),
+        logs=bool(logs),
+        **({"environment": imported, "machine": None} if logs else {}),
     )  # fmt: skip
 
 
-def _tabs(drawn: bool, timed: str, links: Section | None) -> list[Tab]:
+# How a call's time follows from its ranks: in launches of parabench, and in logs of nccl-tests.
+_RANKS = {False: "by its slowest rank", True: "over ranks by nccl-tests' option -a, by default their mean"}
+
+
+def conclusions(results: Results, session: Session) -> list[str]:
+    """Return the answers and the stored warnings as lines for the terminal."""
+    lines = [sentence(answer) for answer in answers(launch_sizes(results, session))]
+    return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
+
+
+def _tabs(drawn: bool, timed: str, links: Section | None, logs: tuple[Section, ...]) -> list[Tab]:
     return [
         Tab("answer", "Answer", ()),
-        Tab("algorithms", "Algorithms", _algorithms(drawn, timed)),
+        Tab("algorithms", "Logs" if logs else "Algorithms", (*_algorithms(drawn, timed), *logs[:1])),
         Tab("trust", "Trust", ()),
-        Tab("environment", "Environment", (links,) if links else ()),
+        Tab("environment", "Environment", (*([links] if links else []), *logs[1:])),
         Tab("data", "Data", ()),
     ]
 
@@ -200,7 +219,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
         case = CollectiveCase.from_dict(json_text.parsed(own["case_json"].iloc[0]))
         good = int((own["status"] == Status.OK).sum())
         counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
-        rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts)
+        rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts | {"algorithm": case.line})
     table = pd.DataFrame(rows, columns=["case_id", "label", *_fields(), "status", "n_ok", "n_launches"])
     table = table.iloc[sorted(range(len(table)), key=[_place(row) for row in table.to_dict("records")].__getitem__)]
     table = table.reset_index(drop=True)
@@ -224,7 +243,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     algorithms are compared in, of which a launch succeeded. `tables` are those of all sizes and of all launches."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)}
-    shown = set(one_form(table[table["good"] > 0]).index)
+    shown = set(one_form(table[(table["good"] > 0) & table["busbw"].notna()]).index)
     points = [
         {"case": of_launch[point.launch], "bytes": point.bytes, "measured_s": point.seconds,
          "fitted_s": point.seconds * (1 + residual)}
@@ -244,7 +263,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
         ),
         "tables": {
             "sizes": declared(
-                SIZE_COLUMNS,
+                [each for each in SIZE_COLUMNS if each.value not in QUANTILES or table[each.value].notna().any()],
                 [str(name) for name in sizes if name != "in_place"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),
@@ -252,7 +271,11 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
         },
         "points": packed(pd.DataFrame(points, columns=["case", "bytes", "measured_s", "fitted_s"])),
         "fits": [sorted({of_launch[point.launch] for point in fit.points if point.launch is not None}) for fit in fits],
-        "filters": [(name, title) for name, title in FILTERS.items() if varies(cases, name)],
+        "filters": [
+            (name, "Log" if name == "algorithm" and (cases["source"] != "").any() else title)
+            for name, title in FILTERS.items()
+            if varies(cases, name)
+        ],
         "styles": {
             "algorithm": {
                 name: palette.algorithm_line(name) | {"symbol": palette.algorithm_symbol(name)} for name in algorithms
@@ -266,7 +289,7 @@ def _fields() -> list[str]:
 
 
 def _place(row: dict[Any, Any]) -> tuple[int, int, tuple[int, str]]:
-    return OPS.index(row["op"]), int(row["world_size"]), palette.native_first(row["algorithm"])
+    return LOGGED_OPS.index(row["op"]), int(row["world_size"]), palette.native_first(row["algorithm"])
 
 
 def _question(row: dict[Any, Any], apart: list[str]) -> str:

@@ -12,14 +12,14 @@ import pandas as pd
 from parabench.analysis.environment.facts import devices_said
 from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
-from parabench.analysis.step.nccl import inspected
+from parabench.analysis.step.nccl import inspected, wirings
 from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
-from parabench.report.sections.libraries import INSPECTED
+from parabench.report.sections.libraries import INSPECTED, nccl_tables
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import Results
@@ -28,7 +28,10 @@ from parabench.store.results import Results
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
     seen = data_of(results, session)
-    made = (_flight(seen), _steps(seen), _late(seen), _timeline(seen), _calls(seen), _inspector(seen), _files(seen))
+    made = (
+        _flight(seen), _steps(seen), _late(seen), _timeline(seen), _calls(seen), _inspector(seen), _nccl(seen),
+        _files(seen),
+    )  # fmt: skip
     sections = [section for section in made if section is not None]
     return fill(
         "recorded.html",
@@ -43,20 +46,15 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     )
 
 
-# Lines on the terminal, which people paste into issues.
-_LINES = 5
-
-
 def conclusions(results: Results) -> list[str]:
-    """Return the conclusions and warnings of recordings in a few lines."""
+    """Return the conclusions and warnings of recordings as lines for the terminal."""
     seen = session_data(results)
     lines = [each for each in sentences(seen) if not each.endswith(_MORE)]
     # The sentence about the profiler is the same for all traces.
-    messages = [str(row["message"]) for _, row in results.finding.iterrows() if row["code"] != "recording_profiled"]
-    lines += [f"warning: {message}" for message in messages if message not in lines]
-    if len(lines) > _LINES:
-        lines = [*lines[: _LINES - 1], f"{format.count(len(lines) - _LINES + 1, 'more line')} on the page."]
-    return lines
+    messages = [
+        str(row["message"]) for _, row in seen.results.finding.iterrows() if row["code"] != "recording_profiled"
+    ]
+    return lines + [f"warning: {message}" for message in messages if message not in lines]
 
 
 def sentences(seen: SessionData) -> Iterator[str]:
@@ -81,6 +79,9 @@ def sentences(seen: SessionData) -> Iterator[str]:
     ops = inspected(seen, seen.launches)
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
+    for of in wirings(seen):
+        network = f"network {of.network}" if of.network else "an unknown network"
+        yield f"NCCL's debug logs are of version {format.or_unknown(of.version)} and {network}."
 
 
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
@@ -335,6 +336,11 @@ def _inspector(seen: SessionData) -> Section | None:
         "",
         (cut("Operations and sizes", INSPECTED, table),),
     )
+
+
+def _nccl(seen: SessionData) -> Section | None:
+    tables = tuple(replace(table, closed=False) for table in nccl_tables(seen, "all files together"))
+    return Section("nccl", "NCCL's debug logs", tables=tables) if tables else None
 
 
 def _files(seen: SessionData) -> Section:

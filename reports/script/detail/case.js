@@ -75,8 +75,11 @@ const partsOf = (row) => {
     element("span", { class: "track" }, element("i", { style: `width: ${(100 * cases[column][row] / sum).toFixed(1)}%` })),
     element("span", { class: "n" }, `${say.ms(cases[column][row])} ms`),
   )));
-  const other = cases.statistic[row] === "median" ? "" : `, while the step time above is the ${cases.statistic[row]}`;
-  return [bars, element("p", { class: "caption" }, `Medians over steps of the slowest rank, then over launches${other}: they need not add up to it.`)];
+  const statistic = cases.statistic[row];
+  const other = statistic === "median" ? "" : `, while the step time above is the ${statistic}`;
+  const made = statistic === "mean" ? "Means over the steps of the loop on one rank, then over launches."
+    : `Medians over steps of the slowest rank, then over launches${other}: they need not add up to it.`;
+  return [bars, element("p", { class: "caption" }, made)];
 };
 
 const bucketsOf = (row) => {

@@ -7,12 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parabench.launch.outcome import diagnose
+from parabench.launch.outcome import WHY_SIZES_DIFFER, diagnose
 from parabench.launch.processes import ProcessOutcome, log_tail
 from parabench.launch.results import NodeResult, RankReport
 from parabench.store.record import Status
 
-REASON = "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+REASON = "[enforce fail at gloo/transport/tcp/pair.cc:446] ptr. Connection was not there"
+SIZES = (
+    "[enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 180 vs 144. Received data size "
+    "doesn't match expected size. Is there a distributed collective mismatch in your code?"
+)
 TERMINATE = f"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  {REASON}"
 
 
@@ -52,6 +56,11 @@ def test_log_tail_is_the_last_lines_without_a_fatal_error(tmp_path, lines):
 def test_crash_message_has_the_reason_of_an_abort():
     tail = f"{TERMINATE}\nFatal Python error: Aborted\n\nThread 0x1 (most recent call first):"
     assert crash_with(tail, "SIGABRT") == f"ended by SIGABRT: {REASON}"
+
+
+def test_crash_message_explains_different_sizes():
+    message = crash_with(f"  what():  {SIZES}\nFatal Python error: Aborted\n", "SIGABRT")
+    assert message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"
 
 
 @pytest.mark.parametrize("tail", ["", "a warning", "a warning\nFatal Python error: Segmentation fault\n\n"])

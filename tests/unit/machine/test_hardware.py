@@ -10,7 +10,6 @@ import pytest
 
 from parabench.machine import gpus, host, versions
 from parabench.machine.accelerator import Gpu
-from parabench.store import json_text, shapes
 
 GIB = 2**30
 
@@ -187,7 +186,6 @@ def test_a_device_tells_its_limits_and_modes_in_si_units(two_sockets, monkeypatc
     assert second["mig"]
     assert (second["numa_node"], list(second["reasons"])) == (None, ["numa_node"])
     assert found["driver"] == {"version": "575.57.08", "cuda": "12.9", "reasons": {}}
-    assert json_text.first_wrong(found, shapes.ENVIRONMENT) is None  # else no report could be made of it
 
 
 def test_one_refused_question_leaves_the_others(two_sockets, monkeypatch):
@@ -198,7 +196,6 @@ def test_one_refused_question_leaves_the_others(two_sockets, monkeypatch):
         assert (device["ecc"], device["numa_node"], device["mig"]) == (None, None, False)
         assert "Permission" in device["reasons"]["ecc"]
     assert found["links"]["matrix"] == [["X", "NODE"], ["NODE", "X"]]
-    assert json_text.first_wrong(found, shapes.ENVIRONMENT) is None
 
 
 def test_nvlinks_to_peers_are_counted_when_they_are_active(monkeypatch):

@@ -19,7 +19,6 @@ from parabench.machine.gpu_checks import UNKNOWN, check
 from parabench.plan.case import Case
 from parabench.plan.resolve import resolve_device
 from parabench.plan.validate import exceeds_machine
-from parabench.store import json_text, shapes
 
 MI300X = {
     "name": "AMD Instinct MI300X", "memory_bytes": 192 * GIB, "index": 0, "address": "00000000:05:00.0",
@@ -72,7 +71,6 @@ def test_amd_devices_are_recorded_with_unknowns(torch_sees):
     assert seen["nvml"] == {"available": False, "reason": OF_AMD}
     assert seen["driver"] == {"version": None, "cuda": None, "reasons": {"all": OF_AMD}}
     assert seen["versions"]["hip"] == "7.0"
-    assert json_text.first_wrong(seen, shapes.ENVIRONMENT) is None
 
 
 def test_rocm_build_does_not_use_nvidia_devices(torch_sees, monkeypatch):

@@ -6,13 +6,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from torch._dynamo.backends.distributed import DDPOptimizer
 
 from parabench.errors import UsageError
+from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.cohorts import modules_of
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, parse_axis, sweep
+from parabench.plan.validate import LEAST_COMPILED_MIB, missing_requirement
 from parabench.strategies.snippet import snippet
 
 LONG = (*range(1, 9), 25)
@@ -129,3 +133,32 @@ def test_where_no_strategy_has_buckets_the_list_is_said(machine):
 
 def test_the_line_of_code_has_the_list():
     assert snippet(Case(bucket_mib=(1, 0.5, 25), world_size=2)).endswith("bucket_cap_mb_list=[1, 0.5, 25])")
+
+
+@pytest.mark.parametrize(
+    ("fields", "skipped"),
+    [
+        ({"bucket_mib": 0.5}, True),
+        ({"bucket_mib": (0.25, 0.5)}, True),
+        ({"bucket_mib": 0.5, "strategy": "zero1"}, True),
+        ({"bucket_mib": 0.5, "strategy": "fsdp"}, False),
+        ({"bucket_mib": 0.5, "compile": False}, False),
+        ({"bucket_mib": (0.25, 1)}, False),
+        ({"bucket_mib": 1}, False),
+        ({}, False),
+    ],
+)
+def test_compile_is_skipped_when_ddps_caps_are_too_small(fields, skipped, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    case = Case(**{"world_size": 2, "strategy": "ddp", "compile": True, "device": "cpu", **fields})
+    why = missing_requirement(case, Machine(cores=2))
+    assert (why is not None) is skipped
+    if skipped:
+        assert "and the largest cap is 0.5 MiB; raise bucket_mib, or leave compile off" in why
+
+
+def test_ddp_optimizer_needs_the_least_cap_of_compile():
+    assert LEAST_COMPILED_MIB * 2**20 == torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
+    DDPOptimizer(2**20, lambda graph, inputs: graph)
+    with pytest.raises(AssertionError, match="First bucket should be smaller/equal"):
+        DDPOptimizer(2**20 - 1, lambda graph, inputs: graph)

@@ -244,7 +244,8 @@ def test_superbench_finds_the_largest_bus_bandwidth(tmp_path):
 
 def test_json_has_nccl_tests_layout_with_ours_beside(session):
     told = json.loads(json.dumps(results_json(*session), allow_nan=False))
-    assert told["version"] == 2
+    assert told["version"] == 3
+    assert told["config"]["per_iter_skip"] == 0
     assert told["out_of_bounds"] == {"count": 0, "okay": "true"}
     assert set(told["average_bus_bandwidth"]) == {"bandwidth", "okay"}
     assert told["config"]["minimum_bytes"] == 65536
@@ -302,7 +303,7 @@ def test_json_takes_the_place_of_an_older_one_as_a_whole(tmp_path):
     file = tmp_path / "r.json"
     file.write_text("older")
     run(request(tmp_path, json_file=file), FakeLauncher())
-    assert json.loads(file.read_text())["version"] == 2
+    assert json.loads(file.read_text())["version"] == 3
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "r.json"]
 
 

@@ -20,7 +20,7 @@ from parabench.store.results import load
 from parabench.store.store import Store
 
 WHY = "NVML is not available: no library; torch finds no device: No HIP GPUs are available"
-LINE = f"Measured on the CPU: {WHY}."
+LINE = f"Runs on the CPU: {WHY}."
 HERE = Machine(cores=4, gpus_reason=WHY, cpu_reason=WHY)
 AMD = Machine(cores=4, gpus=(Gpu("AMD Instinct MI300X", 192 << 30),), gpus_reason="NVML does not read AMD devices")
 

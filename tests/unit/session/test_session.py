@@ -25,6 +25,7 @@ from parabench.session.session import run_session
 from parabench.store import database
 from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
+from parabench.store.store import Store
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
 SUITE = '''"""Which is fastest?"""
@@ -171,18 +172,18 @@ class FullDisk:
 
     def __init__(self, monkeypatch):
         self.full = False
-        whole = database.Database.transaction
+        whole = Store._transaction
 
         @contextmanager
-        def transaction(db):
-            with whole(db) as connection:
+        def transaction(store):
+            with whole(store) as connection:
                 if self.full:
                     # As SQLite does by itself.
                     connection.execute("ROLLBACK")
                     raise sqlite3.OperationalError("database or disk is full")
                 yield connection
 
-        monkeypatch.setattr(database.Database, "transaction", transaction)
+        monkeypatch.setattr(Store, "_transaction", transaction)
 
 
 def test_a_launch_that_the_disk_has_no_room_for_ends_in_a_line_with_the_way_on(suite, tmp_path, monkeypatch):
@@ -215,12 +216,12 @@ def test_a_disk_that_is_full_before_anything_is_launched(suite, tmp_path, monkey
 
 
 def test_a_store_that_cannot_be_closed_keeps_all_and_says_how_to_go_on(suite, tmp_path, monkeypatch):
-    def close(db):
-        db._db.close()
-        raise database.StoreError(f"{db.path} cannot be closed: disk I/O error")
+    def close(store):
+        store._db.close()
+        raise database.StoreError(f"{store.path} cannot be closed: disk I/O error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(database.Database, "close", close)
+        patch.setattr(Store, "close", close)
         told = (
             "^the run does not end well: .*closed: disk I/O error; every launch is kept; go on with: parabench run --r"
         )
@@ -228,40 +229,6 @@ def test_a_store_that_cannot_be_closed_keeps_all_and_says_how_to_go_on(suite, tm
             run(request(suite, tmp_path), FakeLauncher())
     assert run(bare(tmp_path), FakeLauncher())[0] == 0
     assert len(load(tmp_path / "out" / "results.db").launch) == 7
-
-
-def test_a_store_that_is_removed_meanwhile_is_saved_and_goes_on_from_there(suite, tmp_path):
-    fake = FakeLauncher()
-
-    def launch(spec):
-        if len(fake.specs) == 3:
-            (tmp_path / "out" / "results.db").unlink()
-        return fake(spec)
-
-    told = r"results.db was removed while this run wrote to it; what it held is saved in \S*out-saved; "
-    with pytest.raises(UsageError, match=told) as caught:
-        run(request(suite, tmp_path), launch)
-    assert str(caught.value).endswith(f"parabench run --resume --out {tmp_path / 'out-saved'}")
-    again = FakeLauncher()
-    on = TrainingRequest.of(suite=None, resume=True, argv=["parabench"], out=tmp_path / "out-saved")
-    assert run(on, again)[0] == 0
-    assert len(again.calls) == 4
-
-
-def test_a_store_that_is_overwritten_meanwhile_ends_the_run_and_stays_as_it_is(suite, tmp_path):
-    fake, store = FakeLauncher(), tmp_path / "out" / "results.db"
-
-    def launch(spec):
-        if len(fake.specs) == 3:
-            store.write_text("mine")
-        return fake(spec)
-
-    told = (
-        "results.db was overwritten while this run wrote to it; what it held is not to be had from here; put a copy in"
-    )
-    with pytest.raises(UsageError, match=told):
-        run(request(suite, tmp_path), launch)
-    assert store.read_text() == "mine"
 
 
 def test_a_page_that_cannot_be_written_says_that_all_is_stored_and_how_to_get_one(suite, tmp_path):

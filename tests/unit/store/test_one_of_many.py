@@ -18,7 +18,6 @@ from parabench.report.sections import history
 from parabench.serve.progress import standing
 from parabench.store import results as reading
 from parabench.store import store as writing
-from parabench.store.database import Database
 from parabench.store.record import DeviceSample, Finding, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -121,43 +120,14 @@ def test_collectives_of_one_session_are_read_without_those_of_others(tmp_path, m
 def test_what_a_run_asks_of_its_store_goes_through_no_other_session(store):
     with Store.open_or_create(store) as opened:
         said: list[str] = []
-        opened._db._db.set_trace_callback(said.append)
+        opened._db.set_trace_callback(said.append)
         row = opened.last_session()
         opened.launches_done(row.id), opened.all_ok(row.id), opened.reference_values(row.id), opened.labels()
         opened.has_finding(row.id, "drift")
-        opened._db._db.set_trace_callback(None)
-        queries = {q: [each[3] for each in opened._db._db.execute(f"EXPLAIN QUERY PLAN {q}")] for q in said}
-    assert len(queries) == 8  # two of them look at the rows
+        opened._db.set_trace_callback(None)
+        queries = {q: [each[3] for each in opened._db.execute(f"EXPLAIN QUERY PLAN {q}")] for q in said}
+    assert len(queries) == 6
     assert not scans(queries)
-
-
-def test_an_append_writes_as_many_pages_to_a_large_store_as_to_a_small_one(tmp_path, monkeypatch):
-    path = tmp_path / "r.db"
-    cases = [fake.case(bucket_mib=float(mib)) for mib in range(1, 41)]
-
-    def written(opened, session, blocks):
-        """Pages of the log that grew, an append."""
-        log = path.with_name(f"{path.name}-wal")
-        before = log.stat().st_size if log.exists() else 0
-        for block in blocks:
-            for case in cases:
-                opened.append(session, fake.launch(case, 0.04, block=block, steps=2))
-        page = opened._db._db.execute("PRAGMA page_size").fetchone()[0] + 24  # a frame has a header
-        return (log.stat().st_size - before) / page / len(cases) / len(blocks)
-
-    monkeypatch.setattr(Database, "_fold", lambda self: None)
-    with Store.open_or_create(path) as opened:
-        opened._db._db.execute("PRAGMA wal_autocheckpoint = 0")  # the log is to have them all
-        plan = {"cases": [], "skipped": [], "protocol": {}}
-        about = {"label": None, "suite": "s", "argv": [], "seed": 0, "environment": {}, "question": "", "plan": plan}
-        session = opened.begin_session(**about)
-        small = written(opened, session, range(1))
-        written(opened, session, range(1, 20))
-        large = written(opened, session, range(20, 21))
-        tables = opened._db._db.execute("SELECT count(*) FROM sqlite_master WHERE name != 'session'").fetchone()[0]
-    assert small > 2
-    # A tree of twenty times as many rows is one page higher at most.
-    assert large <= small + tables
 
 
 def test_of_a_long_store_the_newest_sessions_of_the_suite_tell_what_sessions_differ_by(tmp_path):

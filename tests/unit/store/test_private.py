@@ -113,9 +113,9 @@ def test_the_store_holds_no_more(tmp_path, monkeypatch):
             plan={},
         )
         store.append(session, fake.launch(fake.case(), status=Status.FAILED, failure=failure))
-        (row,) = store._db.rows("SELECT error, traceback FROM launch")
+        (row,) = store._rows("SELECT error, traceback FROM launch")
         assert row == ("rank 1: cannot read x with ...", 'File "own.py", line 3')
-        ((argv,),) = store._db.rows("SELECT argv FROM session")
+        ((argv,),) = store._rows("SELECT argv FROM session")
         assert json.loads(argv) == ["parabench", "run", "s.py"]
     for planted in (b"somebody", b"hf_abcdefgh"):
         assert planted not in path.read_bytes()

@@ -24,7 +24,7 @@ def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
     page = (DOCS / "reference/store.md").read_text()
     told = {name: columns.split() for name, columns in re.findall(r"^(\w+)\(([^)]*)\)", page, re.M)}
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(create_statements())
+        db.executescript(";".join(create_statements()))
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         made = {name: [row[1] for row in db.execute(f"PRAGMA table_info({name})")] for name in tables}
     assert {name: [each.rstrip(",") for each in columns] for name, columns in told.items()} == made
@@ -32,9 +32,9 @@ def test_the_page_about_the_store_names_all_tables_and_columns(tmp_path):
 
 
 def test_what_may_be_unknown_may_be_null_and_nothing_else():
-    made = create_statements()
+    made = "; ".join(create_statements())
     assert "CREATE TABLE sample(launch_id INTEGER NOT NULL REFERENCES launch(id), rank INTEGER NOT NULL, " in made
-    assert "step INTEGER, phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL);" in made
+    assert "step INTEGER, phase TEXT NOT NULL, metric TEXT NOT NULL, value REAL)" in made
     assert "launch_id INTEGER REFERENCES launch(id), code TEXT NOT NULL" in made
     assert "place BLOB NOT NULL" in made
 

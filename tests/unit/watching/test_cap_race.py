@@ -16,7 +16,7 @@ from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.watching.describe import caps_of
 from parabench.watching.group import Group
-from parabench.watching.race import Verdict, agreed, checked, set_cap, slowest, verdict
+from parabench.watching.race import Verdict, agreed, all_ranks_can, checked, set_cap, slowest, verdict
 
 PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3, share_modules=True)
 
@@ -150,6 +150,33 @@ def test_options_of_the_reducer_stay(alone: None, monkeypatch: pytest.MonkeyPatc
     set_cap(module, 1)
     own, anew = ([each for each in arguments if isinstance(each, (bool, int))] for arguments in given)
     assert own == anew
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_set_cap_keeps_the_cap_when_a_rank_fails(own: bool, alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DistributedDataParallel(nn.Linear(4, 4), bucket_cap_mb=2)
+    called, reducer = buckets_of(module), module.reducer
+
+    def fails(*_: object) -> None:
+        raise MemoryError("no room")
+
+    if own:
+        monkeypatch.setattr(dist, "Reducer", fails)
+    message = "no room" if own else "another rank could not change its bucket cap"
+    with pytest.raises((MemoryError, RuntimeError), match=message):
+        set_cap(module, 1, lambda can: False)
+    assert module.reducer is reducer
+    assert caps_of(module) == 2
+    for _ in range(3):
+        called.clear()
+        module(torch.ones(1, 4)).sum().backward()
+        assert called == [0]
+
+
+def test_all_ranks_can_counts_the_ranks_of_the_group(alone: None) -> None:
+    module = DistributedDataParallel(nn.Linear(1, 1))
+    assert all_ranks_can(module, torch.device("cpu"), True)
+    assert not all_ranks_can(module, torch.device("cpu"), False)
 
 
 def test_hooks_that_cannot_go_from_one_reducer_to_another_have_no_race(alone: None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parabench.errors import UsageError
-from parabench.models import SUSPECTS
+from parabench.models import BUFFER, SUSPECTS
 from parabench.plan.case import Case
 from parabench.plan.validate import check
 from parabench.store.record import Launch, Phase, Sample, Status
@@ -49,7 +49,7 @@ def verified(launch: Launch, reference: Reference | None = REFERENCE) -> str:
 )
 def test_reference_computes_as_many_parts_as_the_level_says(fields: dict[str, Any], parts: int) -> None:
     case = Case(**{"strategy": "ddp", "world_size": 2, **fields})
-    assert (case.reference().strategy, case.reference().grad_accumulation) == ("single", parts)
+    assert (case.reference().strategy, case.reference().batch_parts) == ("single", parts)
     assert case.reference().verification == case.verification
     assert case.reference().reference() == case.reference()
 
@@ -130,9 +130,11 @@ def test_a_norm_off_by_another_factor_has_no_cause() -> None:
 
 @pytest.mark.parametrize("suspect", SUSPECTS)
 def test_a_wrong_launch_names_what_its_model_or_data_has(suspect: str) -> None:
-    facts = {"verification": {"weights": ["float32"], "suspects": [suspect]}}
+    facts = {
+        "verification": {"weights": ["float32"], "suspects": [f"{suspect}:mean" if suspect == BUFFER else suspect]}
+    }
     seen = verified(launched(norm=2.1, facts=facts))
-    assert seen.endswith(f". Perhaps because {SUSPECTS[suspect]}")
+    assert seen.endswith(f". Perhaps because {SUSPECTS[suspect].format(names='mean')}")
     # One device sees the whole batch; a rank may not have the label that is ignored.
     whole = replace(REFERENCE, suspects=reference_of(launched(facts=facts)).suspects)
     assert verified(launched(norm=2.1), whole) == seen

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from parabench.analysis.ranking.race import ERROR, Exit, Look, confidence_of, exits, race
 from parabench.analysis.stats.block_model import fit
-from parabench.store.columns import Columns
 
 
 def simulated(truth, noise, looks, rounds=None, seed=0):
@@ -24,7 +24,7 @@ def simulated(truth, noise, looks, rounds=None, seed=0):
             step_s = truth[case] * math.exp(level + lot.normal(0, noise / math.sqrt(turns)))
             for name, value in zip(rows, (case, block, block, True, turns, step_s), strict=True):
                 rows[name].append(value)
-        launches = Columns({name: np.array(values) for name, values in rows.items()})
+        launches = pd.DataFrame(rows)
         if block > 1:
             found = race(launches, {each: 10.0 * each for each in range(block + 1)})
             yield found
@@ -72,7 +72,7 @@ def test_who_left_does_not_come_back_because_later_looks_ask_for_more():
         for case, behind in {"a": 0.0, "b": 0.0, **({"c": 0.2} if block < 3 else {})}.items():
             rows.append((case, block, block, True, 1, math.exp(behind + lot.normal(0, 0.03))))
     names = ("case_id", "block", "shared_launch", "in_turns", "turns", "launch_step_s")
-    launches = Columns.of(names, rows)
+    launches = pd.DataFrame(rows, columns=names)
     first, *_, late = race(launches, dict.fromkeys(range(16), 0.0))
     assert first.left[0].case_id == "c"
     assert "c" not in late.racing
@@ -104,7 +104,7 @@ def test_of_launches_of_more_turns_the_mean_is_nearer_to_what_they_say():
         "in_turns": np.array([True] * 4), "turns": np.array([1, 1, 9, 9]),
         "launch_step_s": np.exp([0.0, 0.5, 0.0, 0.1]),
     }  # fmt: skip
-    (look,) = race(Columns(rows), {2: 1.0})
+    (look,) = race(pd.DataFrame(rows), {2: 1.0})
     assert look.racing == ("a", "b")
-    effects = fit(Columns(rows))
+    effects = fit(pd.DataFrame(rows))
     assert effects.means["b"] - effects.means["a"] == pytest.approx(0.1 * 0.5 + 0.9 * 0.1)

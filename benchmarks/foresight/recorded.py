@@ -1,0 +1,118 @@
+"""The recorded truth: what sessions on emulated machines measured, in a file of the repository.
+
+So predictions are compared with it in a second, on any machine. `benchmarks.foresight.truth` measures it again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.foresight.machines import DONE, STORE, Machine
+from benchmarks.foresight.measured import measured
+from benchmarks.foresight.sessions import base, held
+from parabench.analysis.prediction.base import Base, Computed, Measured, computed_of, sessions_of, trainings
+from parabench.analysis.prediction.links import Row, measured_rows
+from parabench.analysis.prediction.program import Event, Program, program_of
+from parabench.plan.case import DEFAULTS, Case
+from parabench.store.record import CALL, PART, WAIT_FOR, WORK
+from parabench.store.results import load
+
+FILE = Path(__file__).with_name("recorded.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A held-out case: the machine, the seconds of a step, and the share of CPU time that was idle."""
+
+    machine: Machine
+    case: Case
+    step_s: float
+    idle: float
+
+
+def record(folder: Path) -> None:
+    """Write FILE from the databases of `folder`, as `benchmarks.foresight.truth` leaves them."""
+    sessions: dict[str, Any] = {}
+    for each in base():
+        results = load(folder / "base" / each.name / STORE)
+        sessions[each.name] = {
+            "computed": [
+                [_fields(one.case), *_events(one.program), _rounded(one.jitter.tolist())]
+                for session in sessions_of(results, "compute")
+                for one in computed_of(results, session)
+            ],
+            "rows": [_rounded(row) for row in measured_rows(results, sessions_of(results, "collectives"))],
+            "measured": [[_fields(one.case), _rounded(one.step_s)] for one in trainings(results)],
+        }
+    truths = [
+        [each.machine.nodes, each.machine.per_node, each.machine.rate, _fields(one.case), *_rounded([one.step_s, idle])]
+        for each in held()
+        if (folder / "held" / each.name / DONE).exists()
+        for one in measured(folder / "held" / each.name)
+        if isinstance(one.case, Case) and one.step_s is not None and (idle := one.least_idle) is not None
+    ]
+    text = json.dumps({"sessions": sessions, "held": truths}, separators=(",", ":"))
+    FILE.write_text(text.replace("],[{", "],\n[{") + "\n")
+
+
+def base_of_sessions(*names: str) -> Base:
+    """Return the base that recorded sessions hold together."""
+    sessions = json.loads(FILE.read_text())["sessions"]
+    own = [sessions[name] for name in names]
+    computed = tuple(_computed(*each) for session in own for each in session["computed"])
+    return Base(
+        computed,
+        tuple(Row(*row) for session in own for row in session["rows"]),
+        tuple(Measured(_case(fields), step_s) for session in own for fields, step_s in session["measured"]),
+    )
+
+
+def truths() -> list[Truth]:
+    """Return the held-out cases."""
+    return [
+        Truth(Machine(nodes, per_node, rate), _case(fields), step_s, idle)
+        for nodes, per_node, rate, fields, step_s, idle in json.loads(FILE.read_text())["held"]
+    ]
+
+
+def on_nodes(computed: Computed, nodes: int) -> Computed:
+    """Return ranks that computed together on one machine as ranks of an emulated cluster of `nodes`."""
+    return replace(computed, case=replace(computed.case, nodes=nodes))
+
+
+def _computed(fields: dict[str, Any], events: list[Any], gradients: list[Any], jitter: list[float]) -> Computed:
+    case = _case(fields)
+    return Computed(case, program_of(events, case.world_size, gradients), np.array(jitter))
+
+
+def _fields(case: Case) -> dict[str, Any]:
+    return {name: value for name, value in case.to_dict().items() if value != DEFAULTS[name]}
+
+
+def _case(fields: dict[str, Any]) -> Case:
+    return Case(**fields)
+
+
+def _events(program: Program) -> tuple[list[Any], list[Any]]:
+    """Return the events and gradients as `program_of` reads them."""
+
+    def written(event: Event) -> list[Any]:
+        if event.call is not None:
+            size, stride, first = event.call.group
+            return [CALL, event.call.op, event.call.bytes, [first + at * stride for at in range(size)], 0.0]
+        last = {WORK: _rounded(event.seconds), PART: event.part, WAIT_FOR: event.waits}[event.kind]
+        return [event.kind, last]
+
+    gradients = [["", each.bytes, _rounded(each.ready_s)] for each in program.gradients]
+    return [written(event) for event in program.events], gradients
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,204 @@
+"""Latency and bandwidth of links, fitted to the times of collectives: how long any collective takes over them.
+
+A message of x bytes takes a + b x seconds (Hockney, "The communication challenge for MPP: Intel Paragon and Meiko
+CS-2", 1994). Each operation of each algorithm has its own a and b in each tier, because libraries copy, add and wake
+threads differently in each. A collective takes the sum over its rounds (`schedule`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+from parabench.analysis.collectives.bus import good_sizes, launch_sizes
+from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, rounds
+from parabench.analysis.session import Session
+from parabench.analysis.stats.quantiles import Numbers
+from parabench.collectives import levels_of
+from parabench.errors import UsageError
+from parabench.machine import accelerator
+from parabench.plan.collective_case import size_text
+from parabench.store.results import Results
+
+TIERS = (WITHIN, BETWEEN)
+
+# Messages of up to this many times the largest measured message are predicted.
+BEYOND = 8
+
+_RATES = {
+    f"{prefix}{unit}/s": factor / bits
+    for prefix, factor in {
+        "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12,
+        "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40,
+    }.items()
+    for unit, bits in (("B", 1), ("bit", 8))
+}  # fmt: skip
+_TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0}
+_NUMBER_AND_UNIT = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([^\s0-9.]\S*)")
+
+
+class Row(NamedTuple):
+    """The seconds of one collective of so many bytes (the whole buffer) among `ranks` on `nodes`."""
+
+    op: str
+    algorithm: str
+    ranks: int
+    nodes: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The seconds of a message and of a byte, for messages of up to `most` bytes."""
+
+    latency_s: float
+    byte_s: float
+    most: float = math.inf
+
+
+def given_link(text: str) -> Link:
+    """Return the link of a text such as "25GB/s,20us" or "200Gbit/s, 5 µs". Raises UsageError."""
+    rate, latency = None, None
+    parts = text.split(",")
+    for part in parts:
+        match = _NUMBER_AND_UNIT.fullmatch(part.strip())
+        number = float(match[1]) if match else 0.0
+        if match is None or not 0 < number < math.inf:
+            break
+        if match[2] in _RATES and rate is None:
+            rate = number * _RATES[match[2]]
+        elif match[2] in _TIMES and latency is None:
+            latency = number * _TIMES[match[2]]
+    if len(parts) != 2 or rate is None or latency is None:
+        raise UsageError(
+            f"link {text!r} is not a bandwidth and a latency, both above 0; write it as 25GB/s,20us, with B/s or bit/s "
+            "after k, M, G, Ki, Mi or Gi, and ns, us, ms or s"
+        )
+    return Link(latency, 1 / rate)
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links of each tier, operation and algorithm that were `fitted`, and the tiers that were `given` instead."""
+
+    fitted: Mapping[tuple[str, str, str], Link]
+    given: Mapping[str, Link]
+    backend: str = "gloo"
+
+    def seconds(self, op: str, algorithm: str, ranks: int, per_node: int, size: int, beside: int = 1) -> float:
+        """Return the seconds of a collective if nothing disturbs it.
+
+        `beside` groups of a node use its network card at the same time. Raises UsageError for links that were neither
+        measured nor given.
+        """
+        found = rounds(op, _schedule(algorithm, self.backend), ranks, per_node, size)
+        if found is None:
+            raise UsageError(
+                f"{algorithm} is not predicted, because its schedule is unknown; use --set algorithm=native"
+            )
+        total = 0.0
+        for each in found:
+            link = self._link(op, algorithm, each.tier)
+            shared = each.flows * (beside if each.tier == BETWEEN else 1)
+            if each.share * size > link.most:
+                raise UsageError(_too_large(op, algorithm, each, size, link))
+            total += each.times * (link.latency_s + shared * each.share * size * link.byte_s)
+        return total
+
+    def _link(self, op: str, algorithm: str, tier: str) -> Link:
+        """Return a tier's link; a given one is never faster than the same messages within a node."""
+        levels = levels_of(algorithm)
+        part = algorithm if levels is None else levels[tier == BETWEEN]
+        inside = self.fitted.get((op, part, WITHIN))
+        given, link = self.given.get(tier), self.fitted.get((op, part, tier))
+        if given is not None:
+            if inside is None:
+                return given
+            return Link(max(given.latency_s, inside.latency_s), max(given.byte_s, inside.byte_s))
+        if link is None:
+            nodes, flag = ("", "local") if tier == WITHIN else (" --nnodes 2", "node")
+            raise UsageError(
+                f"links {tier} were not measured for {part}; measure them: parabench collectives --algorithm {part} "
+                f"--world-size 2{nodes}, or give them: --link {flag}=25GB/s,20us"
+            )
+        return link
+
+
+def links_from_rows(rows: Iterable[Row], backend: str) -> dict[tuple[str, str, str], Link]:
+    """Return the link of each (operation, algorithm, tier) that fits the times of collectives.
+
+    Least squares, weighted so that small messages count too; no constant is negative. Rows whose schedule is unknown,
+    and rows of two_level, are left out. The rows may come from any benchmark, such as a log of nccl-tests, whose sizes
+    are those of the whole buffer too.
+    """
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.ranks > 1 and levels_of(row.algorithm) is None:
+            groups[row.op, row.algorithm].append(row)
+    found: dict[tuple[str, str, str], Link] = {}
+    for (op, algorithm), own in groups.items():
+        schedule = _schedule(algorithm, backend)
+        each_rounds = [rounds(op, schedule, row.ranks, row.ranks // row.nodes, row.bytes) for row in own]
+        if None in each_rounds:
+            continue
+        design = np.zeros((len(own), 4))
+        most = dict.fromkeys(TIERS, 0.0)
+        for line, row, messages in zip(design, own, each_rounds, strict=True):
+            for each in messages or ():
+                at, size = 2 * TIERS.index(each.tier), each.share * row.bytes
+                line[at] += each.times
+                line[at + 1] += each.times * each.flows * size
+                most[each.tier] = max(most[each.tier], size)
+        constants = _least_squares(design, np.array([row.seconds for row in own]))
+        for tier, (latency_s, byte_s) in zip(TIERS, constants.reshape(2, 2).tolist(), strict=True):
+            if most[tier]:
+                found[op, algorithm, tier] = Link(latency_s, byte_s, BEYOND * most[tier])
+    return found
+
+
+def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
+    """Return the collectives that sessions measured in float32; the newest session counts.
+
+    The seconds of a size are the mean on the log scale over launches; the number of a launch is the median of its
+    batches, because a mean of all calls is as large as the largest burst of other processes makes it.
+    """
+    found: dict[tuple[str, str, int, int, int], Row] = {}
+    for session in sessions:
+        good = good_sizes(launch_sizes(results, session))
+        good = good[(good["dtype"] == "float32") & good["redop"].isin(["sum", "none"])]
+        for _, own in good.groupby(["op", "algorithm", "world_size", "nodes", "bytes"]):
+            one = own.iloc[0]
+            key = (one["op"], one["algorithm"], int(one["world_size"]), int(one["nodes"]), int(one["bytes"]))
+            found[key] = Row(*key, math.exp(float(np.log(own["p50_s"]).mean())))
+    return list(found.values())
+
+
+def _least_squares(design: Numbers, seconds: Numbers) -> Numbers:
+    """Return the constants, of which none is negative; 0 for columns of zeros."""
+    weighted = design * (weights := seconds**-0.5)[:, None]
+    scale = np.maximum(np.linalg.norm(weighted, axis=0), 1e-300)
+    constants: Numbers = nnls(weighted / scale, seconds * weights)[0] / scale
+    return constants
+
+
+def _schedule(algorithm: str, backend: str) -> str:
+    """Return the algorithm whose rounds are used: NCCL's own choice is taken to be a ring."""
+    return "ring" if backend == accelerator.BACKEND and algorithm == "native" else algorithm
+
+
+def _too_large(op: str, algorithm: str, message: Round, size: int, link: Link) -> str:
+    asked, known = (size_text(round(each)) for each in (message.share * size, link.most / BEYOND))
+    nodes = "" if message.tier == WITHIN else " --nnodes 2"
+    return (
+        f"{op} {algorithm} has messages of {asked} {message.tier}, more than {BEYOND} times the largest measured "
+        f"({known}); measure larger ones: parabench collectives --op {op} --algorithm {algorithm} "
+        f"--world-size 2{nodes} --max {size_text(2 * size).replace(' ', '')}"
+    )

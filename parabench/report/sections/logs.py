@@ -1,0 +1,72 @@
+"""The sections of logs of nccl-tests: their bandwidths next to each other, and how each log was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pandas as pd
+
+from parabench.analysis.collectives.bus import one_form
+from parabench.analysis.text import format
+from parabench.plan.case import UNKNOWN
+from parabench.plan.collective_case import size_text
+from parabench.report.spec import MOST_ROWS, Column, Section, Table, table_of
+from parabench.store import json_text
+
+# More columns do not fit on a page.
+MOST_LOGS = 6
+_QUESTION = ["op", "world_size", "dtype", "redop"]
+
+
+def logs_sections(launches: pd.DataFrame, table: pd.DataFrame) -> tuple[Section, ...]:
+    """Return the sections of a session that was read from logs; none if it was measured here."""
+    rows = [row | log for row in launches.to_dict("records") if (log := json_text.parsed(row["facts"]).get("log"))]
+    if not rows:
+        return ()
+    columns = (
+        Column("Test", "label"),
+        Column("File", "file"),
+        Column("Hosts", lambda row: format.listed(row["hosts"]) or UNKNOWN),
+        Column("GPUs", lambda row: format.listed(row["gpus"]) or UNKNOWN),
+        Column("NCCL", lambda row: row["version"] or UNKNOWN),
+        Column("Network", lambda row: row["network"] or UNKNOWN),
+        Column("Connections", lambda row: ", ".join(f"{n} {name}" for name, n in row["transports"].items()) or UNKNOWN),
+    )
+    note = f"Listed are {MOST_ROWS} of {len(rows):,} tests." if len(rows) > MOST_ROWS else ""
+    tests = table_of("Tests in the logs", columns, rows[:MOST_ROWS], closed=False, note=note)
+    tables = tuple(_side_by_side(one_form(table[table["good"] > 0])))
+    compared = Section(
+        "compared",
+        "Logs next to each other",
+        "Bus bandwidth in GB/s by size, for tests of one operation among as many ranks; of an unknown operation, "
+        "algorithm bandwidth.",
+        "No two tests have the same operation, ranks, type and reduction.",
+        tables if len(tables) > 1 else tuple(replace(each, closed=False) for each in tables),
+        reading="Out of place where the log has it. Ratio is the time of the second log over the first.",
+    )
+    reading = "Network and connections are from NCCL's messages (NCCL_DEBUG=INFO) in the log."
+    return compared, Section("logs", "How each log was made", tables=(tests,), caption=reading)
+
+
+def _side_by_side(table: pd.DataFrame) -> Iterator[Table]:
+    for _, rows in table.groupby(_QUESTION, sort=False):
+        op, ranks, dtype, redop = (rows.iloc[0][name] for name in _QUESTION)
+        names = list(rows["algorithm"].unique())
+        if len(names) < 2:
+            continue
+        shown = names[:MOST_LOGS]
+        number = "algbw" if op == UNKNOWN else "busbw"
+        wide = rows.pivot_table([number, "call_s"], "bytes", "algorithm")
+        cells = wide[number].assign(bytes=wide.index)
+        columns = [Column("Size", lambda row: size_text(int(row["bytes"]))), *map(_rate, shown)]
+        if len(names) == 2:
+            cells["ratio"] = wide["call_s"][names[1]] / wide["call_s"][names[0]]
+            columns.append(Column("Ratio", "ratio", "ratio"))
+        title = f"{op}, {format.count(int(ranks), 'rank')}, {dtype}" + ("" if redop == "none" else f", {redop}")
+        more = f" Listed are {MOST_LOGS} of {len(names):,} logs; tab Data has all." if len(names) > MOST_LOGS else ""
+        yield table_of(title, columns, cells.to_dict("records"), note=f"{title}.{more}")
+
+
+def _rate(name: str) -> Column:
+    return Column(name, lambda row: row[name], "digits")

@@ -1,0 +1,161 @@
+"""Links from the times of collectives, and the times of collectives over links."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from fake_base import FAR, NEAR, pair_rows
+from message_logs import BYTES, Line, clocked, sent
+from parabench.analysis.prediction.links import BEYOND, Link, Links, Row, given_link, links_from_rows
+from parabench.analysis.prediction.schedule import BETWEEN, OPS, WITHIN, rounds
+from parabench.collectives import LEVELS
+from parabench.errors import UsageError
+
+MIB = 1 << 20
+ALGORITHMS = (*LEVELS, "native", "two_level", "two_level(tree,halving_doubling)", "two_level(ring,parameter_server)")
+FAST, SLOW = Link(2e-6, 1 / 50e9), Link(20e-6, 1 / 1e9)
+OVER = Links({}, {WITHIN: FAST, BETWEEN: SLOW})
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s", "latency_s"),
+    [
+        ("25GB/s,20us", 25e9, 20e-6),
+        ("20us, 25 GB/s", 25e9, 20e-6),
+        ("200Gbit/s,5 µs", 25e9, 5e-6),
+        ("200Gbit/s,5 μs", 25e9, 5e-6),
+        ("100Mbit/s,1.5ms", 12.5e6, 1.5e-3),
+        ("1.5GiB/s,800ns", 1.5 * 2**30, 800e-9),
+        ("1e3MB/s,.5s", 1e9, 0.5),
+    ],
+)
+def test_given_link_reads_latency_and_bandwidth(text: str, bytes_per_s: float, latency_s: float) -> None:
+    assert given_link(text) == Link(pytest.approx(latency_s), pytest.approx(1 / bytes_per_s))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "25GB/s", "20us", "25GB/s,", "25GB/s,20us,1us", "25GB/s,25GB/s", "0GB/s,20us", "25GB/s,0us", "-1GB/s,20us",
+        "nanGB/s,20us", "1e999GB/s,20us", "25GBps,20us", "25gb/s,20us", "25GB/s,20min", "25,20", "25 GB/s 20 us",
+    ],
+)  # fmt: skip
+def test_given_link_rejects_other_text(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a bandwidth and a latency") as raised:
+        given_link(text)
+    assert "write it as 25GB/s,20us" in str(raised.value)
+
+
+def test_links_from_pairs_are_those_of_each_tier() -> None:
+    found = links_from_rows(pair_rows(), "gloo")
+    for algorithm, (tier, link) in itertools.product(("native", "ring"), ((WITHIN, NEAR), (BETWEEN, FAR))):
+        fitted = found["all_reduce", algorithm, tier]
+        assert (fitted.latency_s, fitted.byte_s) == pytest.approx(link)
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(8, 1), (2, 2), (16, 2)])
+@pytest.mark.parametrize("op", OPS)
+def test_links_from_rows_reproduce_a_log_of_nccl_tests(op: str, ranks: int, nodes: int) -> None:
+    """All sizes of one number of ranks, as nccl-tests prints them; NCCL's own algorithm is taken to be a ring."""
+    truth = Links({}, {WITHIN: FAST, BETWEEN: SLOW}, "nccl")
+    rows = [
+        Row(op, "native", ranks, nodes, size, truth.seconds(op, "native", ranks, ranks // nodes, size))
+        for size in (1 << power for power in range(10, 28))
+    ]
+    links = Links(links_from_rows(rows, "nccl"), {}, "nccl")
+    for row in rows:
+        assert links.seconds(op, "native", ranks, ranks // nodes, row.bytes) == pytest.approx(row.seconds, rel=0.05)
+    # The link of the slower tier is known, so more ranks can be predicted.
+    tier = WITHIN if nodes == 1 else BETWEEN
+    expected = {WITHIN: FAST, BETWEEN: SLOW}[tier].byte_s
+    assert links.fitted[op, "native", tier].byte_s == pytest.approx(expected, rel=0.05)
+
+
+def test_links_from_rows_leave_out_unknown_schedules() -> None:
+    rows = [Row("all_reduce", name, 2, 1, MIB, 1e-3) for name in ("nccl:ring", "two_level")]
+    assert links_from_rows([*rows, Row("barrier", "ring", 2, 1, 0, 1e-5)], "nccl") == {}
+
+
+def test_given_link_is_never_faster_than_messages_within_a_node() -> None:
+    fitted = {("all_reduce", "ring", WITHIN): Link(1e-3, 1e-9)}
+    quick = Links(fitted, {BETWEEN: Link(1e-9, 1e-12)})
+    assert quick.seconds("all_reduce", "ring", 2, 1, MIB) == pytest.approx(2 * (1e-3 + MIB / 2 * 1e-9))
+
+
+def test_seconds_by_hand() -> None:
+    def took(algorithm: str, ranks_per_node: int, size: int) -> float:
+        return OVER.seconds("all_reduce", algorithm, 8, ranks_per_node, size)
+
+    # 14 eighths over the slower link; a part crosses it 4 times.
+    assert took("ring", 4, 8_000_000) == pytest.approx(4 * 20e-6 + 14 * 1e6 / 1e9)
+    assert took("ring", 1, 8_000_000) == pytest.approx(14 * (20e-6 + 1e6 / 1e9))
+    assert took("ring", 8, 8_000_000) == pytest.approx(14 * (2e-6 + 1e6 / 50e9))
+    # Inside thrice a quarter, twice; across two messages of an eighth, of four ranks at once.
+    expected = 6 * (2e-6 + 2e6 / 50e9) + 2 * (20e-6 + 4e6 / 1e9)
+    assert took("two_level", 4, 8_000_000) == pytest.approx(expected)
+    # Six workers are elsewhere, and one is here; all in, all out.
+    expected = 2 * (2e-6 + 8e6 / 50e9) + 12 * (20e-6 + 8e6 / 1e9)
+    assert took("parameter_server", 2, 8_000_000) == pytest.approx(expected)
+    # Two groups that send for one node share its card.
+    alone, shared = (OVER.seconds("all_reduce", "ring", 2, 1, 10**9, beside) for beside in (1, 2))
+    assert shared == pytest.approx(2 * alone, rel=1e-3)
+
+
+# Latency counts, or bytes, or both; the tiers are alike, or not.
+TIERS: list[tuple[Line, Line]] = [
+    ((2e-6, 1e-9), (2e-6, 1e-9)), ((2e-6, 1e-9), (20e-6, 1e-9)), ((0, 1e-9), (0, 1e-8)), ((2e-6, 1e-9), (20e-6, 1e-8)),
+]  # fmt: skip
+
+
+# How many times as long as the simulated messages a call is predicted to take, at most.
+NEAR_SIMULATED = {"ring": 1.15, "tree": 1.5, "halving_doubling": 1.15, "parameter_server": 1.5, "two_level": 1.2}
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("algorithm", NEAR_SIMULATED)
+def test_seconds_are_near_those_of_messages_that_share_links(algorithm: str, op: str) -> None:
+    found = {}
+    for (n, g), (within, between) in itertools.product(((4, 1), (4, 2), (8, 2), (8, 8)), TIERS):
+        took = Links({}, {WITHIN: Link(*within), BETWEEN: Link(*between)}).seconds(op, algorithm, n, g, BYTES)
+        record = sent(op, algorithm, n, g if "two" in algorithm else None, BYTES)
+        found[n, g, within, between] = took / clocked(record, g, within, between)
+    # Trees of all ranks wait for one another longer than their rounds say.
+    least = {"tree": 0.45, "ring": 0.88}.get(algorithm, 0.99)
+    assert {key: ratio for key, ratio in found.items() if not least <= ratio <= NEAR_SIMULATED[algorithm]} == {}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_seconds_grow_with_bytes_and_slower_links(algorithm: str) -> None:
+    near = Links({}, {WITHIN: FAST, BETWEEN: FAST})
+    for op, (n, g) in itertools.product(OPS, [(2, 1), (3, 1), (6, 3), (12, 4), (64, 8), (10_000, 8)]):
+        took = [OVER.seconds(op, algorithm, n, g, 10**power) for power in (3, 5, 7, 9)]
+        assert took == sorted(set(took))
+        assert all(took[at] > near.seconds(op, algorithm, n, g, 10**power) for at, power in enumerate((3, 5, 7, 9)))
+    assert OVER.seconds("all_reduce", algorithm, 1, 8, MIB) == 0
+
+
+def test_unmeasured_links_are_refused_with_the_command() -> None:
+    links = Links(links_from_rows([row for row in pair_rows() if row.nodes == 1], "gloo"), {})
+    with pytest.raises(UsageError, match="links between nodes were not measured for ring; measure them: parabench col"):
+        links.seconds("all_reduce", "ring", 4, 2, MIB)
+    with pytest.raises(UsageError, match="links within a node were not measured for tree"):
+        links.seconds("all_reduce", "tree", 4, 4, MIB)
+    with pytest.raises(UsageError, match="its schedule is unknown"):
+        links.seconds("all_reduce", "nccl:ring", 4, 4, MIB)
+
+
+def test_messages_far_beyond_the_measured_ones_are_refused() -> None:
+    links = Links(links_from_rows(pair_rows(MIB), "gloo"), {})
+    most = BEYOND * MIB
+    assert links.seconds("all_gather", "ring", 2, 2, most) > 0
+    with pytest.raises(UsageError, match="more than 8 times the largest measured") as raised:
+        links.seconds("all_gather", "ring", 2, 2, 2 * most)
+    assert "--op all_gather --algorithm ring --world-size 2 --max 32MiB" in str(raised.value)
+
+
+def test_rounds_of_two_ranks_know_one_message_size() -> None:
+    """So the times of two ranks tell latency and bandwidth of a link."""
+    for op, algorithm in itertools.product(OPS, ALGORITHMS):
+        assert {each.tier for each in rounds(op, algorithm, 2, 1, MIB) or ()} == {BETWEEN}

@@ -1,0 +1,331 @@
+"""Logs of nccl-tests and NCCL's debug logs: what each must lead to and what it must not, one row for each input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import fake_collectives as fake
+import hostile_helpers as hostile
+import nccl_logs
+import recordings
+from command_line import parabench
+from nccl_tests_logs import INFO, NETWORK, SIZES, as_text, call_us, document, interrupted, log, tagged
+from page_helpers import Page
+from parabench.analysis.collectives.bus import bus_table, launch_sizes, logged_times
+from parabench.analysis.collectives.nccl_tests import results_json, table_lines
+from parabench.analysis.session import select_session
+from parabench.errors import UsageError
+from parabench.imports import kind_of, read_folder
+from parabench.imports.into_store import record
+from parabench.store.record import Status
+from parabench.store.results import load
+
+
+class Row(NamedTuple):
+    """`cases` are (op, ranks, nodes, rows) by test; each of `warnings` is a part of one, and there are no others."""
+
+    name: str
+    files: dict[str, Any]
+    cases: list[tuple[str, int, int, int]]
+    warnings: tuple[str, ...] = ()
+
+
+ONE = [("all_reduce", 4, 2, 6)]
+FULL = log()
+CUT = FULL[: FULL.rindex("# Out of bounds")]
+CUT_IN_ROW = CUT[:-60]
+NO_ROWS = FULL[: FULL.index("#       size")]
+NO_RANKS = re.sub(r"#  Rank.*\n", "", FULL)
+FAILED = CUT + "node0: Test NCCL failure common.cu:303 'remote process exited' \n"
+
+ROWS = [
+    Row("text of 2021", {"all_reduce__log": log(year=2021, named=False, wrong="4e-07")}, ONE),
+    Row("text of 2024", {"a__log": FULL}, ONE),
+    Row("1,024 ranks", {"a__log": log(ranks=1024, hosts=128)}, [("all_reduce", 1024, 128, 6)]),
+    Row("JSON 2", {"a__json": document(2)}, ONE),
+    Row("JSON 3", {"a__json": document(3)}, ONE),
+    Row("mpirun", {"a__log": tagged(FULL)}, ONE),
+    Row("srun", {"a__log": tagged(FULL, "0: ")}, ONE),
+    Row("messages between and in rows", {"a__log": interrupted(FULL)}, ONE),
+    Row("messages of several tagged ranks", {"a__log": tagged(interrupted(FULL), "[1,3]<stdout>:")}, ONE),
+    Row("ranks in another order", {"a__log": log(order=reversed)}, ONE),
+    Row(
+        "several tests in a file",
+        {"a__log": log() + log("alltoall", redop="none") + log(ranks=8)},
+        [("all_reduce", 4, 2, 6), ("all_to_all", 4, 2, 6), ("all_reduce", 8, 2, 6)],
+    ),
+    Row("old tests in a file", {"all_gather__log": log("all_gather", year=2021, named=False, redop="") * 2},
+        [("all_gather", 4, 2, 6)] * 2),
+    Row("another type", {"a__log": log(kind="int8")}, ONE),
+    Row("cut behind a row", {"a__log": CUT}, ONE, ("it ends before its last line",)),
+    Row("cut in a row", {"a__log": CUT_IN_ROW}, [("all_reduce", 4, 2, 4)], ("it ends before its last line",)),
+    Row("failed", {"a__log": FAILED}, ONE, ("a test failed: Test NCCL failure common.cu:303", "it ends before")),
+    Row("no operation", {"log__txt": log(named=False)}, [("unknown", 4, 2, 6)], ("log.txt: neither the log nor its",)),
+    Row("operation in the name", {"allreduce-16__txt": log(named=False)}, ONE),
+    Row(
+        "another operation in the name",
+        {"all_gather__txt": log(named=False)},
+        [("unknown", 4, 2, 6)],
+        ("all_gather.txt: its busbw is not that of all_gather among 4 ranks, so the operation is unknown",),
+    ),
+    Row("operations in the name", {"all_reduce-all_gather__txt": log(named=False)}, [("unknown", 4, 2, 6)],
+        ("neither the log nor its name",)),
+    Row("rates that are not size by time", {"a__log": FULL, "b__log": re.sub(r"\d\d\.\d\d    1", "7.00    1", FULL)},
+        ONE, ("b.log: left out: its algbw is not size by time",)),
+    Row("no ranks", {"a__log": FULL, "b__log": NO_RANKS}, ONE, ("b.log: left out: it does not list its ranks",)),
+    Row(
+        "some ranks",
+        {"a__log": FULL, "b__log": log(order=lambda ranks: [0, 3])},
+        ONE,
+        ("b.log: left out: its list of ranks is not complete",),
+    ),
+    Row("without MPI", {"a__log": FULL, "b__log": log(order=lambda ranks: [0, 0])}, ONE, ("b.log: left out: several",)),
+    Row("one rank", {"a__log": FULL, "b__log": log(ranks=1, hosts=1)}, ONE, ("b.log: left out: one rank",)),
+    Row("cut JSON", {"a__log": FULL, "b__json": as_text(document())[:-40]}, ONE, ("b.json: it is no JSON of",)),
+    Row("JSON without results", {"a__log": FULL, "b__json": {"nccl_version": 22501}}, ONE, ("b.json: it is no JSON",)),
+    Row("no header", {"a__log": re.sub(r"#       size.*\n", "", FULL)}, ONE),
+    Row("no rows", {"a__log": FULL, "b__log": NO_ROWS}, ONE, ("b.log: left out: it has no row",)),
+    Row("JSON of no results", {"a__log": FULL, "b__json": document(results=[])}, ONE, ("b.json: left out: it has no",)),
+    Row("JSON of hostile results", {"a__log": FULL, "b__json": document(args=7)}, ONE, ("b.json: it is no JSON of",)),
+    Row("repeated rows", {"a__log": log(sizes=SIZES[:1] * 3)}, [("all_reduce", 4, 2, 2)]),
+    Row("empty", {"a__log": FULL, "b__log": ""}, ONE, ("b.log: it is empty",)),
+    Row("other timing", {"a__log": FULL, "b__log": FULL, "c__log": log(graph=1)}, ONE * 2,
+        ("all_reduce c.log, 4 ranks on 2 nodes: left out: it timed calls back to back, captured in a CUDA graph",)),
+    Row("waits", {"a__json": document(blocking="true")}, ONE),
+    Row("no nccl-tests", {"a__log": FULL, "b__log": "# size  time\n 1024 7\n"}, ONE),
+]  # fmt: skip
+
+
+def stored(tmp_path: Path, **files: Any) -> Any:
+    folder = recordings.write(tmp_path / "logs", **files)
+    record(read_folder(folder), tmp_path / "r.db", ["parabench"])
+    return load(tmp_path / "r.db")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name.replace(" ", "_") for row in ROWS])
+def test_log_leads_to_its_cases_and_warnings(tmp_path: Path, row: Row) -> None:
+    results = stored(tmp_path, **row.files)
+    sizes = launch_sizes(results, select_session(results))
+    of_launch = [rows for _, rows in sizes.groupby("launch_id")]
+    found = [(*(rows.iloc[0][name] for name in ("op", "world_size", "nodes")), len(rows)) for rows in of_launch]
+    assert found == row.cases
+    messages = list(results.finding["message"])
+    assert len(messages) == len(row.warnings), messages
+    for part in row.warnings:
+        assert any(part in each for each in messages), messages
+    expected = [call_us(size) / 1e6 for size in SIZES]
+    assert set(sizes["launch_call_s"].round(8)) <= {round(each, 8) for each in expected}
+    assert sizes[["p50_s", "p95_s", "p99_s"]].isna().all(axis=None)
+
+
+def page(tmp_path: Path, **files: Any) -> tuple[str, str]:
+    """Return what the terminal and the page show."""
+    folder = recordings.write(tmp_path / "logs", **files)
+    done = parabench("report", "--from", folder, "-o", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    return done.output, " ".join(Page((tmp_path / "page.html").read_text()).text.split())
+
+
+def slower(size: int) -> float:
+    return 2 * call_us(size)
+
+
+class Shown(NamedTuple):
+    name: str
+    files: dict[str, Any]
+    must: tuple[str, ...]
+    must_not: tuple[str, ...] = ()
+
+
+PAGES = [
+    Shown(
+        "two logs",
+        {"a__log": FULL, "b__log": log(us=slower)},
+        ("b.log takes 2.00 times as long as a.log, the median of 3 sizes (2.00 to 2.00)",
+         "The highest bus bandwidth is 149 GB/s, a.log at 256 MiB", "parabench did not run these 2 tests",
+         "all_reduce, 4 ranks, float32, sum", "node0; node1", "NVIDIA H100 80GB HBM3", "All checked elements are"),
+        ("native", "launches succeeded", "p99 µs", "fewer than 3", "GPUs none"),
+    ),
+    Shown(
+        "two clusters",
+        {f"{name}___{op}__log": log(op, us=us) for op in ("all_reduce", "reduce_scatter")
+         for name, us in (("old", slower), ("new", call_us))},
+        ("all_reduce, 4 ranks old takes 2.00 times as long as new", "reduce_scatter, 4 ranks old takes 2.00 times"),
+        ("old/all_reduce.log takes",),
+    ),
+    Shown(
+        "two tests of a kind in a folder",
+        {"x___1__log": FULL, "x___2__log": FULL, "y___1__log": FULL},
+        ("their differences are not tested",),
+        ("times as long",),
+    ),
+    Shown("messages", {"a__log": f"{NETWORK}\n{FULL}"}, ("AWS Libfabric", "nothing to compare")),
+    Shown(
+        "wrong",
+        {"a__log": FULL, "b__log": log(wrong="3", bounds=18)},
+        ("18 elements are wrong", "Only a.log has such a test", "wrong all_reduce b.log"),
+        ("All checked elements are correct", "times as long"),
+    ),
+    Shown("not checked", {"a__log": log(wrong="N/A")}, ("6 rows were not checked",), ("elements are",)),
+    Shown(
+        "only the end tells",
+        {"a__log": log(year=2021, wrong="4e+00", bounds=7)},
+        ("wrong all_reduce a.log", "7 elements are wrong or out of bounds"),
+        ("elements are correct",),
+    ),
+    Shown(
+        "unknown operation",
+        {"log__txt": log(named=False)},
+        ("unknown, 4 ranks", "nor its name tells the operation"),
+        ("The highest bus bandwidth",),
+    ),
+    Shown(
+        "debug logs",
+        {"nccl__1__log": nccl_logs.NCCL_2_27, "nccl__2__log": nccl_logs.NCCL_2_22},
+        ("NCCL's debug logs are of version 2.27.5+cuda12.9 and network AWS Libfabric.", "nvlstree",
+         "nccl.2.log: left out: it is of NCCL 2.22.3+cuda12.6, and nccl.1.log of 2.27.5+cuda12.9"),
+        ("A step took", "extra launch"),
+    ),
+    Shown(
+        "traces, too",
+        {"rank0__json": recordings.of_gpu(0), "rank1__json": recordings.of_gpu(1), "a__log": FULL},
+        ("A step took 0.100 ms", "Logs of nccl-tests are session 1 of the page's store"),
+        ("has such a test",),
+    ),
+    Shown(
+        "debug logs, too",
+        {"nccl__log": nccl_logs.NCCL_2_27, "a__log": FULL},
+        ("NCCL's debug logs are session 1 of the page's store", "Only a.log has such a test"),
+        ("A step took",),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", PAGES, ids=[row.name.replace(" ", "_") for row in PAGES])
+def test_page_of_logs_shows_what_is_known(tmp_path: Path, row: Shown) -> None:
+    _, text = page(tmp_path, **row.files)
+    assert [each for each in row.must if each not in text] == [], text
+    assert [each for each in row.must_not if each in text] == []
+    assert " nan" not in text.lower().replace("nanosecond", "")
+
+
+def test_hostile_names_in_a_log_are_text(tmp_path: Path) -> None:
+    evil = f"<script>{hostile.CALL}</script>\x1b[2J"
+    output, text = page(tmp_path, **{f"{evil.replace('/', '')}__log": f"{NETWORK}{evil}\n{log(gpu=evil)}"})
+    assert hostile.CALL in text
+    assert "\x1b" not in output + text
+    found = Page((tmp_path / "page.html").read_text())
+    runs = ["type" not in attrs for tag, attrs in found.tags if tag == "script"]
+    assert not [text for text, does in zip(found.scripts, runs, strict=True) if does and hostile.CALL in text]
+
+
+def test_page_of_logs_is_written_again(tmp_path: Path) -> None:
+    first, _ = page(tmp_path, a__log=FULL)
+    again, _ = page(tmp_path)
+    assert first == again
+    assert parabench("best", tmp_path / "page.db").output.startswith("all_reduce, 4 ranks: Only a.log")
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"a__log": NO_RANKS}, "a.log cannot be used: left out: it does not list its ranks"),
+        ({"a__json": as_text(document())[:-40]}, "it is no JSON of nccl-tests, or cut off"),
+        ({"a__txt": "size 1 2 float sum -1 1 2 3 0"}, "logs and JSON of nccl-tests"),
+    ],
+)
+def test_logs_that_cannot_be_used_are_refused(tmp_path: Path, files: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        stored(tmp_path, **files)
+
+
+def test_wrong_launch_of_a_log_has_no_length(tmp_path: Path) -> None:
+    results = stored(tmp_path, a__log=log(wrong="3", bounds=18))
+    assert results.launch["status"].tolist() == [Status.WRONG]
+    assert results.launch["wall_s"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (FULL, "nccl-tests"), (tagged(FULL), "nccl-tests"), (as_text(document(2)), "nccl-tests"),
+        (INFO, "NCCL debug log"), (f"{NETWORK}\n{FULL}", "nccl-tests"), (json.dumps({"text": INFO}), None),
+        ('LINES = ["# nThread 1 nGpus 1"]\n', None),
+    ],
+)  # fmt: skip
+def test_kind_of_a_log_is_known_by_its_lines(tmp_path: Path, text: str, kind: str | None) -> None:
+    (tmp_path / "a.log").write_text(text)
+    assert kind_of(tmp_path / "a.log") == kind
+
+
+def test_times_of_logs_are_rows_for_a_prediction(tmp_path: Path) -> None:
+    results = stored(tmp_path, a__log=FULL, b__log=log(wrong="3", bounds=18), c__txt=log(named=False))
+    rows = logged_times(results, select_session(results))
+    assert set(rows["source"]) == {"a.log"}
+    assert rows[["op", "world_size", "nodes", "bytes"]].to_numpy().tolist() == [["all_reduce", 4, 2, x] for x in SIZES]
+    assert rows["seconds"].tolist() == pytest.approx([call_us(size) / 1e6 for size in SIZES], rel=1e-3)
+
+
+# -- what parabench writes itself ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Any:
+    pairs = itertools.product(("all_reduce", "all_gather"), ("ring", "native"))
+    cases = [fake.case(op, algorithm=name, world_size=4) for op, name in pairs]
+    launches = fake.sweep(cases, lambda case, size: call_us(size) / 1e6, blocks=2, protocol=fake.THROUGHPUT)
+    results = fake.write(tmp_path / "own.db", launches, protocol=fake.THROUGHPUT)
+    return results, select_session(results)
+
+
+def test_own_output_is_read_as_logs(tmp_path: Path, measured: Any) -> None:
+    own = bus_table(launch_sizes(*measured)).set_index(["op", "algorithm", "bytes", "in_place"])["busbw"]
+    files = {"own__txt": "\n".join(table_lines(*measured)), "own__json": json.dumps(results_json(*measured))}
+    results = stored(tmp_path, **files)
+    sizes = launch_sizes(results, select_session(results))
+    assert set(sizes["world_size"]) == {4}
+    assert set(zip(sizes["device"], sizes["backend"], strict=True)) == {("cpu", "gloo")}
+    for source in ("own.txt", "own.json"):
+        rows = bus_table(sizes[sizes["source"] == source])
+        assert set(rows["algorithm"]) == {source, f"ring {source}"}
+        names = [name.removesuffix(source).strip() or "native" for name in rows["algorithm"]]
+        found = rows.assign(algorithm=names).set_index(own.index.names)["busbw"]
+        assert found.to_dict() == pytest.approx(own.to_dict(), rel=1e-3)
+
+
+def summary(text: str) -> list[dict[str, Any]]:
+    """Read a log by the rules of xxrjun/nccl-tests-cluster's summarize_nccl_logs.py.
+
+    A test begins with its name. The line of settings has the sizes, the average is a number of digits and points,
+    and the peak is of rows whose times and bandwidths are such numbers in both forms.
+    """
+    tests = re.split(r"^#\s*Collective test starting:\s*(?=\S)", text, flags=re.MULTILINE)[1:]
+    number, found = r"\s+([0-9.]+)", []
+    settings = r"^#\s*nThread\s+\d+\s+nGpus\s+\d+\s+minBytes\s+(\d+)\s+maxBytes\s+(\d+)\s+step:"
+    for test in tests:
+        sizes = re.search(settings, test, re.MULTILINE)
+        average = re.search(r"^#\s*Avg bus bandwidth\s*:\s*([0-9.]+)", test, re.MULTILINE)
+        row = rf"^\s*\d+\s+\d+\s+\S+\s+\S+\s+-?\d+{number * 3}\s+\d+{number * 3}"
+        rates = [max(float(each[2]), float(each[5])) for each in re.findall(row, test, re.MULTILINE)]
+        assert sizes
+        assert average
+        numbers = {"average": float(average[1]), "peak": max(rates, default=None)}
+        found.append({"name": test.split()[0], "sizes": tuple(map(int, sizes.groups()))} | numbers)
+    return found
+
+
+def test_own_output_is_read_by_a_summary_of_logs(measured: Any) -> None:
+    tests = summary("\n".join(table_lines(*measured)))
+    assert [each["name"] for each in tests] == ["all_reduce_perf"] * 2 + ["all_gather_perf"] * 2
+    assert {each["sizes"] for each in tests} == {(1 << 16, 1 << 22)}
+    assert all(each["average"] > 0 for each in tests)
+    # Torch reduces in place only, so these rows have no numbers out of place.
+    largest = pytest.approx((1 << 22) / call_us(1 << 22) / 1e3 * 0.75, abs=0.01)
+    assert [each["peak"] for each in tests] == [None, None, largest, largest]
+    assert summary(FULL)[0]["peak"] == pytest.approx(149, rel=0.01)
