@@ -126,9 +126,13 @@ def _of_logs(folder: Folder) -> tuple[list[Launch], str]:
 @contextmanager
 def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
     """Yield the results of a folder of recordings, kept for the block. Raises UsageError, as `record` does."""
+    folder = read_folder(path)
+    folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl_tests.NAME])
+    if not folder.recordings:
+        raise UsageError(f"{path} holds logs of nccl-tests alone; compare them with parabench report --from {path}")
     with tempfile.TemporaryDirectory() as made:
         store = Path(made) / "recorded.db"
-        record(read_folder(path), store, argv)
+        record(folder, store, argv)
         yield load(store)
 
 

@@ -174,7 +174,7 @@ def _left_s(db: sqlite3.Connection, found: Iterable[_Planned]) -> float | None:
         again = each.again
         rows = db.execute(
             "SELECT case_id, count(*), avg(wall_s) FROM launch"
-            f" WHERE session_id = ? AND block >= {FIRST_BLOCK} AND {DONE} GROUP BY case_id",
+            f" WHERE session_id = ? AND block >= {FIRST_BLOCK} AND {DONE} AND wall_s IS NOT NULL GROUP BY case_id",
             (each.id,),
         ).fetchall()
         seen += [(n, mean) for _, n, mean in rows]

@@ -24,12 +24,12 @@ def progress_words(
     return f"{said}. {format.count(failed, 'launch')} failed." if failed else f"{said}."
 
 
-def last_words(label: str, block: int, status: str, error: str | None, wall_s: float) -> str:
+def last_words(label: str, block: int, status: str, error: str | None, wall_s: float | None) -> str:
     """The launch that ended last: what it was, and how it ended."""
     name = format.one_line(label)
     what = f"{UNCOUNTED[block]}, {name}" if block in UNCOUNTED else f"{name}, block {block + 1}"
     if status == Status.OK:
-        return f"{what}: ok after {format.duration(wall_s)}"
+        return f"{what}: ok" if wall_s is None else f"{what}: ok after {format.duration(wall_s)}"
     why = format.one_line(error or "")
     short = why if len(why) <= MOST_OF_AN_ERROR else f"{why[:MOST_OF_AN_ERROR].rstrip()} …"
     return f"{what}: {status}" + (f", {short}" if short else "")

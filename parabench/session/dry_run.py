@@ -326,6 +326,9 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> Known
         kind = plan.get("kind", "training")
         if kind != kind_of(protocol) or not plan.get("protocol"):
             continue
+        # Logs of nccl-tests have another mode, and no length.
+        if plan["protocol"].get("mode") != getattr(protocol, "mode", None):
+            continue
         # What a newer version did with fields that are not known here may have taken any time.
         if unknown_fields(type(protocol), plan["protocol"]):
             continue

@@ -680,6 +680,16 @@ def test_groups_are_inferred_when_calls_end_together(tmp_path: Path, apart: floa
     assert (row["op"], row["bytes"], row["ranks"] == "0-3") == ("all_reduce", 4 * 394241, known)
 
 
+def test_step_with_calls_of_unknown_size_is_exported(tmp_path: Path) -> None:
+    trace = old(0, 0)
+    trace["traceEvents"] = [each for each in trace["traceEvents"] if each["name"] != "nccl:all_reduce"]
+    read(recordings.write(tmp_path / "made", rank0__json=trace))
+    done = parabench("export", tmp_path / "made.db", "--trace", "made, 4 ranks", "-o", tmp_path / "step.json")
+    assert done.exit_code == 0, done.output
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert {each["args"]["bytes"] for each in events if each.get("cat") == "communication"} == {None}
+
+
 def test_compare_from_shows_steps_and_kernels(tmp_path: Path) -> None:
     slower = of_gpu(0)
     for each in slower["traceEvents"]:
