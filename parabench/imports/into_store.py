@@ -149,9 +149,8 @@ def launch_of(folder: Folder) -> Launch:
     named = clocks.name_groups(traces)
     calls = clocks.matched(traces)
     clock = clocks.compare(traces, calls)
-    ahead = clock.ahead_ns or {}
     for one in traces:
-        one.base_ns -= ahead.get(one.rank or 0, 0)
+        one.ahead_ns = (clock.ahead_ns or {}).get(one.rank or 0, 0)
     case = RecordedCase(
         name=line(folder.path.resolve().name),
         world_size=_world_size(found),
@@ -159,28 +158,21 @@ def launch_of(folder: Folder) -> Launch:
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    times = [at - ahead.get(one.rank or 0, 0) for one in traces for pair in one.steps.values() for at in pair]
-    times += [
-        call.made_ns - ahead.get(one.rank or 0, 0) * (one in traces)
-        for one in [*traces, *dumps]
-        for call in one.calls
-        if call.made_ns is not None
-    ]
+    placed = [*traces, *dumps]
+    times = [at - one.ahead_ns for one in placed for pair in one.steps.values() for at in pair]
+    times += [call.made_ns - one.ahead_ns for one in placed for call in one.calls if call.made_ns is not None]
     zero, end = min(times, default=0), max(times, default=0)
     began = datetime.fromtimestamp(zero / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     launch = Launch(case=case, status=Status.OK, started_utc=began if times else utc_now(), wall_s=(end - zero) / 1e9)
-    for one in traces:
-        _put(launch, one, zero + ahead.get(one.rank or 0, 0))
-    for one in dumps:
-        _put(launch, one, zero)
+    for one in placed:
+        _put(launch, one, zero + one.ahead_ns)
     story = joined.story(dumps, case.id)
     launch.findings = [*story.findings, *_findings(found, traces, dumps, left_out, clock, case)]
     if story.hang is not None:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
     launch.facts = _facts(folder, found, dumps, story)
-    late = clocks.lateness(calls, clock.one)
     launch.facts["recorded"] |= {
-        "late": late[:_MOST_NAMED],
+        "late": clocks.lateness(calls, clock.one),
         "groups_inferred": named,
         "one_clock": clock.one,
         "clocks": clock.ahead_ns is not None,

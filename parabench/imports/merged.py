@@ -29,7 +29,10 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
     dumps = [one for one in found if one.kind == flight_recorder.NAME and (one.entries or one.messages)]
     if not traces and not dumps:
         raise UsageError(f"{folder.path} holds nothing with a time and a rank: give a folder of traces or dumps")
-    zero = min([one.base_ns for one in traces] or [e.made_ns for one in dumps for e in (*one.entries, *one.messages)])
+    zero = min(
+        [one.base_ns - one.ahead_ns for one in traces]
+        or [e.made_ns for one in dumps for e in (*one.entries, *one.messages)]
+    )
     warnings = [each.message for each in launch.findings if each.code in ("recording_clocks", "recording_ranks")]
     head = {"displayTimeUnit": "ms", "otherData": {"zero_s": zero / 1e9, "warnings": warnings}}
     try:
@@ -64,7 +67,7 @@ def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any
     # Perfetto shows threads best if their numbers are unique, too.
     processes: dict[str, int] = {}
     threads_of: dict[tuple[int, str], int] = {}
-    later = (one.base_ns - zero) / 1e3
+    later = (one.base_ns - one.ahead_ns - zero) / 1e3
     for number, key, event in stream.members(path, "traceEvents"):
         if key != "traceEvents" or number != int(document or 1) - 1 or not isinstance(event, dict) or "ph" not in event:
             continue

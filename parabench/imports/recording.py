@@ -93,9 +93,10 @@ class Recording:
 
     `steps` are {number: (begin, end)} in nanoseconds; `left_out` and `unsized` {reason: number of calls}; `unknown` are
     reasons why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole
-    trace. `kernels` are the longest ones that compute, {name: seconds in each step}. A flight recorder has `groups`,
-    {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a call yet. `tests` are
-    nccl-tests', and `log` is what NCCL's debug messages show (`probes.nccl.parse_log`).
+    trace. Its clock counts from `base_ns`, and is `ahead_ns` ahead of the first rank's. `kernels` are the longest ones
+    that compute, {name: seconds in each step}. A flight recorder has `groups`, {name: ranks}, and `messages`, its sends
+    and recvs; `from_start`: it has not dropped a call yet. `tests` are nccl-tests', and `log` is what NCCL's debug
+    messages show (`probes.nccl.parse_log`).
     """
 
     file: str
@@ -118,6 +119,7 @@ class Recording:
     from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
     base_ns: int = 0
+    ahead_ns: int = 0
     tests: list[Any] = field(default_factory=list)
     log: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)

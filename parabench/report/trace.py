@@ -178,7 +178,7 @@ def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Ite
             lane = next((at for at, busy in enumerate(lanes) if busy <= begin), len(lanes))
             if lane == len(lanes):
                 more = f" ({lane + 1})" if lane else ""
-                who = format.UNKNOWN if pd.isna(ranks) else ranks
+                who = ranks if isinstance(ranks, str) else format.UNKNOWN
                 yield from _named(
                     "thread",
                     rank + 1,

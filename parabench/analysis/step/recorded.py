@@ -15,7 +15,6 @@ from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
-from parabench.analysis.step.calls import MUTUAL
 from parabench.analysis.step.timeline import Timeline
 from parabench.plan.case import UNKNOWN
 from parabench.store.metrics import STEP_PARTS
@@ -28,7 +27,7 @@ RANK_COLUMNS = (
 _CALL = ["op", "ranks", "group_size", "bytes", "dtype"]
 CALL_COLUMNS = (*_CALL, "seen", "per_step", "duration_s", "shortest_s", "algbw", "busbw")
 FLIGHT_COLUMNS = (*_CALL, "seen", "calls", "duration_s")
-LATE_COLUMNS = ("op", "ranks", "bytes", "rank", "calls", "late_s", "total_s", "last")
+LATE_COLUMNS = ("op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s")
 # Waiting for the last rank is worth a sentence if it takes this share of the steps.
 WORTH = 0.01
 
@@ -93,25 +92,17 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per operation, group, size and type of the calls in steps, the longest together first.
 
     `seen` is the number of ranks with the call, `per_step` its calls on one rank in one step, `duration_s` the median
-    of all. `shortest_s` is the time of the rank that came last, the median over calls that all ranks of the group
-    recorded. It gives `algbw` and `busbw`, in GB/s as nccl-tests has them, NaN for operations that need not wait for
-    all ranks.
+    of all, and `shortest_s` the median time of the rank that came last (`imports.clocks.lateness`). It gives `algbw`
+    and `busbw`, in GB/s as nccl-tests has them.
     """
     rows = _calls(seen, Phase.INSTRUMENT)
-    if rows.empty:
-        return pd.DataFrame(columns=list(CALL_COLUMNS))
-    nth = rows.groupby(["step", "rank", *_CALL], dropna=False).cumcount()
-    rows = rows.assign(nth=nth, told=rows["duration_s"].notna())
-    one = rows.groupby(["step", "nth", *_CALL], dropna=False)
-    calls = one.agg(ranks_told=("told", "sum"), shortest_s=("duration_s", "min")).reset_index()
-    # Groups of the same size with unknown ranks may be different groups, whose calls must not be matched.
-    whole = (calls["ranks_told"] == calls["group_size"]) & calls["op"].isin(MUTUAL) & calls["ranks"].notna()
-    calls["shortest_s"] = calls["shortest_s"].where(whole)
-    shortest = calls.groupby(_CALL, dropna=False)["shortest_s"].median()
     groups = rows.groupby(_CALL, dropna=False)
     table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"), all_s=("duration_s", "sum"))
     per_step = rows.groupby([*_CALL, "rank", "step"], dropna=False).size().groupby(_CALL, dropna=False).median()
-    table = table.assign(per_step=per_step, shortest_s=shortest).sort_values("all_s", ascending=False).reset_index()
+    table = table.assign(per_step=per_step).sort_values("all_s", ascending=False).reset_index()
+    kind = ["op", "ranks", "bytes", "dtype"]
+    shortest = late_table(seen).drop_duplicates(kind)[[*kind, "shortest_s"]]
+    table = table.merge(shortest.assign(bytes=pd.to_numeric(shortest["bytes"])), "left", kind)
     positive = (table["shortest_s"] > 0) & (table["bytes"] > 0)
     algbw = (table["bytes"] / table["shortest_s"] / GB).where(positive)
     sizes = table["group_size"].fillna(1)
@@ -123,8 +114,6 @@ def flight_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per operation, group, size and type in flight recorders: `seen` is the number of ranks with it,
     `calls` the most calls of one rank, `duration_s` the median if it was timed."""
     rows = _calls(seen, Phase.FLIGHT)
-    if rows.empty:
-        return pd.DataFrame(columns=list(FLIGHT_COLUMNS))
     groups = rows.groupby(_CALL, dropna=False)
     table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"))
     table["calls"] = rows.groupby([*_CALL, "rank"], dropna=False).size().groupby(_CALL, dropna=False).max()
