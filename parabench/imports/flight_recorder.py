@@ -9,7 +9,7 @@ of the groups. Only the file's name has the rank.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,31 +163,27 @@ def _finished(backend: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _size(op: str, entry: Mapping[str, Any]) -> tuple[int, str | None] | None:
-    """(bytes of the whole buffer, type): the larger of what goes in and what comes out; None where it is unknown."""
-    sides = [list(_tensors(entry, way)) for way in ("input", "output")]
+    """Return (bytes of the whole buffer, type): the larger of inputs and outputs; None if it is unknown."""
     if op == "barrier":
         return 0, None
-    known = [each for side in sides for each in side if each is not None]
-    if not known or any(None in side for side in sides):
-        return None
-    most = max(sum(count * size for count, (_, size) in side) for side in sides)  # type: ignore[misc]
-    kinds = {name for _, (name, _) in known}
-    return most, next(iter(kinds)) if len(kinds) == 1 else None
-
-
-def _tensors(entry: Mapping[str, Any], way: str) -> Iterator[tuple[int, tuple[str, int]] | None]:
-    """(elements, type) of each tensor that goes `input` or `output`; None for one of which that is unknown."""
-    shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
-    if shapes is None:
-        return
-    if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
-        yield None
-        return
-    for at, shape in enumerate(shapes):
+    sides, kinds = [], set()
+    for way in ("input", "output"):
+        shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
+        if shapes is None:
+            continue
+        if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
+            return None
         # One type may stand for all.
-        kind = type_of(types[at] if at < len(types) else types[-1] if types else None)
-        count = product(shape)
-        yield None if count is None or kind is None else (count, kind)
+        types = [*types, *(list(types[-1:]) or [None]) * len(shapes)]
+        side = 0
+        for shape, name in zip(shapes, types, strict=False):
+            count, kind = product(shape), type_of(name)
+            if count is None or kind is None:
+                return None
+            side += count * kind[1]
+            kinds.add(kind[0])
+        sides.append(side)
+    return (max(sides), next(iter(kinds)) if len(kinds) == 1 else None) if kinds else None
 
 
 # Of these operations ranks may give, or get, different sizes.

@@ -336,7 +336,7 @@ def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], cas
         for what, why in counts.items()
         for reason, count in why.items()
     ]
-    told += [f"{_listed(names)}: {reason}." for reason, names in files.items()]
+    told += [f"{format.listed(map(line, names), _NAMED)}: {reason}." for reason, names in files.items()]
     for message in told:
         yield _leaving_out(message, case_id)
 
@@ -351,15 +351,6 @@ _WHOLE = (
 )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(line(name) for name in names[:_NAMED]) + more
-
-
-# As many files, and last calls, a launch's facts name.
-_MOST_NAMED = 5000
-
-
 def _facts(
     folder: Folder, found: Sequence[Recording], dumps: Sequence[Recording], story: joined.Story
 ) -> dict[str, Any]:
@@ -371,25 +362,25 @@ def _facts(
     traces = [one for one in found if one.kind == kineto.NAME]
     facts: dict[str, Any] = {
         "recorded": {
-            "files": files[:_MOST_NAMED],
+            "files": files,
             "not_read": len(folder.others),
             "alone": any(one.alone for one in traces),
             "size_known": any(one.world_size is not None for one in traces),
             "dumps": len(dumps),
-            "waits": story.waits[:_MOST_NAMED],
-            "last_calls": joined.last_calls(dumps)[:_MOST_NAMED],
+            "waits": story.waits,
+            "last_calls": joined.last_calls(dumps),
             "kernels": [
                 {"rank": one.rank, "name": name, "steps_s": seconds}
                 for one in traces
                 if one.rank is not None
                 for name, seconds in one.kernels.items()
-            ][:_MOST_NAMED],
+            ],
         }
     }
     if logs := [one.log for one in found if one.log]:
-        facts["nccl"] = logs[:_MOST_NAMED]
+        facts["nccl"] = logs
     if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
-        facts["nccl_inspector"] = inspected[:_MOST_NAMED]
+        facts["nccl_inspector"] = inspected
     return facts
 
 

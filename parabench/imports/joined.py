@@ -10,11 +10,12 @@ was never entered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parabench.analysis.step.calls import MUTUAL
+from parabench.analysis.text import format
 from parabench.imports.recording import Entry, Recording, op_of
 from parabench.store.record import RECORDING_HANG, Finding
 
@@ -122,7 +123,7 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
             stuck.append((one.made_ns, group.name, text))
         elif group.absent:
             reason = next(iter(group.absent.values()))
-            which = ranks_said([rank for rank, each in group.absent.items() if each == reason])
+            which = ranks_said(rank for rank, each in group.absent.items() if each == reason)
             unknown.setdefault(f"{which}: {reason}", []).append(group.name)
         elif group.members is None:
             unknown.setdefault("the dumps do not list its ranks", []).append(group.name)
@@ -138,7 +139,7 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         calls = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:_NAMED])
         own = "their dumps" if len(first) > 1 else "its dump"
         hangs.append(
-            f"By {own} {ranks_said(list(first))} had not finished calls that another rank of the same group "
+            f"By {own} {ranks_said(first)} had not finished calls that another rank of the same group "
             f"had: {calls}.{' '.join(['', *waited_for])}"
         )
         waited_for = []
@@ -149,7 +150,7 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         )
     if later := [f"call {each.call.number} of group {each.call.group}, {each.call.said}, by {ranks_said(each.behind)}"
                  for each in missing[1:]]:  # fmt: skip
-        hangs.append(f"Later calls were not entered, either: {_some(later, '; ')}.")
+        hangs.append(f"Later calls were not entered, either: {format.listed(later, _NAMED)}.")
     if stuck:
         (_, _, text), *others = sorted(stuck)
         same = f" It is the same in {_groups_said([name for _, name, _ in others])}." if others else ""
@@ -161,11 +162,12 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
     ]
     return Story(
         findings=[
-            *(Finding(code=RECORDING_HANG, message=text, advice=_HANG_ADVICE, case_id=case_id) for text in hangs),
-            *(
-                Finding(code="recording_mismatch", message=text, advice=_MISMATCH_ADVICE, case_id=case_id)
-                for text in mismatches
-            ),
+            Finding(code=code, message=text, advice=advice, case_id=case_id)
+            for code, advice, texts in (
+                (RECORDING_HANG, _HANG_ADVICE, hangs),
+                ("recording_mismatch", _MISMATCH_ADVICE, mismatches),
+            )
+            for text in texts
         ],
         hang=next(iter(hangs), None) if missing else None,
         waits=[*waited_for, *waits],
@@ -191,11 +193,11 @@ def _causes(missing: Sequence[_Missing], stalled: set[int], dumps: Sequence[Reco
     waits = []
     if max(behind_in.values(), default=1) > 1:
         counts = sorted(set(behind_in.values()), reverse=True)
-        ranks = [ranks_said([rank for rank, each in behind_in.items() if each == count]) for count in counts]
+        ranks = [ranks_said(rank for rank, each in behind_in.items() if each == count) for count in counts]
         who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
         waits.append(f"Others wait for {', '.join(who)}.")
     if behind_in and not free and not stalled:
-        waits.append(f"{ranks_said(list(behind_in)).capitalize()} wait for each other: none of them entered all calls.")
+        waits.append(f"{ranks_said(behind_in).capitalize()} wait for each other: none of them entered all calls.")
     return causes, waits
 
 
@@ -206,13 +208,8 @@ _HANG_ADVICE = (
 _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls must be the same, in the same order."
 
 
-def _some(texts: Sequence[str], between: str = ", ") -> str:
-    more = f"{between}and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return between.join(texts[:_NAMED]) + more
-
-
 def _groups_said(names: Sequence[str]) -> str:
-    return f"group{'s' * (len(names) > 1)} {_some(names)}"
+    return f"group{'s' * (len(names) > 1)} {format.listed(names, _NAMED)}"
 
 
 def _call(entry: Entry) -> str:
@@ -314,7 +311,7 @@ def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
         told.append((not lacks, first.made_ns, f"{what} (call {first.number} of group {first.group}){reason}"))
     if told:
         texts = [text for _, _, text in sorted(told)]
-        yield f"Messages were not finished when the dumps were written: {_some(texts, '; ')}."
+        yield f"Messages were not finished when the dumps were written: {format.listed(texts, _NAMED)}."
 
 
 def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
@@ -336,13 +333,7 @@ def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
     return [row for _, _, rows in sorted(found, key=lambda each: each[:2]) for row in rows]
 
 
-def ranks_said(ranks: Sequence[int]) -> str:
+def ranks_said(ranks: Iterable[int]) -> str:
     """'rank 3', 'ranks 0-5, 7'."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank, rank])
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank{'s' * (len(ranks) > 1)} {said}"
+    ranks = list(ranks)
+    return f"rank{'s' * (len(ranks) > 1)} {format.runs(ranks)}"

@@ -49,11 +49,10 @@ def render(results: Results, session: Session, template_folder: Path | None = No
 def conclusions(results: Results) -> list[str]:
     """Return the conclusions and warnings of recordings as lines for the terminal."""
     seen = session_data(results)
-    lines = [each for each in sentences(seen) if not each.endswith(_MORE)]
+    lines = list(sentences(seen))
     # The sentence about the profiler is the same for all traces.
-    messages = [
-        str(row["message"]) for _, row in seen.results.finding.iterrows() if row["code"] != "recording_profiled"
-    ]
+    stored = seen.results.finding
+    messages = stored.loc[stored["code"] != "recording_profiled", "message"]
     return lines + [f"warning: {message}" for message in messages if message not in lines]
 
 
@@ -119,20 +118,13 @@ def _range(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-# Sentences of one kind in front of the tables; the warnings have the others.
-_MOST_SENTENCES = 6
-_MORE = " of this kind."
-
-
 def _waiting(seen: SessionData) -> Iterator[str]:
     """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
     told, stored = recorded.told(seen), seen.results.finding
     waits = told.get("waits") or []
     wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"]
     every = [*waits, *map(str, wrong)]
-    yield from every[:_MOST_SENTENCES]
-    if more := len(every[_MOST_SENTENCES:]):
-        yield f"{format.count(more, 'more warning')}{_MORE}"
+    yield from every
     if told.get("dumps") and not every:
         yield (
             f"By the flight recorders of {format.count(told['dumps'], 'rank')} all entered and finished the same "
