@@ -96,10 +96,7 @@ def _label(name: object, description: object) -> str:
 def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) -> None:
     """Add a dump's calls, messages and groups. Raises ValueError for an entry without operation or group."""
     of_group = {str(name): ranks_in(mapping(each).get("ranks")) for name, each in config.items()}
-    found.groups = {
-        _label(name, mapping(config[name]).get("desc")): ranks for name, ranks in of_group.items() if name in config
-    }
-    backends: dict[str, None] = {}
+    found.groups = {_label(name, mapping(each).get("desc")): of_group[str(name)] for name, each in config.items()}
     for at, each in enumerate(entries):
         entry = mapping(each)
         name, group = entry.get("profiling_name"), entry.get("process_group")
@@ -107,7 +104,7 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
             raise ValueError(f"entry {at} has no operation or no group, as dumps by a torch before 2.4")
         backend, _, called = name.partition(":")
         op = op_of(called.split(" ")[0])
-        backends[line(backend)] = None
+        found.backend = found.backend or line(backend)
         ranks = of_group.get(str(group[0]))
         if ranks is None and len(of_group) == 1 and group[1] == _WORLD:
             ranks = next(iter(of_group.values()))
@@ -136,7 +133,6 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
                 made, None, _duration_ns(entry), Phase.FLIGHT,
             )
         )  # fmt: skip
-    found.backend = next(iter(backends), None)
     found.device = "cuda" if found.backend == "nccl" else None
     found.from_start = any(whole(mapping(each).get("record_id")) == 0 for each in entries)
 

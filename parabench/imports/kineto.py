@@ -132,12 +132,8 @@ class _Trace:
     def take(self, event: Any) -> None:
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
-        name, kind, at, lasts = (
-            event.get("name"),
-            event.get("cat"),
-            microseconds(event.get("ts")),
-            microseconds(event.get("dur")),
-        )
+        name, kind = event.get("name"), event.get("cat")
+        at, lasts = microseconds(event.get("ts")), microseconds(event.get("dur"))
         if not isinstance(name, str) or not isinstance(kind, str) or at is None or lasts is None or lasts < 0:
             return
         kind = _OLD_KINDS.get(kind, kind)

@@ -6,7 +6,7 @@ no operator, because a profiler does not record when a rank was blocked.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
 from parabench.analysis.step.timeline import Timeline
+from parabench.analysis.text import format
 from parabench.plan.case import UNKNOWN
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
@@ -25,8 +26,6 @@ RANK_COLUMNS = (
     "rank", "steps", "step_s", *STEP_PARTS, "communication_s", "exposed_s", "exposed_share",
 )  # fmt: skip
 _CALL = ["op", "ranks", "group_size", "bytes", "dtype"]
-CALL_COLUMNS = (*_CALL, "seen", "per_step", "duration_s", "shortest_s", "algbw", "busbw")
-FLIGHT_COLUMNS = (*_CALL, "seen", "calls", "duration_s")
 LATE_COLUMNS = ("op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s")
 # Waiting for the last rank is worth a sentence if it takes this share of the steps.
 WORTH = 0.01
@@ -107,7 +106,7 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     algbw = (table["bytes"] / table["shortest_s"] / GB).where(positive)
     sizes = table["group_size"].fillna(1)
     factors = [bus_factor(str(op), int(n)) for op, n in zip(table["op"], sizes, strict=True)]
-    return table.assign(algbw=algbw, busbw=algbw * np.array(factors))[list(CALL_COLUMNS)]
+    return table.assign(algbw=algbw, busbw=algbw * np.array(factors))
 
 
 def flight_table(seen: SessionData) -> pd.DataFrame:
@@ -117,7 +116,7 @@ def flight_table(seen: SessionData) -> pd.DataFrame:
     groups = rows.groupby(_CALL, dropna=False)
     table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"))
     table["calls"] = rows.groupby([*_CALL, "rank"], dropna=False).size().groupby(_CALL, dropna=False).max()
-    return table.sort_values("calls", ascending=False, kind="stable").reset_index()[list(FLIGHT_COLUMNS)]
+    return table.sort_values("calls", ascending=False, kind="stable").reset_index()
 
 
 def late_table(seen: SessionData) -> pd.DataFrame:
@@ -203,19 +202,13 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
         found |= {("step", name): means[column] for name, column in
                   (("communication", COMMUNICATION), ("exposed communication", WAIT))}  # fmt: skip
     calls = _calls(seen, Phase.INSTRUMENT)
-    calls["name"] = [
-        ", ".join(
-            [str(op)]
-            + [f"{size:,.0f} bytes" if size == size else "size unknown"]
-            + ([str(dtype)] if isinstance(dtype, str) else [])
-            + ([f"{ranks:.0f} ranks"] if ranks == ranks else [])
-        )
-        for op, size, dtype, ranks in zip(
-            *(calls[name] for name in ("op", "bytes", "dtype", "group_size")), strict=True
-        )
-    ]
-    for name, own in sorted(calls.groupby("name"), key=lambda each: -each[1]["duration_s"].sum()):
-        found["collective", str(name)] = own.groupby("step")["duration_s"].mean()
+    kinds = calls.groupby(["op", "bytes", "dtype", "group_size"], dropna=False)
+    for key, own in sorted(kinds, key=lambda each: -each[1]["duration_s"].sum()):
+        op, size, dtype, ranks = cast("tuple[str, float, object, float]", key)
+        label = f"{op}, {f'{size:,.0f} bytes' if format.known(size) else 'size unknown'}"
+        label += f", {dtype}" if isinstance(dtype, str) else ""
+        label += f", {format.count(int(ranks), 'rank')}" if format.known(ranks) else ""
+        found["collective", label] = own.groupby("step")["duration_s"].mean()
     if not is_whole(seen):
         kernels = pd.DataFrame(told(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
         totals = {name: pd.DataFrame(own["steps_s"].tolist()).mean() for name, own in kernels.groupby("name")}

@@ -13,10 +13,8 @@ from parabench.analysis.environment.facts import devices_said
 from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wirings
-from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
-from parabench.report.figures.figures import Panel
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED, nccl_tables
@@ -92,7 +90,8 @@ def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
     low, high = (format.percent(float(each)) for each in (known["exposed_share"].min(), most["exposed_share"]))
     who = "" if low == high else f", most on rank {int(most['rank'])}"
     some = "" if len(known) == len(ranks) else f" on {len(known)} of {len(ranks)} ranks; it is unknown on the others"
-    return f"Exposed communication is {_range(low, high)} of each rank's {what}{who}{some}."
+    share = low if low == high else f"{low} to {high}"
+    return f"Exposed communication is {share} of each rank's {what}{who}{some}."
 
 
 def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
@@ -112,10 +111,6 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
         f"{format.count(found.calls, 'collective')}, and after the first rank by {format.percent(found.share)} of the "
         f"steps in all{how}{group}."
     )
-
-
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
 
 
 def _waiting(seen: SessionData) -> Iterator[str]:
@@ -198,10 +193,6 @@ def _steps(seen: SessionData) -> Section | None:
     )
 
 
-def _bytes(size: float) -> str:
-    return f" of {size:,.0f} bytes" if format.known(size) else ""
-
-
 def _late(seen: SessionData) -> Section | None:
     table = recorded.late_table(seen)
     if table.empty:
@@ -209,7 +200,8 @@ def _late(seen: SessionData) -> Section | None:
     # What no rank waits for has no reader.
     shown = table[(table["last"] > 0) | (table["total_s"] > 0.05 * table["total_s"].max())]
     columns = (
-        Column("Collective", lambda row: f"{row['op']}{_bytes(row['bytes'])}, ranks {row['ranks']}"),
+        Column("Collective", lambda row: f"{row['op']}, ranks {row['ranks']}"),
+        Column("Bytes", "bytes", "count"),
         Column("Rank", "rank", WORDED),
         Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
         Column("Late, ms", "late_s", "ms"),
@@ -236,19 +228,16 @@ def _timeline(seen: SessionData) -> Section | None:
     whole = recorded.is_whole(seen)
     label = f"{'whole trace' if whole else f'step {one.step}'}: {format.milliseconds(one.length_s)}"
     window = "The whole trace" if whole else "The recorded step of median length"
+    panel = timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
     return Section(
         "timeline",
         "Timeline",
         f"{window}. Each rank shows the parts of its step (hatched: exposed communication), and below them its "
         "collectives.",
         nothing,
-        panels=[] if recorded.told(seen).get("clocks") is False else [replace(_panel(one, label), case="")],
+        panels=[] if recorded.told(seen).get("clocks") is False else [replace(panel, case="")],
         reading=f"A collective includes the time that it waits for later ranks.{more}",
     )
-
-
-def _panel(one: Timeline, label: str) -> Panel:
-    return timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
 
 
 def _group(ranks: object, size: float) -> str:
