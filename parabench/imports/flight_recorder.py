@@ -111,7 +111,7 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
         message = op in MESSAGES or entry.get("is_p2p") is True
         number = whole(entry.get("p2p_seq_id" if message else "collective_seq_id"), MOST_STEP)
         if number is None:
-            found.leave_out("they have no number")
+            found.left_out["they have no number"] += 1
             continue
         made = whole(entry.get("time_created_ns"), LATEST_NS) or None
         noted = Entry(
@@ -121,11 +121,11 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
         )  # fmt: skip
         (found.messages if message else found.entries).append(noted)
         if op is None:  # groups of calls (`nccl:coalesced`), splits
-            found.leave_out("they are no collectives")
+            found.left_out["they are no collectives"] += 1
             continue
         size = _size(op, entry)
         if size is None or ranks is None:
-            found.leave_out("their sizes, types or groups are unknown")
+            found.left_out["their sizes, types or groups are unknown"] += 1
             continue
         found.calls.append(
             Call(

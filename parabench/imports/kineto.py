@@ -409,7 +409,7 @@ def _put_calls(
         moment = one.at if made is None else made
         place = bisect(begins, moment) - 1
         if place < 0 or moment > trace.steps[place][2]:
-            found.leave_out("they were made outside of the recorded steps")
+            found.left_out["they were made outside of the recorded steps"] += 1
             continue
         found.calls.append(
             Call(
@@ -436,16 +436,15 @@ def _sized(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Reco
         return ranks, count, 0, None
     shapes, types = one.args.get("Input Dims"), one.args.get("Input type")
     if not isinstance(shapes, list) or not isinstance(types, list) or not shapes:
-        found.lack(
-            "profile with record_shapes=True" if found.device == "cpu" else "the trace has none, as in CUDA graphs"
-        )
+        reason = "profile with record_shapes=True" if found.device == "cpu" else "the trace has none, as in CUDA graphs"
+        found.unsized[reason] += 1
         return ranks, count, None, None
     counts, kinds = [product(shape) for shape in shapes], {type_of(each) for each in types}
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     # A rank gives its part of what is gathered.
     times = count if one.op in ("all_gather", "gather") else 1
     if None in counts or kind is None or times is None:
-        found.lack("their shapes, types or groups are unknown")
+        found.unsized["their shapes, types or groups are unknown"] += 1
         return ranks, count, None, kind and kind[0]
     return ranks, count, sum(each or 0 for each in counts) * kind[1] * times, kind[0]
 
@@ -458,6 +457,6 @@ def _of_params(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: 
     ranks = ranks_in(one.args.get("Process Group Ranks")) or groups.get(str(one.args.get("Process Group Name")))
     size = whole(one.args.get("Group size"), MOST_RANKS) or (len(ranks) if ranks else None)
     if not counts or kind is None:
-        found.lack("their sizes or types are of a kind that is not known here")
+        found.unsized["their sizes or types are of a kind that is not known here"] += 1
     count = max(counts) * kind[1] if counts and kind is not None else None
     return (ranks if ranks and len(ranks) == size else None), size, count, kind and kind[0]

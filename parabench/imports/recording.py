@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -122,15 +123,9 @@ class Recording:
     ahead_ns: int = 0
     tests: list[Any] = field(default_factory=list)
     log: dict[str, Any] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
-    unsized: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    unsized: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
-
-    def leave_out(self, why: str) -> None:
-        self.left_out[why] = self.left_out.get(why, 0) + 1
-
-    def lack(self, why: str) -> None:
-        self.unsized[why] = self.unsized.get(why, 0) + 1
 
 
 def op_of(name: str) -> str | None:

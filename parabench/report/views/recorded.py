@@ -56,9 +56,6 @@ def conclusions(results: Results) -> list[str]:
 
 def sentences(seen: SessionData) -> Iterator[str]:
     """Yield the conclusions: the length of a step, its exposed communication, and whether ranks wait for each other."""
-    if seen.launches.empty:
-        yield "No recording is stored."
-        return
     lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)
     if len(lengths):
         low, high = (format.milliseconds(float(each)) for each in (lengths.min(), lengths.max()))
@@ -132,16 +129,14 @@ def _waiting(seen: SessionData) -> Iterator[str]:
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
     environment = seen.session.environment
     rows = [("imported", format.when(seen.session.started_utc)), ("parabench", seen.session.version)]
-    if len(seen.launches):
-        case = seen.launches.iloc[0]
-        rows += [
-            ("ranks", _size(seen, int(case["world_size"]))),
-            ("device", str(case["device"])),
-            ("backend", str(case["backend"])),
-        ]
-    rows.append(("hosts", format.or_unknown(environment.get("host"))))
-    gpus = environment.get("gpus")
-    rows.append(("GPUs of the first host", devices_said(environment) if gpus else format.UNKNOWN))
+    case = seen.launches.iloc[0]
+    rows += [
+        ("ranks", _size(seen, int(case["world_size"]))),
+        ("device", str(case["device"])),
+        ("backend", str(case["backend"])),
+        ("hosts", format.or_unknown(environment.get("host"))),
+        ("GPUs of the first host", devices_said(environment) if environment.get("gpus") else format.UNKNOWN),
+    ]
     unknown = environment.get("unknown_versions") or {}
     return rows + [(name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()]
 
