@@ -2,7 +2,7 @@
 elements of one member that is a list.
 
 Real files are not always strict JSON. Control characters in strings, invalid UTF-8, a byte order mark, UTF-16, `NaN` in
-any spelling and invalid escapes are accepted, and so are several objects in a file. Files compressed by gzip are
+any spelling and invalid escapes are accepted, and so are several documents in a file. Files compressed by gzip are
 uncompressed.
 """
 
@@ -66,8 +66,8 @@ def decoder(raw: bytes) -> codecs.IncrementalDecoder:
 def members(path: Path, elements_of: str) -> Iterator[tuple[int, str, Any]]:
     """Yield (document, name, value) for each member of each outermost object, documents counted from 0.
 
-    The member called `elements_of` must be a list; its name is yielded with each element.
-    Raises UsageError if the file is not such JSON, is cut off, or has a value longer than LONGEST.
+    The member called `elements_of` must be a list; its name is yielded with each element. An outermost list counts as
+    that member. Raises UsageError if the file is not such JSON, is cut off, or has a value longer than LONGEST.
     """
     try:
         with opened(path) as file:
@@ -88,8 +88,9 @@ class _Text:
 
     def documents(self, elements_of: str) -> Iterator[tuple[int, str, Any]]:
         document = 0
-        while document == 0 or self._next() == "{":
-            for name, value in self._members(elements_of):
+        while (mark := self._next()) in ("{", "[") or document == 0:
+            members = self._members(elements_of) if mark != "[" else ((elements_of, each) for each in self._elements())
+            for name, value in members:
                 yield document, name, value
             document += 1
 
