@@ -113,7 +113,7 @@ def _ended(launch: dict[str, Any], variants: list[Session]) -> str:
     case = format.one_line(case_type(session.kind).from_dict(json.loads(launch["case_json"])).label)
     block = launch["block"]
     what = f"{UNCOUNTED[block]}, {case}" if block in UNCOUNTED else f"{case}, block {block + 1}"
-    how = f"ok after {format.duration(launch['wall_s'])}"
+    how = "ok" if launch["wall_s"] is None else f"ok after {format.duration(launch['wall_s'])}"
     if launch["status"] != Status.OK:
         how = format.error_line(", ".join(filter(None, (launch["status"], launch["error"]))))
     return f"{session.name}: {what}: {how}" if len(variants) > 1 else f"{what}: {how}"
