@@ -1,6 +1,6 @@
-"""A store as large as a person might one day have, to measure what reading and reporting cost.
+"""Write a simulated store of 1,000 launches, to measure the cost of reading and reporting.
 
-    python -m benchmarks.big_store [--cases 10000] [--launches 5] [--steps 50] [--ranks 8] [--explained 8] OUT
+    python -m benchmarks.big_store [--cases 200] [--launches 5] [--steps 50] [--ranks 8] [--explained 8] OUT
 
 Everything goes through the store's own writer. The cases are sweeps of many works (model, batch, dtype) over
 strategies, algorithms, buckets and world sizes of half of, exactly and twice RANKS; the last work takes what is left.
@@ -289,7 +289,7 @@ def write(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    for name, usual in {"cases": 10_000, "launches": 5, "steps": 50, "ranks": 8, "explained": 8}.items():
+    for name, usual in {"cases": 200, "launches": 5, "steps": 50, "ranks": 8, "explained": 8}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--only-step-times", action="store_true")
     write(**vars(parser.parse_args()))

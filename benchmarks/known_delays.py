@@ -12,6 +12,8 @@ significantly at 95 %.
 from __future__ import annotations
 
 import json
+import math
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 from torch import nn
 
-from benchmarks.carry_over import ratio, run
 from parabench import Model
+from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.stats.block_model import fit
+from parabench.store.results import load
 from parabench.strategies.base import ParallelModel, StrategyContext, adamw
 from parabench.strategies.data_parallel import ddp
 
@@ -39,6 +43,22 @@ CASES = sweep(
     seq_len=32,
 )
 '''
+
+
+def run(suite: str, out: Path, *options: str) -> SessionData:
+    """Run a session of the suite with these options."""
+    path = out.with_suffix(".py")
+    path.write_text(suite)
+    command = [sys.executable, "-m", "parabench", "run", str(path), *options, "--out", str(out)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise SystemExit(done.stdout)
+    return session_data(load(out / "results.db"))
+
+
+def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Return the mean and the half-width of its 95% interval."""
+    return float(logs.mean()), float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
 
 
 class Delay:

@@ -6,8 +6,7 @@ Runs `parabench report STORE...` as a user does (of several stores it is one pag
 long it took, the most memory that it held, and the size of the file. Then opens the page in Chromium, visits each tab,
 sets and clears each filter in each, sorts both tables and opens a case, and tells the longest task of the page's thread
 in each, of the browser's own trace: on the wall, and in processor time, which other work does not prolong.
-Ends with 1 when the page said anything on the console. A store of 10,000 cases is made by `python -m
-benchmarks.big_store`.
+Ends with 1 when the page said anything on the console. `python -m benchmarks.big_store` makes a large store.
 """
 
 from __future__ import annotations

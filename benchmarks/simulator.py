@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.tables import MEMORY, STALENESS
+from parabench.analysis.tables import MEMORY
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Status
@@ -99,7 +99,8 @@ def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[
 
 def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
     """(case, block, seconds) as `analysis.tables.launch_table` gives them; what was not simulated is unknown."""
-    unknown = dict.fromkeys((*STEP_PARTS, *MEMORY, "peak_memory_bytes", *STALENESS, "drift"), np.nan)
+    names = (*STEP_PARTS, *MEMORY, "peak_memory_bytes", "staleness_mean", "staleness_max", "drift")
+    unknown = dict.fromkeys(names, np.nan)
     return pd.DataFrame(
         [
             case.to_dict()
@@ -112,7 +113,7 @@ def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
                 "block": block,
             }
             | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
-            | {"verified": True, "in_turns": False, "superseded": False, "timed": True}
+            | {"verified": True, "in_turns": False, "timed": True}
             | {"launch_step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
             for i, (case, block, seconds) in enumerate(rows)
         ]

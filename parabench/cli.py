@@ -12,6 +12,8 @@ import importlib
 import os
 import signal
 import sqlite3
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -37,13 +39,14 @@ COMMANDS = {
     "list": "Show suites, strategies, algorithms and models.",
     "noise": "Tell what `ab` can show here, in how many minutes.",
     "predict": "Predict step times of more ranks, other links, other buckets.",
-    "referee": "Keep a change or discard it, in a series of them.",
     "report": "Write the HTML report of a store.",
     "run": "Measure a suite and write the report.",
     "serve": "Show the report in a browser, live while a session runs.",
-    "worker": "Measure inside processes that a launcher has started.",
 }
-MODULES = {"check": "init", "noise": "ab", "referee": "ab", "serve": "report", "worker": "run"}
+MODULES = {"check": "init", "noise": "ab", "serve": "report"}
+# Inside torchrun, mpirun or srun, one process of each host runs these; the commands of the second line refuse that.
+ON_NODES = ("run", "collectives")
+IN_ONE_PROCESS = ("ab", "noise")
 USAGE = 2
 # What answers from stores and ends. Imports and tables make many objects and hardly any garbage: looking for it after
 # every 700 new ones, as Python does by default, is a sixth of a report's time.
@@ -75,6 +78,19 @@ class Commands(Exampled, click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise unknown("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        name = next(iter(sys.argv[1:] if args is None else args), None)
+        if name not in (*ON_NODES, *IN_ONE_PROCESS):
+            return super().main(args, *rest, **options)
+        from parabench.cluster.foreign_group import once_per_host
+
+        try:
+            with once_per_host(measures=name in ON_NODES):
+                return super().main(args, *rest, **options)
+        except UsageError as error:
+            print_error(f"parabench: {format.error_line(error)}")
+            sys.exit(USAGE)
 
     def invoke(self, ctx: click.Context) -> Any:
         _open_standard_streams()

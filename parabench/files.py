@@ -225,13 +225,6 @@ def sockets_in_own_folder() -> Iterator[None]:
         tempfile.tempdir = usual
 
 
-def release_own() -> None:
-    """Remove what this process holds: for one that ends without the interpreter's ado."""
-    for pid, where in list(_held):
-        if pid == os.getpid():
-            _release(pid, where)
-
-
 def remove_abandoned() -> None:
     """Remove the folders that processes of this user left which are gone."""
     for where in dict.fromkeys([SHARED_MEMORY, shared_memory_folder(), temporary_folder()]):

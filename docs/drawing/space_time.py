@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 from parabench.collectives.algorithm import Algorithm, Reduction, reduction
-from parabench.collectives.simulated import Simulation, rounds
 from parabench.collectives.wire import Wire
+from tests.fixtures.simulated import Simulation, rounds
 
 
 @dataclass(frozen=True, slots=True)

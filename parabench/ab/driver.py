@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
@@ -16,7 +16,7 @@ from uuid import uuid4
 from rich.console import Console
 
 from parabench.ab.memory import lack_of_memory
-from parabench.ab.pairing import LaunchPair, check_turns, pairs, selected, shared
+from parabench.ab.pairing import LaunchPair, check_turns, pairs, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.text import format
@@ -46,16 +46,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. Of the suite
-    only `cases` are measured, by their ids; None: all. `files` says as it is typed where the comparison is written.
-    `go_on` is what continues it after a stop, where that is not `parabench ab --resume`."""
+    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. `files` says
+    as it is typed where the comparison is written. `go_on` is what continues it after a stop, where that is not
+    `parabench ab --resume`."""
 
     a: str
     b: str
     run: TrainingRequest
     tolerance: float
     alpha: float
-    cases: Collection[str] | None = None
     files: Sequence[str] = ()
     go_on: str = ""
 
@@ -84,11 +83,9 @@ def measure(
     console: Console,
     then: Callable[[Turns], int],
     enough: Callable[[Sequence[int]], bool] = lambda sessions: False,
-    stopped: Callable[[str], None] | None = None,
 ) -> int:
     """Measure both sides and return what `then` makes of them, or 130 when stopped. After each block of launches that
-    both have, it ends where that is `enough`, by the ids of their sessions. `stopped` is told of a stop, with the
-    command that goes on, where that is not for the console.
+    both have, it ends where that is `enough`, by the ids of their sessions.
 
     Raises UsageError before anything is launched or recorded; and when a side ends before its time.
     """
@@ -104,17 +101,11 @@ def measure(
         with stop_signals(), running(variants, turns.heard) as sides:
             turns.run(sides)
     except Interrupted as stop:
-        (stopped or warner(console))(f"stopped by {stop}{turns.kept}")
+        warner(console)(f"stopped by {stop}{turns.kept}")
         return STOPPED
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
     return then(turns)
-
-
-def check_side(variant: Variant) -> None:
-    """Start the process of a side, and end it. Raises UsageError where it does not start, or does not fit this one."""
-    with running([variant], lambda side, told: None) as (side,):
-        side.hello()
 
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
@@ -212,8 +203,6 @@ class Turns:
         for side in sides:
             side.say("plan", **asked)
         plans = [side.hear() for side in sides]
-        if self._request.cases is not None:
-            plans = [selected(each, self._request.cases) for each in plans]
         both, apart = shared(plans, self.log)
         check_turns([side.ask("share", cases=both, aside=aside) for side, aside in zip(sides, apart, strict=True)])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -41,11 +41,6 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
         for case, reason in aside.items():
             log(f"skipped {own['cases'][case]} in {name}: {reason}")
     return both, apart
-
-
-def selected(plan: dict[str, Any], cases: Collection[str]) -> dict[str, Any]:
-    """What a side answered to `plan`, of these cases alone, by their ids."""
-    return plan | {"cases": {case: label for case, label in plan["cases"].items() if case in cases}}
 
 
 def check_alike(plans: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The launches of one case as arrays. Of ten thousand cases a DataFrame each would take a gigabyte."""
+"""The launches of one case as arrays."""
 
 from __future__ import annotations
 

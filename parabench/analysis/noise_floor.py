@@ -29,14 +29,14 @@ class NoiseFloor:
 
 def noise_floor(seen: SessionData) -> NoiseFloor | None:
     """Of the shared launches of a session that count; None where no case was measured twice in one."""
-    if seen.isolated or not (seen.launches["block"] == TWIN_BLOCK).any():
+    if not (seen.launches["block"] == TWIN_BLOCK).any():
         return None
     found: dict[str, list[float]] = {}
     for launch in seen.once(shared_launches_of):
         cases = launch.cases
         copies = [row for row, case in enumerate(cases) if cases.count(case) > 1]
         if len(copies) == 2:
-            numbers = compared(launch.turns())
+            numbers = compared(launch.turns)
             found.setdefault(cases[copies[0]], []).append(float(numbers[copies[1]] - numbers[copies[0]]))
     differences = np.array([each for own in found.values() for each in own])
     n = len(differences)

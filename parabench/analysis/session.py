@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -114,18 +114,13 @@ class Session:
     def shares_launches(self) -> bool:
         """Whether it has cases that take turns in launches that they share."""
         protocol = self.plan.get("protocol") or {}
-        if not (self.raced or protocol.get("rounds")) or self.isolated or self.interleaved:
+        if not (self.raced or protocol.get("rounds")) or self.interleaved:
             return False
         from parabench.plan.cohorts import cohorts
 
         kind = CollectiveCase if self.kind == "collectives" else Case
         cases: list[Any] = [kind.from_dict(each) for each in self.plan.get("cases") or []]
         return any(len(each) > 1 for each in cohorts(cases))
-
-    @property
-    def isolated(self) -> bool:
-        """Whether its cases have launches of their own because turns disturbed each other."""
-        return bool(self.plan.get("isolated"))
 
     def require(self, kind: str, store: Path) -> None:
         """Raise UsageError when the session, of that store, is of another kind."""
@@ -232,26 +227,6 @@ class Ended(NamedTuple):
     error: str
 
 
-class Facts(Mapping[int, dict[str, Any]]):
-    """JSON objects, each parsed when it is asked for; the latest KEPT stay: of ten thousand cases all of them would
-    take 200 MB."""
-
-    KEPT = 4096
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        self._texts = texts
-        self._parsed: Callable[[str], dict[str, Any]] = lru_cache(self.KEPT)(json_text.parsed)
-
-    def __getitem__(self, launch: int) -> dict[str, Any]:
-        return self._parsed(self._texts[launch])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-
 @dataclass(frozen=True)
 class SessionData:
     """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
@@ -308,11 +283,6 @@ class SessionData:
         """Those of them whose step times are compared."""
         return timed_launches(self.launches)
 
-    @property
-    def isolated(self) -> bool:
-        """Whether launches of their own have the answer, because turns disturbed each other."""
-        return self.session.isolated and not self.timed["in_turns"].any()
-
     @cached_property
     def by_case(self) -> dict[str, CaseLaunches]:
         """The launches of each case that has some whose step times are compared, with these, in seconds."""
@@ -338,7 +308,7 @@ class SessionData:
     def facts(self) -> Mapping[int, dict[str, Any]]:
         """What ranks told of each launch, by its id."""
         pairs = zip(self.launches["launch_id"].tolist(), self.launches["facts"].tolist(), strict=True)
-        return Facts({at: text if isinstance(text, str) else "{}" for at, text in pairs})
+        return {at: json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""

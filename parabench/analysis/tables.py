@@ -18,11 +18,9 @@ from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.loop_time import MEAN, loop_times, mean_parts
 from parabench.analysis.stored import trained_case_of
 from parabench.analysis.turns import (
-    isolated,
     pair_launches,
     paired_numbers,
     shared_launches,
-    superseded,
     turn_counts,
     turns_told,
 )
@@ -107,8 +105,8 @@ def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, boo
     """Return launches with the fields of their case, `label`, `statistic` and `n_steps`.
 
     Further columns are `in_turns` (it shared its ranks with other cases), `shared_launch` (the first of those that
-    did), `turns` (how many its number is made of), `superseded` (later ones count in its place, as `turns.superseded`
-    has it), `timed` (its step time is compared, as `_timed` chooses), `launch_step_s`, `p90_s` and `drift`.
+    did), `turns` (how many its number is made of), `timed` (its step time is compared, as `_timed` chooses),
+    `launch_step_s`, `p90_s` and `drift`.
 
     `launches` are rows of the store of any sessions, of an `ab` of both sides, by rising `launch_id`; `steps` is
     `Results.steps`; `gpus` tells of each session whether its machine had some. The rows keep their index.
@@ -121,7 +119,7 @@ def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, boo
     block, numbers, told = table["block"].to_numpy(), table["launch_step_s"].to_numpy(), turns_told(table["facts"])
     # What a second copy of a case measured is compared with the first, and with nothing else.
     in_turns = np.array([each is not None for each in told], dtype=bool) & (block != TWIN_BLOCK)
-    first, turns, gone = ids, np.ones(len(ids)), np.zeros(len(ids), dtype=bool)
+    first, turns = ids, np.ones(len(ids))
     paired = np.array([each is not None and "pair" in each for each in told], dtype=bool)
     if in_turns.any():
         first = shared_launches(ids, in_turns, session, block, told)
@@ -130,9 +128,7 @@ def numbered(launches: pd.DataFrame, steps: pd.DataFrame, gpus: Mapping[int, boo
         if (pair != ids).any():
             numbers = paired_numbers(ids, in_turns, pair, numbers, told, steps)
         turns = turn_counts(in_turns, told)
-        gone = superseded(in_turns, session, told, isolated(table["facts"]))
-        numbers = np.where(gone, np.nan, numbers)
-    table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, superseded=gone, launch_step_s=numbers)
+    table = table.assign(in_turns=in_turns, shared_launch=first, turns=turns, launch_step_s=numbers)
     return table.assign(timed=_timed(table, session, paired))
 
 
@@ -245,11 +241,9 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
 
     `step_time_s` is the case's step time, wherever one is shown: the level of the launches whose step times are
     compared (`timed_launches`). `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1
-    (NaN for fewer than two launches). `n_ok` of its `n_launches` count; those that ended well and are superseded are
-    none of them. `status` tells how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` the first error. Parts
-    are medians over the launches that count, peaks maxima."""
+    (NaN for fewer than two launches). `n_ok` of its `n_launches` count. `status` tells how they ended, 'ok' or a count
+    such as '2 ok, 1 oom'; `error` the first error. Parts are medians over the launches that count, peaks maxima."""
     own = launches[launches["block"] >= FIRST_BLOCK]
-    kept = own[~(own["superseded"] & (own["status"] == Status.OK))]
     everything, counted, timed = (
         of.groupby("case_id", sort=False) for of in (own, valid_launches(own), timed_launches(own))
     )
@@ -258,10 +252,10 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
         own.drop_duplicates("case_id")
         .set_index("case_id")[["label", *Case().to_dict(), "statistic"]]
         .assign(
-            status=kept.groupby("case_id")["status"].agg(status_counts),
+            status=everything["status"].agg(status_counts),
             error=everything["error"].first(),
             n_ok=counted.size(),
-            n_launches=kept.groupby("case_id").size(),
+            n_launches=everything.size(),
             step_time_s=pd.Series(levels(timed_launches(own), "launch_step_s"), dtype=float),
             low_s=seconds.min(),
             high_s=seconds.max(),

@@ -1,8 +1,7 @@
 """The number of a launch in which cases took turns: how its steps compare with those of the others, round by round.
 
 What changes while a launch runs (another process comes, a clock falls) hits the turns of one round alike, so each turn
-is compared with its round, and the rounds are averaged. Steps of a turn are disturbed alike, so a long turn counts as
-one.
+is compared with its round, and the rounds are averaged.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from parabench.plan.turns import ISOLATED, TurnsProtocol
+from parabench.plan.turns import TurnsProtocol
 from parabench.store import json_text
 from parabench.store.frames import Array
 from parabench.store.record import Status
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 # What the facts hold, as JSON, of a launch that several cases shared.
 IN_TURNS = '"turns": {'
-_ISOLATED = f'"{ISOLATED}": true'
 # The share of rounds that count for nothing at each end: a turn into which another process came is no measure of its
 # case. On two quiet cores (12 cases and a twin, 6 launches of 20 rounds) a launch's number had a standard deviation of
 # 2.4 % with it, 2.4 % with none, 2.6 % with 0.2 and 3.1 % with the median of rounds.
@@ -61,21 +59,6 @@ def pair_launches(ids: Array, case: Array, block: Array, told: Array) -> Array:
     return found
 
 
-def isolated(facts: pd.Series[str]) -> Array:
-    """Whether each launch was made because turns disturbed each other, as its facts tell."""
-    return np.array([_ISOLATED in (text or "") for text in facts.tolist()], dtype=bool)
-
-
-def superseded(in_turns: Array, session: Any, told: Array, alone: Array) -> Array:
-    """Whether each launch had fewer settling steps than a later one of its session, or was shared where another is
-    `isolated`: carry-over has asked for that, and what was measured without it does not count."""
-    settle = np.where(alone, np.inf, 0.0)
-    settle[in_turns] = [turns["protocol"]["settle"] for turns in told[in_turns]]
-    most = {at: settle[np.asarray(session) == at].max() for at in set(np.asarray(session).tolist())}
-    found: Array = in_turns & (settle < [most[at] for at in np.asarray(session).tolist()])
-    return found
-
-
 def turn_counts(in_turns: Array, told: Array) -> Array:
     """How many turns the number of each launch is made of; 1 of one by itself."""
     found = np.ones(len(told))
@@ -99,7 +82,7 @@ def paired_numbers(
         group = np.flatnonzero(in_turns & (shared_launch == first))
         protocol = TurnsProtocol.from_dict(told[group[0]]["protocol"])
         own = {at: values[begin[at] : end[at]] for at in group.tolist()}
-        timed = {at: sum(protocol.lengths) * protocol.timed_of(told[at]["place"]) for at in own}
+        timed = {at: protocol.rounds * protocol.timed_of(told[at]["place"]) for at in own}
         whole = [at for at, each in own.items() if each.size == timed[at] and np.isfinite(each).all()]
         if len(whole) < 2:
             continue
@@ -109,11 +92,9 @@ def paired_numbers(
 
 
 def turn_numbers(steps: Array, protocol: TurnsProtocol) -> Array:
-    """The number of each turn of a case, of all its timed `steps`, which are logarithms: their median; of a long turn
-    the mean of the medians of its parts, each as long as a short turn, so that skewed noise moves both alike."""
-    parts = np.median(steps.reshape(sum(protocol.lengths), -1), axis=1)
-    means: Array = np.add.reduceat(parts, np.cumsum([0, *protocol.lengths[:-1]])) / protocol.lengths
-    return means
+    """Return the number of each turn of a case, the median of its timed `steps`, which are logarithms."""
+    medians: Array = np.median(steps.reshape(protocol.rounds, -1), axis=1)
+    return medians
 
 
 def compared(turns: Array) -> Array:
@@ -128,39 +109,22 @@ def compared(turns: Array) -> Array:
 
 @dataclass(frozen=True)
 class SharedLaunch:
-    """The logarithms of the steps of a launch that cases shared: `names` by place, `rows` the places whose steps are
-    known; of each of these `settling` has shape (rounds, settle), and `timed` an array a round."""
+    """The turns of a launch that cases shared: `names` by place, `rows` the places whose steps are known, and the
+    numbers of their `turns`, which are logarithms, of shape (rows, rounds)."""
 
     names: tuple[str, ...]
     protocol: TurnsProtocol
     rows: tuple[int, ...]
-    settling: tuple[Array, ...]
-    timed: tuple[tuple[Array, ...], ...]
+    turns: Array
 
     @property
     def cases(self) -> list[str]:
         """The cases of `rows`."""
         return [self.names[place] for place in self.rows]
 
-    def parts(self, row: int, number: int) -> Array:
-        """The medians of a turn's steps, of a long one those of each part that is as long as a short turn."""
-        medians: Array = np.median(self.timed[row][number].reshape(-1, self.protocol.timed_of(self.rows[row])), axis=1)
-        return medians
-
-    def turns(self) -> Array:
-        """The number of each turn, of shape (rows, rounds)."""
-        return np.array([turn_numbers(np.concatenate(steps), self.protocol) for steps in self.timed])
-
-    def table(self, value: Any) -> Array:
-        """`value` of each row and round."""
-        return np.array(
-            [[value(row, number) for number in range(self.protocol.rounds)] for row in range(len(self.rows))]
-        )
-
 
 def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
-    """The launches of a session that cases shared and that ended well, with every step that is known to its end. Where
-    some had more settling steps than others, those with most: the others are superseded."""
+    """Return the successful launches of a session that cases shared, with the cases whose steps are all known."""
     table = seen.results.launch
     own = table["status"] == Status.OK
     groups: dict[tuple[Any, ...], dict[int, int]] = {}
@@ -172,22 +136,20 @@ def shared_launches_of(seen: SessionData) -> list[SharedLaunch]:
             groups.setdefault(key, {})[turns["place"]] = at
     if not groups:
         return []
-    steps, settling = (_by_launch(each) for each in (seen.results.steps, seen.results.settling))
+    steps = _by_launch(seen.results.steps)
     found = []
     for key, places in groups.items():
         protocol = TurnsProtocol.from_dict(told[key]["protocol"])
-        rows = []
-        for place, at in sorted(places.items()):
-            ends = np.cumsum([length * protocol.timed_of(place) for length in protocol.lengths])
-            timed, first = steps.get(at, np.empty(0)), settling.get(at, np.empty(0))
-            if len(timed) == ends[-1] and len(first) == protocol.rounds * protocol.settle:
-                rows.append((place, first.reshape(protocol.rounds, protocol.settle), tuple(np.split(timed, ends[:-1]))))
-        whole = [row for row in rows if all(np.isfinite(each).all() for each in (row[1], *row[2]))]
+        timed = {place: steps.get(at, np.empty(0)) for place, at in sorted(places.items())}
+        whole = {
+            place: turn_numbers(each, protocol)
+            for place, each in timed.items()
+            if len(each) == protocol.rounds * protocol.timed_of(place) and np.isfinite(each).all()
+        }
         if len(whole) > 1:
-            kept, firsts, turns = zip(*whole, strict=True)
-            found.append(SharedLaunch(tuple(told[key]["cases"]), protocol, kept, firsts, turns))
-    settle = max((each.protocol.settle for each in found), default=0)
-    return [each for each in found if each.protocol.settle == settle]
+            turns = np.array(list(whole.values()))
+            found.append(SharedLaunch(tuple(told[key]["cases"]), protocol, tuple(whole), turns))
+    return found
 
 
 def _by_launch(steps: Any) -> dict[int, Array]:

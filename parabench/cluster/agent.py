@@ -1,4 +1,4 @@
-"""A member of a session that is not its coordinator: it joins, takes part in launches, and hands over what it saw.
+"""A node that is not node 0: it joins the session, takes part in launches, and hands over what it saw.
 
 torch elastic's agent has one worker spec, and ends with it; it starts nothing again for a coordinator that was lost.
 """
@@ -41,56 +41,43 @@ LOOK_S = 0.025
 
 
 class Agent:
-    """One member: `facts` and `about` are what it says of itself, `number` is what it claims to be, and what it was
-    admitted as. Its ranks leave traces in a folder; `log` tells the user a line."""
-
-    # A coordinator without an answer for so long is lost; one that has just opened its store speaks in so long.
-    patience_s: float | None = DEAD_AFTER_S
-    meet_s = DEAD_AFTER_S
-    # What is raised where it has another secret.
-    differs: type[UsageError] = UsageError
+    """One node: `facts` must equal node 0's, `about` is its environment, and `number` the number that it claims, then
+    the one that it was admitted as. Its ranks leave traces in a folder; `log` prints a line."""
 
     def __init__(
         self,
-        number: int | None,
+        topology: Topology,
+        secret: Secret | None,
         facts: Mapping[str, Any],
         about: Mapping[str, Any],
         traces: Path,
         log: Callable[[str], None],
     ) -> None:
-        self.number = number
+        self.topology, self.number = topology, topology.node
         self.joined = False
-        self._facts, self._about, self._traces, self._log = facts, about, traces, log
+        self._secret, self._facts, self._about, self._traces, self._log = secret, facts, about, traces, log
         self._join_id = 0
         # The launch that runs, and this node's view of it.
         self._launch = -1
         self._context: LaunchContext | None = None
 
-    def node_of(self, spec: LaunchSpec) -> int | None:
-        """The number of this member's node in a launch; None where it takes no part."""
-        assert self.number is not None
-        return self.number if self.number < spec.nodes else None
-
     def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
-        """This member's part in a launch."""
-        raise NotImplementedError
+        """Run this node's part of a launch."""
+        return run_on_node(replace(spec, deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
 
     def serve(self, store: SharedStore) -> int:
-        """Take part until the coordinator ends the session; the exit code that it gives. Raises StoreLost, UsageError
-        when this member is rejected, Interrupted when it is asked to stop."""
+        """Take part until node 0 ends the session, and return its exit code. Raises StoreLost, UsageError if this node
+        is rejected, Interrupted if it is asked to stop."""
         client = store.client()
         try:
-            meet(client, store.secret, store.session, self.meet_s)
-        except UsageError as why:
-            client.end()
-            raise self.differs(str(why)) from why
+            meet(client, store.secret, store.session, DEAD_AFTER_S)
         except BaseException:
             client.end()
             raise
         self._join_id = client.call("add", "joining", 1, timeout_s=LAST_WORD_S)
         self._heart, self._beats = store.client(), 0
         self._heart.seal = client.seal
-        heartbeat = Heartbeat(self._heart, self._beat, self._when_lost, self.patience_s)
+        heartbeat = Heartbeat(self._heart, self._beat, self._when_lost, DEAD_AFTER_S)
         client.check = heartbeat.check
         self._nonce = new_nonce()
         about = {"number": self.number, "host": socket.gethostname(), "address": store.route.address}
@@ -99,9 +86,9 @@ class Agent:
             client.put_blob(f"join/{self._join_id}", about | {"facts": self._facts, "about": self._about})
             answer = self._answer(client)
             if "rejected" in answer:
-                return self.rejected(answer["rejected"], answer["code"])
+                raise UsageError(answer["rejected"])
             self.joined, self.number = True, answer["number"]
-            self.admitted(answer)
+            self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
             return self._follow(store, client, heartbeat, answer["next"])
         except Interrupted as stop:
             said = {"join_id": self._join_id, "host": socket.gethostname(), "signal": stop.signal}
@@ -114,13 +101,6 @@ class Agent:
         finally:
             heartbeat.end()
             client.end()
-
-    def rejected(self, why: str, code: int) -> int:
-        """The coordinator sends this member away, to end with `code`."""
-        raise UsageError(why)
-
-    def admitted(self, answer: Mapping[str, Any]) -> None:
-        """The coordinator has let this member in."""
 
     def _answer(self, client: StoreClient) -> dict[str, Any]:
         """What the coordinator answers to the request to join. Until then it may ask for the user's own code."""
@@ -151,9 +131,10 @@ class Agent:
                 client.put(f"bye/{self._join_id}", "", timeout_s=LAST_WORD_S)
                 self._log(f"node {self.number}: {end['why']}")
                 return int(end["code"])
-            if (node := self.node_of(spec)) is not None:
+            assert self.number is not None
+            if self.number < spec.nodes:
                 self._launch = number
-                self._context = store.context(spec, number, node, partial(abort, heartbeat.client, number))
+                self._context = store.context(spec, number, self.number, partial(abort, heartbeat.client, number))
                 try:
                     result = self.run(spec, self._context)
                 finally:
@@ -180,22 +161,6 @@ class Agent:
     def _when_lost(self) -> None:
         if self._context is not None:
             self._context.abort.set(LOST)
-
-
-class NodeAgent(Agent):
-    """A node that is not node 0; `about` is its environment."""
-
-    def __init__(
-        self,
-        topology: Topology,
-        secret: Secret | None,
-        facts: Mapping[str, Any],
-        about: Mapping[str, Any],
-        traces: Path,
-        log: Callable[[str], None],
-    ) -> None:
-        super().__init__(topology.node, facts, about, traces, log)
-        self.topology, self._secret = topology, secret
 
     def follow(self) -> int:
         """Take part until node 0 ends the session; the exit code that it gives. A node 0 that is lost is waited for.
@@ -225,12 +190,6 @@ class NodeAgent(Agent):
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
                     self.joined, was_here, waiting = False, True, Waiting(self._log, seconds, TRY_S)
                 time.sleep(TRY_EVERY_S)
-
-    def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
-        return run_on_node(replace(spec, deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
-
-    def admitted(self, answer: Mapping[str, Any]) -> None:
-        self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
 
     def _check_id(self, client: StoreClient) -> None:
         """Raise UsageError when the store is another session's."""

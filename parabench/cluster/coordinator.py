@@ -1,4 +1,4 @@
-"""Member 0 of a session and the members that it leads: it admits them, gives them launches, and takes what they saw.
+"""Node 0 of a session and the nodes that it leads: it admits them, gives them launches, and takes what they saw.
 
 torch elastic's agents agree on what to run before they meet, and end with it. Here one of them decides between launches
 what is next, and results come back to where the session's store is: elastic has nothing for either.
@@ -22,7 +22,7 @@ import psutil
 
 from parabench.cluster.fingerprint import user_code
 from parabench.cluster.heartbeat import Heartbeat, abort, abort_of
-from parabench.cluster.membership import WRONG, Membership
+from parabench.cluster.membership import Membership
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import begin
 from parabench.cluster.shared_store import SharedStore
@@ -39,11 +39,10 @@ from parabench.launch.workload import Workload
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.record import AnyCase, Launch
 
-# By so much may the driver of node 0 grow while it keeps the store. A session of 10,000 cases takes less than half of
-# it; torch's store takes whatever is sent, in pieces of 8 MiB, from whoever reaches its port.
-MOST_GROWTH_BYTES = 2 << 30
+# The exit code of the other nodes if node 0 finds a usage error.
+WRONG = 2
 
-# How often member 0 looks for what has come.
+# How often node 0 looks for what has come.
 LOOK_S = 0.005
 
 
@@ -53,9 +52,10 @@ class Coordinator(Participants):
     As a context it leaves no member waiting, however its block fails.
     """
 
-    unit = "node"
-    most_growth: int | None = MOST_GROWTH_BYTES
-    # What a member gets to hand over what it saw once a launch is aborted, and to hear of the end.
+    # By so many bytes may the driver of node 0 grow while it keeps the store. A session of 10,000 cases takes less than
+    # half of it; torch's store takes whatever is sent, in pieces of 8 MiB, from whoever reaches its port.
+    most_growth = 2 << 30
+    # How long a node may take to hand over what it saw once a launch is aborted, and to read that the session ended.
     hand_over_s, goodbye_s = 60.0, 5.0
 
     def __init__(
@@ -65,7 +65,7 @@ class Coordinator(Participants):
         self.options = topology.words
         self._client = store.client()
         begin(self._client, store.secret, store.session)
-        self._membership = Membership(self.unit, self._size, facts, self._client, log)
+        self._membership = Membership(topology.nodes, facts, self._client, log)
         self._next = 0
         self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
@@ -79,14 +79,6 @@ class Coordinator(Participants):
         heart = store.client()
         heart.seal = self._client.seal
         self._heartbeat = Heartbeat(heart, self._beat, self._when_lost, timeout_s=DEAD_AFTER_S)
-
-    @property
-    def _size(self) -> int:
-        return self.topology.nodes
-
-    def members_of(self, spec: LaunchSpec) -> int:
-        """How many members take part in a launch: the first ones."""
-        return spec.nodes
 
     # ---- who is there
 
@@ -109,29 +101,22 @@ class Coordinator(Participants):
         """Wait until the first `nodes` nodes are there. Raises NodeGone when one does not come in time, UsageError when
         one differs before the first launch, Interrupted when any is asked to stop."""
 
-        def missing() -> list[int]:
-            self._membership.answer(self._next)
-            return [node for node in range(1, nodes) if not self._membership.is_here(node)]
-
         seconds, at = self.topology.timeout_s, self._store
         waiting = Waiting(self._log, seconds)
-        left = self._wait(missing, waiting, lambda who: f"waiting for {who}, {waiting.left_s:.0f} s at most")
-        if left:
-            raise NodeGone(
-                f"{numbered(self.unit, left)} did not come within {seconds:g} s; start it with the same "
-                f"--rdzv-endpoint {self.topology.endpoint} and --rdzv-id {self.topology.run_id}, see that it reaches "
-                f"{at.address} port {at.port}, or give a longer --rdzv-timeout"
-            )
-
-    def _wait(self, missing: Callable[[], list[int]], waiting: Waiting, line: Callable[[str], str]) -> list[int]:
-        """Wait until no member is `missing()`; which still are when the time is up."""
         while True:
             self.check_stop()
-            if not (left := missing()):
-                return left
-            waiting.still(partial(line, numbered(self.unit, left)))
+            self._membership.answer(self._next)
+            missing = [node for node in range(1, nodes) if not self._membership.is_here(node)]
+            if not missing:
+                return
+            who = numbered("node", missing)
+            waiting.still(partial("waiting for {}, {:.0f} s at most".format, who, waiting.left_s))
             if not waiting.left_s:
-                return left
+                raise NodeGone(
+                    f"{who} did not come within {seconds:g} s; start it with the same "
+                    f"--rdzv-endpoint {self.topology.endpoint} and --rdzv-id {self.topology.run_id}, see that it "
+                    f"reaches {at.address} port {at.port}, or give a longer --rdzv-timeout"
+                )
             time.sleep(LOOK_S)
 
     # ---- launches
@@ -146,20 +131,12 @@ class Coordinator(Participants):
         """
         with self._launching(spec, workload) as context:
             deadline = time.monotonic() + spec.deadline_s
-            self._results[0] = self.run_here(spec, workload, context)
+            self._results[0] = run_on_node(spec, workload, context)
             self._collect(spec, workload, context, deadline)
-        return self.results(spec, workload)
+        return [self._results.get(each) or self._silent(each, spec, workload) for each in range(spec.nodes)]
 
-    def run_here(self, spec: LaunchSpec, workload: Workload, context: LaunchContext) -> NodeResult:
-        """Member 0's own part in a launch."""
-        return run_on_node(spec, workload, context)
-
-    def results(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        """What each member saw of the launch, in their order, or that it handed over nothing."""
-        return [self._results.get(each) or self.silent(each, spec, workload) for each in range(self.members_of(spec))]
-
-    def silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
-        """What there is of a member that handed over nothing."""
+    def _silent(self, number: int, spec: LaunchSpec, workload: Workload) -> NodeResult:
+        """Return the result of a node that handed over nothing."""
         host = self._membership.participants[number].host
         ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
         ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
@@ -169,7 +146,7 @@ class Coordinator(Participants):
     @contextmanager
     def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
         """Give `spec` to the members that it needs, and wait for those that are not there; this one's view of it."""
-        members, number = self.members_of(spec), self._next
+        members, number = spec.nodes, self._next
         self.wait_for(members)
         context = LaunchContext(local_world_size=workload.ranks(spec))
         if members > 1:
@@ -193,7 +170,7 @@ class Coordinator(Participants):
         """Take what the other members of the launch saw; nothing of who is lost, or has handed over nothing
         `hand_over_s` after the launch was aborted, as it is at its deadline."""
         ended = math.inf
-        while left := self.collect_now(spec, workload):
+        while left := self._collect_now(spec, workload):
             self.check_stop()
             now = time.monotonic()
             if now > deadline and context.abort.reason is None:
@@ -205,14 +182,14 @@ class Coordinator(Participants):
                 return
             time.sleep(LOOK_S)
 
-    def collect_now(self, spec: LaunchSpec, workload: Workload) -> list[int]:
-        """Take what has arrived; of whom nothing has."""
-        for number in range(1, self.members_of(spec)):
+    def _collect_now(self, spec: LaunchSpec, workload: Workload) -> list[int]:
+        """Take the results that have arrived, and return the nodes whose results have not."""
+        for number in range(1, spec.nodes):
             key = f"launch/{self._next - 1}/result/{number}"
             if number not in self._results and self._client.has(key):
                 build = partial(NodeResult.from_dict, report_type=workload.report_type)
                 self._results[number] = self._client.pop_blob(key, build)
-        return [number for number in range(1, self.members_of(spec)) if number not in self._results]
+        return [number for number in range(1, spec.nodes) if number not in self._results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
         def keep_and_tell(launch: Launch) -> None:
@@ -252,7 +229,7 @@ class Coordinator(Participants):
     def close(self, code: int, why: str) -> None:
         """Let every member end with the exit code `code`, and wait a moment for them."""
         with suppress(StoreLost):
-            self._membership.close(why, code)
+            self._membership.close(why)
             self._publish(self._next, {"end": {"code": code, "why": why}})
             until = time.monotonic() + self.goodbye_s
             left = [f"bye/{each.join_id}" for each in self._membership.participants.values() if not each.lost]
@@ -277,12 +254,12 @@ class Coordinator(Participants):
 
     def _beat(self, store: Any) -> None:
         """Look who lives, and whether anybody was asked to stop. In the heartbeat's thread."""
-        if self.most_growth is not None and _memory() > self._began_bytes + self.most_growth:
+        if _memory() > self._began_bytes + self.most_growth:
             raise ForeignValue(
                 f"node 0 has grown by more than {self.most_growth >> 20:,} MiB: somebody fills its rendezvous store; "
                 "keep its port within a network that you trust"
             )
-        self._look(store)
+        self._missed |= {node for node in self._membership.look(store) if node < self._members}
         context, number = self._context, self._next - 1
         if context is not None and self._members > 1:
             if self._missed and context.abort.reason is None:
@@ -296,16 +273,13 @@ class Coordinator(Participants):
             if number_of is None:  # it was never admitted, so it ends nobody but itself
                 store.delete_key("stop")
                 return
-            self._stopped = told, f"{self.unit} {number_of} ({host})"
+            self._stopped = told, f"node {number_of} ({host})"
             if context:
                 context.abort.set(STOP)
 
     def _when_lost(self) -> None:
         if (context := self._context) is not None:
             context.abort.set(LOST)
-
-    def _look(self, store: Any) -> None:
-        self._missed |= {node for node in self._membership.look(store) if node < self._members}
 
 
 def _stop(content: bytes) -> tuple[int, str, signal.Signals]:

@@ -31,7 +31,7 @@ def join_cluster(
     if topology is None or topology.nodes == 1:
         network.check_loopback()
         return Participants()
-    from parabench.cluster.agent import NodeAgent
+    from parabench.cluster.agent import Agent
     from parabench.cluster.coordinator import Coordinator
     from parabench.cluster.fingerprint import facts_of
     from parabench.cluster.secret import read_secret
@@ -52,7 +52,7 @@ def join_cluster(
         return Coordinator(replace(store, secret=secret), topology, facts, log)
     try:
         with stop_signals():
-            return NodeAgent(topology, secret, facts, has, out / TRACES, log).follow()
+            return Agent(topology, secret, facts, has, out / TRACES, log).follow()
     except Interrupted as stop:
         log(f"stopped by {stop}")
         return STOPPED

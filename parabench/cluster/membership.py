@@ -40,9 +40,6 @@ MOST_PENDING = 100
 # What a member gets to look at its own files.
 ANSWER_S = 30.0
 
-# The exit code of a member that is rejected.
-WRONG = 2
-
 
 @dataclass(slots=True, kw_only=True)
 class Member:
@@ -90,14 +87,12 @@ class Membership:
     """`size` members, of which number 0 is the coordinator, who has `facts`; `code` is the user's own code that all
     must have alike. What is kept of them is by their numbers."""
 
-    def __init__(
-        self, unit: str, size: int, facts: Mapping[str, Any], client: StoreClient, log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, size: int, facts: Mapping[str, Any], client: StoreClient, log: Callable[[str], None]) -> None:
         self.participants: dict[int, Member] = {}
         self.wait_list: list[Member] = []
         self.code: Sequence[str] = ()
         self.begun = False
-        self._unit, self._size, self._facts, self._client, self._log = unit, size, facts, client, log
+        self._size, self._facts, self._client, self._log = size, facts, client, log
         # Who has an id, and is about to say who it is, or was killed before; and since when.
         self._pending: dict[int, float] = {}
         self._seen = 0
@@ -140,14 +135,8 @@ class Membership:
         return number in self.participants and not self.participants[number].lost
 
     def number_of(self, join_id: int) -> int | None:
-        """The number of a member; None of a stranger, which of ranks that one launcher started is none."""
-        claimed = self.claimed() if self._unit == "rank" else {}
-        known = [*self.participants.items(), *claimed.items()]
-        return next((number for number, each in known if each.join_id == join_id), None)
-
-    def claimed(self) -> dict[int, Member]:
-        """Who waits and claims a number, by that, in their order."""
-        return dict(sorted({each.number: each for each in self.wait_list if each.number}.items()))
+        """Return the number of a member; None for a stranger."""
+        return next((number for number, each in self.participants.items() if each.join_id == join_id), None)
 
     def answer(self, next_launch: int) -> None:
         """Admit or reject who waits. Who may be a member that was lost a moment ago waits until that is sure.
@@ -161,58 +150,56 @@ class Membership:
             free = (number for number in range(1, self._size) if not self.is_here(number))
             number = next(free, None) if each.number is None else each.number
             if number is not None and not self.is_here(number):
-                if self.are_alike({number: each}):
-                    self.admit(each, number, next_launch)
-                    self._log(f"{self._unit} {number} is here: {each.host}, {each.address}")
+                if self._is_alike(number, each):
+                    self._admit(each, number, next_launch)
+                    self._log(f"node {number} is here: {each.host}, {each.address}")
                 continue
             holders = [*self.participants.values()] if number is None else [self.participants[number]]
             if all(one.silent_s < ALIVE_S for one in holders):
                 there = f"all {self._size} nodes are" if number is None else f"node {number} is"
                 why = f"{each.host} came too, and {there} there already; give each node its own --node-rank"
-                self.reject(each, why)
+                self._reject(each, why)
                 self._log(why)
 
-    def are_alike(self, members: Mapping[int, Member]) -> bool:
-        """Whether these have the same as the coordinator; one that has not is rejected. Raises UsageError instead
-        before anything was launched."""
-        for each in members.values():
-            if self.code:
-                self._client.put(f"code/{each.join_id}/asked", list(self.code))
-        for number, each in members.items():
-            if found := self._differences(each):
-                what = "nodes" if self._unit == "node" else "hosts"
-                why = f"{self._unit} {number} ({each.host}) has {'; '.join(found)}: give all {what} the same"
-                self.reject(each, why)
-                if not self.begun:
-                    raise UsageError(why)
-                self._log(why)
-                return False
-        return True
+    def _is_alike(self, number: int, member: Member) -> bool:
+        """Return whether a node has the same facts and code as node 0; reject it if not.
+
+        Raises:
+            UsageError: If it is rejected before anything was launched.
+        """
+        found = self._differences(member)
+        if not found:
+            return True
+        why = f"node {number} ({member.host}) has {'; '.join(found)}: give all nodes the same"
+        self._reject(member, why)
+        if not self.begun:
+            raise UsageError(why)
+        self._log(why)
+        return False
 
     def _differences(self, member: Member) -> list[str]:
-        found = fingerprint.differences(self._facts, member.facts) if member.facts else []
+        found = fingerprint.differences(self._facts, member.facts)
         if found or not self.code:
             return found
+        self._client.put(f"code/{member.join_id}/asked", list(self.code))
         if not self._client.wait(f"code/{member.join_id}/told", timeout_s=ANSWER_S):
             return [f"not told what it has of {', '.join(self.code)}"]
         told = self._client.get(f"code/{member.join_id}/told", lambda content: dict(json.loads(content)))
         return fingerprint.differences(fingerprint.of_own(self.code), told)
 
-    def admit(self, member: Member, number: int, next_launch: int, **more: Any) -> None:
+    def _admit(self, member: Member, number: int, next_launch: int) -> None:
         """Let it join as that number; its first launch is that one."""
         self.wait_list.remove(member)
         self.participants[number] = member
-        self._client.put(
-            f"answer/{member.join_id}", {"number": number, "next": next_launch, "nonce": member.nonce, **more}
-        )
+        self._client.put(f"answer/{member.join_id}", {"number": number, "next": next_launch, "nonce": member.nonce})
 
-    def reject(self, member: Member, why: str, code: int = WRONG) -> None:
-        """Send it away, to end with that exit code."""
+    def _reject(self, member: Member, why: str) -> None:
+        """Send it away."""
         self.wait_list.remove(member)
-        self._client.put(f"answer/{member.join_id}", {"rejected": why, "code": code, "nonce": member.nonce})
+        self._client.put(f"answer/{member.join_id}", {"rejected": why, "nonce": member.nonce})
 
-    def close(self, why: str, code: int) -> None:
-        """Send away whoever waits."""
+    def close(self, why: str) -> None:
+        """Send away all nodes that wait."""
         self.take_requests()
         for each in list(self.wait_list):
-            self.reject(each, why, code)
+            self._reject(each, why)

@@ -1,12 +1,10 @@
-"""Where a session takes place, as torchrun's flags or the cluster's environment say it. Free of torch."""
+"""Where a session takes place, as torchrun's flags say it. Free of torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parabench.cluster.slurm import step_of
 from parabench.errors import UsageError, did_you_mean
 from parabench.machine.machine import Machine
 
@@ -77,23 +75,25 @@ class Topology:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def topology_of(
-    flags: LauncherFlags, environ: Mapping[str, str], machine: Machine, *, rendezvous: bool = True
-) -> Topology | None:
-    """The nodes that are asked for; None for a session of this machine as it is. Without a `rendezvous` only their
-    number is wanted: what is given is checked all the same, but no endpoint has to be. Raises UsageError."""
-    step = step_of(environ) if flags.nnodes is None and flags.rdzv_endpoint is None else None
-    if flags.nnodes is None and step is None:
+def topology_of(flags: LauncherFlags, machine: Machine, *, rendezvous: bool = True) -> Topology | None:
+    """Return the nodes that are asked for; None for a session of this machine as it is.
+
+    Without a `rendezvous`, only the number of nodes and ranks is needed: flags are checked, but the endpoint may be
+    missing.
+
+    Raises:
+        UsageError: If a flag is wrong or missing.
+    """
+    if flags.nnodes is None:
         several = {"--rdzv-endpoint": flags.rdzv_endpoint, "--node-rank": flags.node_rank}
         for option, value in {**several, "--secret-file": flags.secret_file}.items():
             if value is not None:
                 raise UsageError(f"{option} {value} is for several nodes; give --nnodes too")
         if flags.nproc_per_node is None:
             return None
-    nodes = step.nodes if step else _nodes(flags.nnodes or "1")
-    devices = step.gpus_per_node if step and machine.gpus else None
-    ranks = _ranks(flags.nproc_per_node, machine) if flags.nproc_per_node or not devices else devices
-    node = step.node_rank if step and flags.node_rank is None else flags.node_rank
+    nodes = _nodes(flags.nnodes or "1")
+    ranks = _ranks(flags.nproc_per_node, machine)
+    node = flags.node_rank
     if node is not None and not 0 <= node < nodes:
         raise UsageError(f"--node-rank is {node}; with --nnodes {nodes} it is from 0 to {nodes - 1}")
     if nodes == 1:
@@ -101,14 +101,14 @@ def topology_of(
     timeout_s = TIMEOUT_S if flags.rdzv_timeout is None else flags.rdzv_timeout
     if not 1 <= timeout_s <= 7 * 86400:
         raise UsageError(f"--rdzv-timeout is {timeout_s:g} s; give 1 or more, up to a week")
-    run_id = flags.rdzv_id or (step.job_id if step else RUN_ID)
+    run_id = flags.rdzv_id or RUN_ID
     if not _ID.fullmatch(run_id):
         raise UsageError(f"--rdzv-id {run_id!r} is not a valid name; use letters, digits, '.', '_' and '-', 64 at most")
     if not rendezvous:
         if flags.rdzv_endpoint is not None:
             _endpoint(flags)
         return Topology(nodes=nodes, ranks_per_node=ranks, node=0)
-    host, port = (step.endpoint_host, step.port) if step else _endpoint(flags)
+    host, port = _endpoint(flags)
     return Topology(
         nodes=nodes,
         ranks_per_node=ranks,
@@ -157,8 +157,8 @@ def _endpoint(flags: LauncherFlags) -> tuple[str, int]:
         return flags.master_addr.strip("[]"), flags.master_port or PORT
     if text is None:
         raise UsageError(
-            f"--nnodes {flags.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: node 0's address and a "
-            "free port there"
+            f"{flags.nnodes} nodes need --rdzv-endpoint HOST:PORT, the same on every node: node 0's address and a free "
+            "port there"
         )
     found = _ENDPOINT.fullmatch(text.strip())
     port = int(found[2]) if found and found[2] else PORT

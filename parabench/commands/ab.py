@@ -1,4 +1,4 @@
-"""`parabench ab`, `parabench referee` and `parabench noise`: two sides, measured in turns."""
+"""`parabench ab` and `parabench noise`: two variants, interleaved."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import click
 
 from parabench.commands.compare import OF_GATE, OUTPUTS
 from parabench.commands.options import (
-    ALPHAS,
     Fraction,
     Rate,
     axes_in,
     command,
     complete_stores,
     gate_options,
-    seed_option,
     session_options,
     shared,
     suite_argument,
@@ -39,7 +37,7 @@ from parabench.plan.protocol import MOST_ROUNDS
 from parabench.registry import working_directory
 
 if TYPE_CHECKING:
-    from parabench.ab.referee import Series
+    from parabench.ab.series import Series
     from parabench.analysis.compare.gate import Comparison
     from parabench.analysis.compare.sensitivity import Sensitivity
 
@@ -52,35 +50,64 @@ if TYPE_CHECKING:
             "parabench ab quick --a '' --b NCCL_ALGO=allreduce:tree --set strategy=ddp"
         ),
         "The same of two versions of torch, for a script:": "parabench ab quick --a venvs/old --b venvs/new --json -",
+        "One of many changes: is this one worth it?": "parabench ab quick --a '' --b OMP_NUM_THREADS=2 --series tuning",
     },
 )
 @suite_argument
-@click.option("--a", "a", required=True, metavar="SIDE", help="The base, or '' for this checkout and environment.")
-@click.option("--b", "b", required=True, metavar="SIDE", help="The candidate.")
+@click.option("--a", "a", metavar="SIDE", help="The base, or '' for this checkout and environment.")
+@click.option("--b", "b", metavar="SIDE", help="The candidate.")
 @shared(*training_options)
 @click.option(
     "--rounds",
     type=click.IntRange(0, MOST_ROUNDS),
     help="In how many rounds of a launch the ranks of both sides take turns of a few steps; 0: whole launches "
-    "alternate. [default: 60, in 8 launches]",
+    "alternate. [default: 60, in 8 launches; with --series 36]",
 )
 @shared(*gate_options)
+@click.option(
+    "--series",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Accept or reject B as one of many proposals: --alpha is then the chance of any false accept in this folder. "
+    "Without --a and --b, show its proposals.",
+)
+@click.option("--least", type=Fraction(), help="With --series: the smallest gain that is worth a change. [default: 1%]")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    metavar="MINUTES",
+    help="With --series: decide within that time.",
+)
 @shared(*OUTPUTS)
 @shared(*session_options)
-def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
+def ab(
+    a: str | None,
+    b: str | None,
+    tolerance: float,
+    alpha: float,
+    series: Path | None,
+    least: float | None,
+    budget: float | None,
+    **options: Any,
+) -> None:
     """Is side B slower than side A on SUITE? Their launches are interleaved.
 
     A SIDE is one or more words: NAME=VALUE sets an environment variable, a folder that holds bin/python is a virtual
     environment, and any other folder a checkout: the side runs in it and imports from it first.
 
     Exits with 0 where slowdowns beyond the tolerance are ruled out in every case, with 1 for a regression, and with 3
-    when neither was shown.
+    when neither was shown. With --series: 0 to accept B, 1 to reject it.
     When a file is -, it alone is on standard output, and all else on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
     from parabench.session.request import TrainingRequest
 
     working_directory()
+    if series is not None:
+        raise SystemExit(_series(a, b, series, least, budget, options))
+    if given := [name for name, value in (("--least", least), ("--budget", budget)) if value is not None]:
+        raise UsageError(f"{given[0]} has no effect without --series; leave it out")
+    if a is None or b is None:
+        raise UsageError(f"{'--a' if a is None else '--b'} SIDE is missing; give both --a and --b")
     files, axes = files_in(options), axes_in(options)
 
     def keep(outcome: Comparison) -> None:
@@ -93,69 +120,54 @@ def ab(a: str, b: str, tolerance: float, alpha: float, **options: Any) -> None:
     raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))
 
 
-@click.command(
-    cls=Command,
-    examples={
-        "Is this variable worth setting?": "parabench referee quick --series tuning --proposal OMP_NUM_THREADS=2",
-        "Is this checkout better than the one before, decided within 10 minutes?": (
-            "parabench referee quick --series tuning --baseline ../before --proposal . --budget 10"
-        ),
-        "What was kept so far?": "parabench referee --series tuning",
-    },
-)
-@suite_argument
-@click.option(
-    "--series",
-    "out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder of the series: what was proposed, what became of it, and a store of each.",
-)
-@click.option("--baseline", default="", metavar="SIDE", help="What is now. [default: this checkout and environment]")
-@click.option("--proposal", metavar="SIDE", help="What may replace it. Without it the series is shown.")
-@click.option("--least", type=Fraction(), help="The smallest gain that is worth a change. [default: 1%]")
-@click.option("--alpha", type=ALPHAS, help="The chance of any false keep in the whole series. [default: 0.01]")
-@click.option("--budget", type=click.FloatRange(0, min_open=True), metavar="MINUTES", help="Decide within that time.")
-@shared(*training_options)
-@click.option("--rounds", type=click.IntRange(0, MOST_ROUNDS), help="As of `parabench ab`. [default: 36]")
-@shared(seed_option, file_option("json", "Write the series as JSON (docs/reference/referee.schema.json)."))
-def referee(proposal: str | None, baseline: str, out: Path, **options: Any) -> None:
-    """Is a change worth keeping? Measure a PROPOSAL against the baseline on SUITE, both anew and in turns.
+# The options of `ab` that have no effect with --series: the folder decides them, or they are of the gate.
+_NOT_OF_SERIES = ("tolerance", "label", "out", "resume", "junit_file", "markdown_file", "html_file")
 
-    A SIDE is what it is for `parabench ab`: variables, a virtual environment, a checkout. However many proposals a
-    series has, the chance that any of them is kept although it gains nothing stays below --alpha.
 
-    Exits with 0 to keep it, and with 1 to discard it.
-    """
-    from parabench.ab.referee import ROUNDS, RefereeRequest, lines, read_series, run_referee, table
+def _series(
+    a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
+) -> int:
+    """Judge B as one of the proposals in `folder`, or show them. Return the exit code. Raises UsageError."""
+    from parabench.ab.series import ROUNDS, SeriesRequest, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
     from parabench.session.request import TrainingRequest
 
+    context = click.get_current_context()
+    typed = {
+        str(each.name)
+        for each in context.command.params
+        if context.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
+    }
+    for name in _NOT_OF_SERIES:
+        if name in typed:
+            raise UsageError(f"--{name.removesuffix('_file')} has no effect with --series; leave it out")
+    for name in ("label", "out", "resume"):
+        options.pop(name)
     files, axes = files_in(options), axes_in(options)
-    to_console = console(stderr=STANDARD_OUTPUT in files.values())
 
     def keep(series: Series) -> None:
         give(files, renders_of(series, {}, asdict), (), "series")
 
-    if proposal is None:
-        there = read_series(out)
+    if a is None and b is None:
+        there = read_series(folder)
         if there is None:
-            raise UsageError(f"{out} holds no series; begin one with --proposal SIDE")
+            raise UsageError(f"{folder} holds no series; start one with --a SIDE and --b SIDE")
         give(files, renders_of(there, {}, asdict), [*table(there), *lines(there)], "series")
-        return
-    alpha, least, budget = (options.pop(name) for name in ("alpha", "least", "budget"))
-    options = {"launches": MOST_PAIRS, "rounds": ROUNDS} | {k: v for k, v in options.items() if v is not None}
-    run = TrainingRequest.of(axes=axes, argv=command(), out=out, **options)
-    asked = RefereeRequest(
-        baseline=baseline,
-        proposal=proposal,
-        run=run,
-        alpha=alpha,
+        return 0
+    if b is None:
+        raise UsageError("--b SIDE is missing; give the proposal")
+    defaults = {"launches": MOST_PAIRS, "rounds": ROUNDS}
+    given = {name: value for name, value in options.items() if value is not None}
+    request = SeriesRequest(
+        baseline=a or "",
+        proposal=b,
+        run=TrainingRequest.of(axes=axes, argv=command(), out=folder, **defaults | given),
+        alpha=context.params["alpha"] if "alpha" in typed else None,
         least=least,
         budget_s=None if budget is None else 60 * budget,
         files=_typed(files),
     )
-    raise SystemExit(run_referee(asked, to_console, keep))
+    return run_series(request, console(stderr=STANDARD_OUTPUT in files.values()), keep)
 
 
 @click.command(

@@ -176,12 +176,6 @@ def torchruns(flag: str, **more: Any) -> Callable[[F], F]:
     return click.option(f"--{flag}", envvar=f"PET_{flag.replace('-', '_').upper()}", **more)
 
 
-secret_option = click.option(
-    "--secret-file",
-    metavar="FILE",
-    help="Sign what nodes hand over with the secret in FILE, which only its owner may read. [default: PARABENCH_SECRET "
-    "or PARABENCH_SECRET_FILE]",
-)
 # torchrun's own flags; then three of ours.
 launcher_options = (
     torchruns("nnodes", metavar="N", help="Number of nodes, as torchrun's; run the same command on each."),
@@ -203,7 +197,12 @@ launcher_options = (
     torchruns("local-addr", metavar="ADDRESS", help="Address of this node for the others."),
     click.option("--rdzv-timeout", type=float, metavar="SECONDS", help="How long to wait for a node. [default: 600]"),
     click.option("--interface", metavar="NAME", help="Use only this network interface."),
-    secret_option,
+    click.option(
+        "--secret-file",
+        metavar="FILE",
+        help="Sign what nodes hand over with the secret in FILE, which only its owner may read. [default: "
+        "PARABENCH_SECRET or PARABENCH_SECRET_FILE]",
+    ),
 )
 
 
@@ -212,7 +211,7 @@ def flags_of(options: dict[str, Any]) -> LauncherFlags:
     from parabench.cluster.topology import LauncherFlags
 
     flags = LauncherFlags(**{name: options.pop(name) for name in LauncherFlags.__slots__})
-    if flags.nnodes or "SLURM_STEP_ID" in os.environ:
+    if flags.nnodes:
         # What c10d tells of a store (a host without a name, a try that failed, with the frames of its C++) we say
         # ourselves where it matters. Torch reads it when it is imported, and a user's own model imports torch.
         os.environ.setdefault(LOG_LEVEL, SILENT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,13 @@ from parabench.store import json_text
     metavar="TIER=RATE,LATENCY",
     help="Links that were not measured: node=25GB/s,20us between nodes, local=... within one.",
 )
+@click.option(
+    "--links-from",
+    "logs",
+    metavar="LOGS",
+    type=click.Path(path_type=Path),
+    help="Logs of nccl-tests, a file or a folder, that links are fitted to.",
+)
 @click.option("--best", is_flag=True, help="Find the fastest strategy, algorithm and bucket cap.")
 @click.option("--check", metavar="OTHER", help="Compare predictions with the training runs of OTHER, a database.")
 @file_option("json", "Write JSON (docs/reference/predict.schema.json).")
@@ -54,6 +63,7 @@ def predict(
     ranks_per_node: int | None,
     axes: tuple[str, ...],
     links: tuple[str, ...],
+    logs: Path | None,
     best: bool,
     check: str | None,
     **options: Any,
@@ -77,6 +87,8 @@ def predict(
         raise UsageError("how many ranks? give --world-size 8, or 8,16")
     sizes, given = _world_sizes(world_size) if world_size is not None else [], _links(links)
     base = base_of([load(_store(store)) for store in stores])
+    if logs is not None:
+        base = replace(base, rows=_logged_rows(logs, base.backend))
     predictor = Predictor(base, given)
     if check is not None:
         measured = [each for each in trainings(load(_store(check))) if each.case.world_size > 1]
@@ -94,6 +106,37 @@ def predict(
     written = [text.to_dict(each) for each in predictions]
     give(files, {"--json": lambda: json_text.written(written)}, list(lines), "prediction")
     raise SystemExit(2 if all(each.refused is not None for each in predictions) else 0)
+
+
+def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
+    """Return the collectives in logs of nccl-tests, as rows that links are fitted to. Raises UsageError."""
+    from parabench.analysis.collectives.bus import logged_times
+    from parabench.analysis.prediction.links import Row
+    from parabench.analysis.session import select_sessions
+    from parabench.imports import read_folder
+    from parabench.imports.into_store import record
+    from parabench.machine import accelerator
+    from parabench.store.results import load
+
+    if backend != accelerator.BACKEND:
+        raise UsageError(f"--links-from {logs}: these logs are of NCCL, and the training runs used {backend}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "logs.db"
+        record(read_folder(logs), path, [])
+        results = load(path)
+        sessions = select_sessions(results, results.of_kind("collectives"))
+        tables = [logged_times(results, session) for session in sessions]
+    rows = [row for table in tables for row in table.to_dict("records")]
+    if not rows:
+        raise UsageError(f"--links-from {logs} has no log of nccl-tests with a known operation; name such a file")
+    file_of: dict[tuple[Any, ...], str] = {}
+    for row in rows:
+        file, same = row["source"], tuple(row[name] for name in ("op", "world_size", "nodes", "dtype", "bytes"))
+        if file_of.setdefault(same, file) != file:
+            raise UsageError(f"--links-from {logs}: {file_of[same]} and {file} measured the same; name one of them")
+    return tuple(
+        Row(row["op"], "native", row["world_size"], row["nodes"], row["bytes"], row["seconds"]) for row in rows
+    )
 
 
 def _store(name: str) -> Path:

@@ -163,18 +163,17 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
     """
     from parabench.report.assets import check_folder
-    from parabench.serve.progress import standing
-    from parabench.serve.rebuild import Child, Renewal
-    from parabench.serve.server import LOOPBACK, Live, listen
+    from parabench.serve.progress import read_progress
+    from parabench.serve.server import LOOPBACK, Live, ReportProcess, listen
     from parabench.store.store import split
 
     if template is not None:
         check_folder(template)
-    standing(*split(store))  # what is there and no store will not become one
-    child = Child(template)
+    read_progress(*split(store))  # a file that is not a results database never becomes one
+    make = ReportProcess(template)
     token = secrets.token_urlsafe(TOKEN_BYTES) if guarded else ""
-    server = listen(Live(lambda: split(store), Renewal(child), template), port, token)
-    address = f"http://{LOOPBACK}:{server.port}/{token and f'{token}/'}"
+    server = listen(Live(store, make, template), port, token)
+    address = f"http://{LOOPBACK}:{server.server_port}/{token and f'{token}/'}"
     say([f"{address} shows {store}; Ctrl-C ends it"])
     try:
         with stop_signals(), ExitStack() as stack:
@@ -184,7 +183,7 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
     except Interrupted:
         note(["stopped"])
     finally:
-        child.end()
+        make.end()
 
 
 def _to_open(address: str, stack: ExitStack) -> str:

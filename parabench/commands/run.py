@@ -1,10 +1,7 @@
-"""`parabench run`: measure a suite; and `parabench worker`, for who is already inside a group of processes."""
+"""`parabench run`: measure a suite."""
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,12 +9,10 @@ import click
 from parabench.commands.options import (
     axes_in,
     command,
-    complete_suites,
     dry_run_option,
     flags_of,
     launcher_options,
     links_option,
-    secret_option,
     session_options,
     shared,
     suite_argument,
@@ -26,14 +21,12 @@ from parabench.commands.options import (
     turns_options,
 )
 from parabench.commands.output import Command, console, file_option
-from parabench.errors import LOG_LEVEL, UsageError
+from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.registry import import_from_here
 
 if TYPE_CHECKING:
     from parabench.session.request import Request
-
-AFTER_RANK_0_S = 1.0
 
 json_option = file_option("json", "Write the answer as JSON (docs/reference/best.schema.json).")
 
@@ -78,50 +71,3 @@ def measure(kind: type[Request], **options: Any) -> None:
     from parabench.session.session import run_sessions
 
     raise SystemExit(run_sessions(request, console(stderr=request.json_file == STANDARD_OUTPUT)))
-
-
-@click.command(
-    cls=Command,
-    examples={
-        "As one rank of two that torchrun starts:": "torchrun --nproc-per-node 2 -m parabench worker quick",
-        "Under Slurm, a task for each device:": (
-            "srun --ntasks-per-node 8 python -m parabench worker strategies --label slurm"
-        ),
-    },
-)
-@click.argument("suite", shell_complete=complete_suites)
-@shared(*training_options, *turns_options, *session_options)
-@json_option
-@secret_option
-def worker(secret_file: str | None, **options: Any) -> None:
-    """Run SUITE as one rank of a group of processes that torchrun, mpirun, srun or Ray has started.
-
-    As in: torchrun --nproc-per-node 2 -m parabench worker quick. Rank 0 writes the store and the report.
-    """
-    # What c10d warns of (a host without a name, a try that waited) we say ourselves where it matters.
-    os.environ.setdefault(LOG_LEVEL, "ERROR")
-    from parabench.cluster.attached.environment import speaks
-    from parabench.files import release_own
-    from parabench.session.attached import run_worker
-    from parabench.session.request import TrainingRequest
-
-    import_from_here()
-    try:
-        request = TrainingRequest.of(axes=axes_in(options), argv=command(), **options)
-        if len(request.parts()) > 1:
-            raise UsageError(f"suite {request.suite} takes several sessions; run it with parabench run, not in a group")
-        # Lines, on a terminal too: a display that moves would take its time from the rank that it lives in.
-        told = console(stderr=request.json_file == STANDARD_OUTPUT, force_terminal=False)
-        code, sane = run_worker(request, secret_file, told)
-    except UsageError as error:
-        if speaks(os.environ, error):
-            raise
-        # The first rank says it for its host; before it has, no other may end: mpirun and torchrun would end it too.
-        time.sleep(AFTER_RANK_0_S)
-        raise SystemExit(2) from None
-    if not sane:
-        # A thread is stuck in a collective, or another rank is gone from one: leaving the group would wait for it.
-        sys.stdout.flush()
-        release_own()
-        os._exit(code)
-    raise SystemExit(code)

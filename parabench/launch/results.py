@@ -128,17 +128,16 @@ class NodeResult:
         layout: MarkLayout,
         report_type: type[RankReport],
         *,
-        rank: int | None = None,
         lost: str | None = None,
     ) -> NodeResult:
-        """Of ranks that nothing is known of: a process that is gone (`rank`), or a whole node that was `lost`."""
+        """Return the result of ranks of which nothing is known, with how they were `lost`."""
         return cls(
             node=node,
             host=host,
             first_rank=ranks.start,
             reports=[report_type(rank=each, reported=False) for each in ranks],
             marks=[layout.nothing() for _ in ranks],
-            outcome=ProcessOutcome(ok=False, rank=rank),
+            outcome=ProcessOutcome(ok=False),
             tails=[""] * len(ranks),
             lost=lost,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import TypeVar
 
 from parabench.collectives.nccl import is_nccls
@@ -46,7 +45,6 @@ def cohorts(
     cases: Sequence[C],
     room: Room | None = None,
     held: Mapping[str, float] | None = None,
-    may_share_modules: bool = False,
 ) -> list[tuple[C, ...]]:
     """`cases` by those that share a launch, in their order; what can share with none is by itself.
 
@@ -57,8 +55,7 @@ def cohorts(
     Those whose training states would not fit into their `room` are split evenly among several launches: into SHARE of
     it, or where launches of their own have shown what all of them `held`, by the case's id, into what of SEEN_SHARE the
     one that needs most beside its state leaves. Cases in another order are split otherwise: as every block has its own,
-    each two cases soon meet. Where it takes fewer launches, and `may_share_modules`, cases with a module in common
-    (`module_of`) have one training state.
+    each two cases soon meet.
     """
     found: dict[object, list[C]] = {}
     for case in cases:
@@ -69,44 +66,8 @@ def cohorts(
     parts: list[tuple[C, ...]] = []
     for each in found.values():
         most = _most(each, room or {}, held or {})
-        if most is None:
-            parts.append(tuple(each))
-            continue
-        own = _split([[case] for case in each], most)
-        modules = _split(_by_module(each), most) if may_share_modules and len(own) > 1 else own
-        parts += own if len(own) <= len(modules) else modules
+        parts += [tuple(each)] if most is None else _split(each, most)
     return parts
-
-
-def module_of(case: Case | CollectiveCase) -> object:
-    """What cases of DDP have in common that differ in nothing but how gradients travel: a module that one wraps can be
-    wrapped anew for another. Any other case is its own."""
-    # A static graph is learnt in the first backward, and compiled code is split by the first wrapper's buckets.
-    wrapped = isinstance(case, Case) and case.strategy == "ddp" and not (case.static_graph or case.compile)
-    return _OF_MODULE(case) if wrapped else case
-
-
-def modules_of(cases: Sequence[Case | CollectiveCase]) -> list[object]:
-    """What tells the module of each case of a launch: its place where it has its own, so of a twin's too."""
-    modules = map(module_of, cases)
-    return [at if module is case else module for at, (case, module) in enumerate(zip(cases, modules, strict=True))]
-
-
-_OF_MODULE = attrgetter(*(name for name in DEFAULTS if name not in ("bucket_mib", "algorithm", "ranks_per_node")))
-
-
-def share_modules(cases: Sequence[Case], room: Room | None = None, held: Mapping[str, float] | None = None) -> bool:
-    """Whether these cases of a launch fit into their `room` only with one training state for all with a module in
-    common; see `cohorts`."""
-    most = _most(cases, room or {}, held or {})
-    return most is not None and sum(map(state_bytes, cases)) > most and len(_by_module(cases)) < len(cases)
-
-
-def _by_module(cases: Sequence[C]) -> list[list[C]]:
-    found: dict[object, list[C]] = {}
-    for case, module in zip(cases, modules_of(cases), strict=True):
-        found.setdefault(module, []).append(case)
-    return list(found.values())
 
 
 def _most(cases: Sequence[Case | CollectiveCase], room: Room, held: Mapping[str, float]) -> float | None:
@@ -158,18 +119,20 @@ def state_bytes(case: Case | CollectiveCase) -> float:
     return of_rank if case.device == accelerator.TYPE else of_rank * ranks / case.nodes
 
 
-def _split(modules: Sequence[Sequence[C]], most: float) -> list[tuple[C, ...]]:
-    """The fewest even parts of the cases of `modules`, each of which has one training state, so that none takes more; a
-    module that takes more is by itself."""
-    states = [max(map(state_bytes, cases)) for cases in modules]
-    large = [tuple(cases) for cases, state in zip(modules, states, strict=True) if state > most]
+def _split(cases: Sequence[C], most: float) -> list[tuple[C, ...]]:
+    """Split cases into the fewest even parts whose training states take at most `most` bytes each.
+
+    A case that takes more is by itself.
+    """
+    states = [state_bytes(case) for case in cases]
+    large = [(case,) for case, state in zip(cases, states, strict=True) if state > most]
     for count in itertools.count(1):
         parts: list[list[C]] = [[] for _ in range(count)]
         held = [0.0] * count
-        for cases, state in zip(modules, states, strict=True):
+        for case, state in zip(cases, states, strict=True):
             if state <= most:
                 least = held.index(min(held))
-                parts[least] += cases
+                parts[least].append(case)
                 held[least] += state
         if max(held) <= most:
             return large + [tuple(part) for part in parts if part]

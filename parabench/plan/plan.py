@@ -75,8 +75,6 @@ class Plan(Generic[C, P]):
     """What a session will do, decided before anything is launched.
 
     `extra` are the blocks that came after those of the protocol, each with the ids of the cases that it launches.
-    `settle` is how many settling steps turns have, where carry-over asked for more than usual; `isolated` says that
-    they did not help, and cases have launches of their own from then on.
     """
 
     cases: tuple[C, ...]
@@ -84,8 +82,6 @@ class Plan(Generic[C, P]):
     protocol: P
     seed: int
     extra: tuple[tuple[str, ...], ...] = ()
-    settle: int | None = None
-    isolated: bool = False
 
     @property
     def kind(self) -> str:
@@ -100,7 +96,7 @@ class Plan(Generic[C, P]):
     @property
     def takes_turns(self) -> bool:
         """Whether cases share launches: trainings in all blocks but the first, in which each has one of its own."""
-        return self.protocol.takes_turns and not self.isolated
+        return self.protocol.takes_turns
 
     @property
     def races(self) -> bool:
@@ -149,8 +145,6 @@ class Plan(Generic[C, P]):
             "seed": self.seed,
             "blocks": self.protocol.blocks,
             "extra": [list(block) for block in self.extra],
-            "settle": self.settle,
-            "isolated": self.isolated,
         }
 
     @classmethod
@@ -180,8 +174,6 @@ class Plan(Generic[C, P]):
             protocol=protocol(**values["protocol"]),
             seed=values["seed"],
             extra=tuple(tuple(block) for block in values.get("extra", ())),
-            settle=values.get("settle"),
-            isolated=values.get("isolated", False),
         )
 
 

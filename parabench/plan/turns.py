@@ -2,8 +2,8 @@
 
 Most of the error of a launch's step time belongs to the launch (where its processes landed, what memory they were
 given, who else ran), so cases are compared most sharply inside one. A *round* gives each case of a *cohort* one *turn*:
-a few steps that settle what the case before left behind and do not count, then the timed ones. The order of a round
-changes, and is balanced so that each case follows each other one equally often. Free of torch.
+SETTLE discarded steps, in which effects of the case before fade, then the timed ones. The order of a round changes, and
+is balanced so that each case follows each other one equally often. Free of torch.
 """
 
 from __future__ import annotations
@@ -18,27 +18,24 @@ from parabench.plan.fields import Checked, Field
 from parabench.plan.protocol import LEAST_WARMUP, SHARED_S, Protocol
 from parabench.store.record import Phase
 
-# One round of so many is of long turns: in them what a case left behind is a smaller share of the next one's turn, so
-# that the ratios of both tell whether it matters. Seldom, for they compare worse: the noise of steps that follow one
-# another is alike, so a turn of four times as many steps says little more, and stands further from the others.
-LONG_EVERY = 16
+# The discarded steps after each switch.
+SETTLE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnsProtocol(Checked):
-    """How cases take turns: `warmup` steps of each, then `rounds` of a turn each: `settle` steps that do not count and
-    `timed` ones, or as many as `own` says of each case. Of every LONG_EVERY rounds one has turns of `long` times as
-    many timed steps. `seed` decides the orders, and which rounds are long. With `share_modules` cases that have a
-    module in common (`cohorts.module_of`) train one: each wraps it anew before its turn, and takes a step besides."""
+    """How cases take turns: `warmup` steps of each, then `rounds` of a turn each.
+
+    A turn has `settle` discarded steps and `timed` measured ones, or as many as `own` has for the case. `seed` decides
+    the orders.
+    """
 
     rounds: Annotated[int, Field(least=1)] = 20
-    settle: Annotated[int, Field(least=0)] = 1
+    settle: Annotated[int, Field(least=0)] = SETTLE
     timed: Annotated[int, Field(least=1)] = 2
     own: Annotated[tuple[int, ...], Field(least=1)] = ()
-    long: Annotated[int, Field(least=1)] = 4
     warmup: Annotated[int, Field(least=2)] = 2
     seed: Annotated[int, Field(least=0)] = 0
-    share_modules: bool = False
 
     def timed_of(self, place: int) -> int:
         """How many steps of a turn count, of the case at `place` of its cohort."""
@@ -48,18 +45,8 @@ class TurnsProtocol(Checked):
         """How many steps that case takes."""
         return self._steps(self.timed_of(place))
 
-    @property
-    def lengths(self) -> list[int]:
-        """How many times as long as a short one the turns of each round are: of all cases the same rounds, late ones as
-        likely as early ones. Rounds that do not make LONG_EVERY are short."""
-        lot = random.Random(f"{self.seed}, long")
-        found = [1] * self.rounds
-        for first in range(0, self.rounds - LONG_EVERY + 1, LONG_EVERY):
-            found[first + lot.randrange(LONG_EVERY)] = self.long
-        return found
-
     def _steps(self, timed: int) -> int:
-        return self.warmup + self.rounds * self.settle + sum(self.lengths) * timed
+        return self.warmup + self.rounds * (self.settle + timed)
 
     # What whoever estimates the time of a launch asks of every protocol.
     by_time = False
@@ -80,9 +67,6 @@ FEWEST_TIMED, MOST_TIMED = 1, 100
 MOST_CHOSEN_ROUNDS = 50
 
 
-# The fact of a launch that a case has to itself because turns disturb each other: then no shared one counts.
-ISOLATED = "isolated"
-
 # How many steps a case takes before the first round: DDP rebuilds its buckets after the first; on an accelerator the
 # first ones also choose kernels and make communicators.
 WARM_UP_STEPS = {"cpu": TurnsProtocol().warmup, accelerator.TYPE: LEAST_WARMUP}
@@ -93,16 +77,13 @@ def turns_protocol(
     seed: int,
     block: int,
     step_s: Sequence[float | None],
-    settle: int | None = None,
     device: str = "cpu",
 ) -> TurnsProtocol:
     """How the cases of a shared launch in `block` take turns on `device`, in a session of that `seed`, whose steps take
-    so long as far as that is known; `settle` is how many settling steps are asked for."""
+    so long as far as that is known."""
     own = tuple(_timed(each) for each in step_s)
     lot = random.Random(f"{seed}, {block}").getrandbits(32)
     asked = TurnsProtocol(rounds=protocol.rounds or 1, own=own, seed=lot, warmup=WARM_UP_STEPS[device])
-    if settle is not None:
-        asked = replace(asked, settle=settle)
     known = [(place, each) for place, each in enumerate(step_s) if each is not None]
 
     def seconds(of: TurnsProtocol) -> float:
@@ -147,10 +128,9 @@ def turns(protocol: TurnsProtocol, arms: int) -> Iterator[Turn]:
     """Every turn of a launch that `arms` cases share, in their order; the same on every rank and in the driver."""
     yield from (Turn(arm, BUILD, 1, 0) for arm in range(arms))
     yield from (Turn(arm, WARM_UP, protocol.warmup, 0) for arm in range(arms))
-    rounds = zip(orders(arms, protocol.rounds, protocol.seed), protocol.lengths, strict=True)
-    for number, (order, length) in enumerate(rounds):
+    for number, order in enumerate(orders(arms, protocol.rounds, protocol.seed)):
         for arm in order:
-            yield Turn(arm, number, protocol.settle, protocol.timed_of(arm) * length)
+            yield Turn(arm, number, protocol.settle, protocol.timed_of(arm))
 
 
 def orders(arms: int, rounds: int, seed: int) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,43 +27,13 @@ if TYPE_CHECKING:
     from parabench.plan.case import Case
     from parabench.plan.fields import Declared
     from parabench.plan.protocol import Protocol
-    from parabench.plan.suite import Suite
-    from parabench.pytest_plugin.gate import Gate
-    from parabench.pytest_plugin.judged import Judged
     from parabench.session.request import Planned, TrainingRequest
 
 # What the lines that begin a suite's statements hold, in this order.
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
-# The plugin under which the gate is registered, when there is a base.
-GATE = "parabench-gate"
-
-# The options that name the base, one of them, and what they take.
-_BASES = {
-    "baseline": ("STORE[@SESSION]", "fail the cases that are slower than there"),
-    "against": ("SIDE", "fail the cases that are slower than on that side of `parabench ab`; both take turns"),
-}
-
-# The options that mean nothing without a base, or without one of that kind, `--parabench-NAME`.
-_OF_GATE: dict[str, dict[str, Any]] = {
-    "tolerance": {"metavar": "SHARE", "help": "smallest slowdown that counts as a regression (default: 2%%)"},
-    "alpha": {"metavar": "RATE", "help": "accepted rate of false alarms of the whole run (default: 0.01)"},
-    "inconclusive": {
-        "choices": ("warn", "fail"),
-        "help": "what becomes of a test that does not rule out a slowdown of the tolerance (default: warn)",
-    },
-}
-_OF_BASE: dict[str, dict[str, dict[str, Any]]] = {
-    "baseline": {
-        "between-sessions": {
-            "metavar": "SHARE",
-            "help": "what sessions differ by themselves, where the baseline has fewer than 4 to tell it (default: 5%%)",
-        },
-        "changed": {"action": "append", "metavar": "NAME", "help": "what else differs, and is what you want to judge"},
-    },
-}
-# Of turns there are this one's words for pytest, where nothing races.
-ROUNDS = "turns of each case in a launch that cases share, or sides (default: 0: none; with --parabench-against 60)"
+# The help of --rounds under pytest, where configurations are not raced by default.
+ROUNDS = "interleaved rounds of the configurations that share a launch (default: 0: each has its own launches)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,10 +47,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         said = ROUNDS if each.field.option == "--rounds" else each.field.help
         group.addoption(_option(each), help=said.replace("%", "%%"), **more)
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
-    for base, (metavar, help) in _BASES.items():
-        group.addoption(f"--parabench-{base}", metavar=metavar, help=help)
-    for name, option in (_OF_GATE | _OF_BASE["baseline"]).items():
-        group.addoption(f"--parabench-{name}", **option)
 
 
 def _of_launches() -> dict[str, Declared]:
@@ -93,23 +59,6 @@ def _of_launches() -> dict[str, Declared]:
 
 def _option(each: Declared) -> str:
     return f"--parabench-{each.field.option.removeprefix('--')}"
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Look at the base, if there is one, before anything is collected. Raises pytest.UsageError."""
-    bases = [base for base in _BASES if config.getoption(f"--parabench-{base}") is not None]
-    if len(bases) > 1:
-        raise pytest.UsageError("--parabench-baseline and --parabench-against both say what to compare with; give one")
-    needs = dict.fromkeys(_OF_GATE, tuple(_BASES)) | {name: (base,) for base, of in _OF_BASE.items() for name in of}
-    for name, of in needs.items():
-        if config.getoption(f"--parabench-{name}") is not None and not {*bases} & {*of}:
-            options = " or ".join(f"--parabench-{base} {_BASES[base][0]}" for base in of)
-            raise pytest.UsageError(f"--parabench-{name} means nothing without {options}")
-    if not bases:
-        return
-    from parabench.pytest_plugin.gate import make_gate
-
-    config.pluginmanager.register(make_gate(config), GATE)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -137,12 +86,9 @@ def _is_suite(source: str) -> bool:
 class SuiteFile(pytest.File):
     """One suite. Its selected cases are launched together, once."""
 
-    suite: Suite
     planned: Planned[Case, Protocol]
     _step_times: dict[str, list[float]] | None = None
     _failures: dict[str, str]
-    _seen: SessionData | None = None
-    _judged: Judged | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield an item for each case; cases that this machine cannot run, perhaps all of them, are skipped.
@@ -160,8 +106,7 @@ class SuiteFile(pytest.File):
                 "-p no:benchmark"
             )
         try:
-            self.suite = load_suite(str(self.path))
-            self.planned = plan_suite(self.request(), self.suite, this_machine())
+            self.planned = plan_suite(self.request(), load_suite(str(self.path)), this_machine())
             cases, skipped = self.planned.plan.cases, self.planned.plan.skipped
         except NothingToRun as nothing:
             cases, skipped = (), nothing.skipped
@@ -187,56 +132,25 @@ class SuiteFile(pytest.File):
         )
 
     def step_times(self, case: Case) -> list[float]:
-        """The stored step times of `case`, in seconds; fails the test when one of its launches is not ok, and skips one
-        of a case that was set aside when both sides were asked."""
+        """Return the stored step times of `case`, in seconds. Fail the test if one of its launches is not ok."""
         if self._step_times is None:
             try:
-                self._run()
+                self._step_times, self._failures = self._run()
             except UsageError as error:
-                self._step_times = {}
-                self._failures = {each.id: f"parabench: {_line(error)}" for each in self.planned.plan.cases}
-        assert self._step_times is not None
+                line = f"parabench: {_line(error)}"
+                self._step_times, self._failures = {}, {each.id: line for each in self.planned.plan.cases}
         if case.id in self._failures:
             pytest.fail(self._failures[case.id], pytrace=False)
-        if case.id not in self._step_times and self._seen is not None:
-            pytest.skip(self._seen.why_missing(case.id))
         return self._step_times[case.id]
 
-    def finish(self, item: CaseItem) -> None:
-        """Fail the test of a case that got slower than the base, if there is one."""
-        gate = self.gate
-        if gate is not None and self._judged is not None:
-            gate.finish(item, self._judged, item.case)
-
-    @property
-    def gate(self) -> Gate | None:
-        """What compares with a base, when one is given."""
-        gate: Gate | None = self.config.pluginmanager.get_plugin(GATE)
-        return gate
-
-    def _run(self) -> None:
+    def _run(self) -> tuple[dict[str, list[float]], dict[str, str]]:
+        """Measure the selected cases. Return {case id: step times} and {case id: why it failed}. Raises UsageError."""
         from parabench.machine.machine import this_machine
-        from parabench.pytest_plugin.suite_run import SuiteRun
+        from parabench.pytest_plugin.suite_run import measure
 
         items = [item for item in self.session.items if isinstance(item, CaseItem)]
-        run = SuiteRun(
-            suite=self.suite,
-            request=self.request(),
-            planned=self.planned,
-            selected=frozenset(item.case for item in items if item.parent is self),
-            machine=this_machine(),
-        )
-        gate = self.gate
-        if gate is None:
-            self._seen = run.measured()
-            timed = self._seen.timed.groupby("case_id")["launch_id"]
-            self._step_times, self._failures = _read(self._seen, {str(case): of.tolist() for case, of in timed})
-            return
-        self._judged = judged = gate.judge(run, len({item.parent for item in items}))
-        self._seen = judged.candidate
-        compared = {case: row.candidate_launches for case, row in judged.rows.items()}
-        self._step_times, self._failures = _read(self._seen, compared)
-        self._failures |= judged.broke
+        selected = tuple(item.case for item in items if item.parent is self)
+        return _read(measure(self.request(), self.planned, selected, this_machine()))
 
 
 class CaseItem(pytest.Function):
@@ -270,7 +184,6 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
     benchmark.extra_info["case"] = item.case.to_dict()
     # What is timed is nothing: the work was done before, by the ranks.
     benchmark.pedantic(lambda: None, rounds=len(durations), iterations=1)
-    item.parent.finish(item)  # last, so that what got slower is in --benchmark-json too
 
 
 def _line(error: object) -> str:
@@ -280,18 +193,21 @@ def _line(error: object) -> str:
     return format.error_line(error)
 
 
-def _read(seen: SessionData, compared: Mapping[str, Collection[int]]) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """({case id: step times}, {case id: why it failed}) of a session. Of a case that was `compared` they are of those
-    launches, by their ids: where it takes turns, not of the launch that it has to itself."""
+def _read(measured: SessionData) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return {case id: step times} and {case id: why it failed} of a session.
+
+    If configurations were interleaved, their step times come from the shared launches only.
+    """
     from parabench.store.record import FIRST_BLOCK, Status
 
-    launches = seen.results.launch
+    launches = measured.results.launch
     launches = launches[launches["block"] >= FIRST_BLOCK]
-    failed = launches[launches["status"] != Status.OK]
-    steps = seen.results.steps.merge(launches, left_on="launch_id", right_on="id")
+    steps = measured.results.steps.merge(launches, left_on="launch_id", right_on="id")
+    compared = {str(case): set(group) for case, group in measured.timed.groupby("case_id")["launch_id"]}
     step_times = {}
     for case, group in steps.groupby("case_id"):
         counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])
         step_times[str(case)] = group.loc[counts, "step_s"].tolist()
+    failed = launches[launches["status"] != Status.OK]
     failures = {str(row["case_id"]): _line(f"{row['status']}: {row['error']}") for row in failed.to_dict("records")}
     return step_times, failures

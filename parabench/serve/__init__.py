@@ -1,1 +1,1 @@
-"""The page of a session while its run goes on: how far it is, the renewal of the page, the server."""
+"""The report of a session while its run goes on: its progress, the newest page, and the server."""

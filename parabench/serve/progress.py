@@ -1,198 +1,120 @@
-"""How far a session is, by its store alone: read in a moment, while a run writes to it."""
+"""The progress of a session, read from its results database while a run writes to it."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+from parabench.analysis.session import Session, select_session, select_sessions
 from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
-from parabench.serve.text import last_words, progress_words
-from parabench.store import json_text
-from parabench.store.database import check_file, not_readable, open_to_read
-from parabench.store.record import FIRST_BLOCK
-from parabench.store.schema import DONE, NOT_WELL
+from parabench.store.frames import records
+from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, UNCOUNTED, Status
+from parabench.store.results import Results, load
+
+SOON = "The results are shown as soon as a run starts."
+
+_COLUMNS = ("id", "session_id", "case_json", "block", "status", "error", "started_utc", "wall_s")
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far a session is; of one side of an `ab`, how far both are.
+class Progress:
+    """The progress of a session, or of both variants of an `ab`.
 
-    `stamp` changes with everything that a page shows; it is empty where there is no session yet. `launches` are all
-    that are recorded of the one session; `done` of the `planned` ones are not to be run again; `failed` failed
-    . `left_s` is what the rest will take, in seconds, by the launches that there are; None is unknown. `going` is
-    False where the session is complete, or where no launch came when one must have. `said` tells all of it, `last` what
-    ran last.
+    Args:
+        text: the progress in words.
+        stamp: changes when the page would change. Empty if there is no session yet.
+        session: the id of the session.
+        launches: the recorded launches of this session.
+        done: the planned launches that ended, of `planned`.
+        going: whether more launches are expected.
+        last: the launch that ended last, in words.
     """
 
-    said: str
+    text: str
     stamp: str = ""
     session: str = ""
     launches: int = 0
     done: int = 0
     planned: int = 0
-    failed: int = 0
-    left_s: float | None = None
     going: bool = True
     last: str = ""
 
 
-def standing(path: Path, session: str | None, now: datetime | None = None) -> Standing:
-    """How far the session of that id or label is, by default the newest. Where there is none yet, `said` says so.
+def read_progress(path: Path, name: str | None = None, now: datetime | None = None) -> Progress:
+    """Return the progress of the session with this id or label (default: the newest).
 
-    Raises UsageError for a file that is no store.
+    Raises UsageError if the file is not a results database.
     """
-    soon = "The results will show as soon as a run has begun it."
-    try:
-        if path.exists():
-            check_file(path)
-        if not path.exists() or not path.stat().st_size:
-            return Standing(f"There is no store {path} yet. {soon}")
-        with open_to_read(path) as db:
-            db.row_factory = sqlite3.Row
-            db.execute("BEGIN")  # one moment of the store, however it grows meanwhile
-            found = _find(db, path, session)
-            if found:
-                return _standing(db, path, found, now or datetime.now(UTC))
-    except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
-        raise not_readable(path, error) from error
-    return Standing(f"{path} holds {'no session' if session is None else f'no session {session}'} yet. {soon}")
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A session, and what of its plan tells how far it is: `n_cases` in `blocks` blocks, then the `extra` ones."""
-
-    id: int
-    label: str | None
-    began: str
-    finished: str | None
-    n_cases: int
-    blocks: int
-    extra: list[list[str]]
-    deadline_s: float | None
-
-    @property
-    def launches(self) -> int:
-        return self.n_cases * self.blocks + sum(self.again.values())
-
-    @property
-    def again(self) -> Counter[str]:
-        """In how many extra blocks each case is."""
-        return Counter(case for block in self.extra for case in block)
-
-
-# What is asked of a plan, each by the query that finds it: all of a plan is too much to read again and again.
-_OF_PLAN = {
-    "n_cases": "coalesce(json_array_length(plan, '$.cases'), 0)",
-    "blocks": "coalesce(json_extract(plan, '$.blocks'), json_extract(plan, '$.protocol.launches'), 0)",
-    "deadline_s": "json_extract(plan, '$.protocol.deadline_s')",
-}
-
-
-def _find(db: sqlite3.Connection, path: Path, session: str | None) -> list[_Planned]:
-    """The session first, then the other side of its ab."""
-    rows = db.execute("SELECT id, label FROM session ORDER BY id DESC").fetchall()
-    chosen = [at for at, _ in rows if session is None or str(at) == session]
-    chosen = (chosen or [at for at, label in rows if label == session])[:1]
-    run = "json_extract(interleaved, '$.run')"
-    tied = [db.execute(f"SELECT {run} FROM session WHERE id = ?", (at,)).fetchone()[0] for at in chosen]
-    if tied and tied[0] is not None:  # else no other session's texts are looked at
-        chosen += [at for (at,) in db.execute(f"SELECT id FROM session WHERE {run} = ? AND id != ?", (*tied, *chosen))]
-    return [_planned(db, path, at) for at in chosen]
-
-
-def _planned(db: sqlite3.Connection, path: Path, session: int) -> _Planned:
-    query = (
-        f"SELECT id, label, started_utc, finished_utc, {', '.join(_OF_PLAN.values())},"
-        " json_extract(plan, '$.extra') FROM session WHERE id = ?"
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return Progress(f"There is no store {path} yet. {SOON}")
+    results = load(path)
+    names = {*map(str, results.listed["id"].tolist()), *results.listed["label"].tolist()}
+    if not names or (name is not None and name not in names):
+        return Progress(f"{path} holds no session{f' {name}' if name else ''} yet. {SOON}")
+    session = select_session(results, name)
+    variants = [session, *_other_variants(results, session)]
+    launches = records(results.of([each.id for each in variants]).launch, _COLUMNS)
+    ended = [row for row in launches if row["block"] >= FIRST_BLOCK and row["status"] != Status.INTERRUPTED]
+    planned = sum(each.launches_planned for each in variants)
+    finished = all(each.finished_utc for each in variants) and len(ended) >= planned
+    last = max(launches, key=lambda row: row["id"], default=None)
+    quiet_s = None if finished or last is None else _quiet_s(last, now or datetime.now(UTC))
+    stalled = quiet_s is not None and quiet_s > _patience_s(variants, launches)
+    failed = sum(
+        row["status"] not in (Status.OK, Status.INTERRUPTED) and row["block"] != EXPLAIN_BLOCK for row in launches
     )
-    number, label, began, finished, *of_plan, extra = db.execute(query, (session,)).fetchone()
-    told = dict(zip(_OF_PLAN, of_plan, strict=True))
-    again = json_text.parsed(extra or "[]")
-    return _Planned(number, label, began, finished, extra=again, **told)
-
-
-def _standing(db: sqlite3.Connection, path: Path, found: list[_Planned], now: datetime) -> Standing:
-    ids = [each.id for each in found]
-    where = f"session_id IN ({', '.join('?' * len(ids))})"
-    done, failed, launches, newest, longest_s = db.execute(
-        f"SELECT coalesce(sum(block >= {FIRST_BLOCK} AND {DONE}), 0), coalesce(sum({NOT_WELL}), 0),"
-        f" count(*) FILTER (WHERE session_id = {ids[0]}), max(id), max(wall_s) FROM launch WHERE {where}",
-        ids,
-    ).fetchone()
-    findings = db.execute(f"SELECT count(*) FROM finding WHERE {where}", ids).fetchone()[0]
-    planned = sum(each.launches for each in found)
-    finished = all(each.finished for each in found) and done >= planned
-    quiet_s = _quiet_s(db, newest, now)
-    patience_s = max(LEAST_DEADLINE_S, DEADLINE_FACTOR * (longest_s or 0), *(each.deadline_s or 0 for each in found))
-    # Later than that the driver has ended a launch that hangs, and recorded it.
-    stalled = not finished and quiet_s is not None and quiet_s > patience_s
-    left_s = _left_s(db, found)
-    shown = [
-        path.stat().st_ino,
-        newest,
-        findings,
-        *((each.id, each.label, each.finished, each.launches) for each in found),
-    ]
-    return Standing(
-        said=progress_words(done, planned, failed, left_s, finished, quiet_s if stalled else None),
-        stamp=sha256(json.dumps(shown).encode()).hexdigest()[:16],
-        session=str(ids[0]),
-        launches=launches,
-        done=done,
+    text = f"{len(ended):,} of {format.count(planned, 'launch')}"
+    if finished:
+        text = f"Finished: {text}"
+    elif stalled and quiet_s is not None:
+        text += f"; no launch has ended for {format.duration(quiet_s)}, so the run seems to have stopped"
+    elif ended and len(ended) < planned:
+        left_s = (planned - len(ended)) * sum(row["wall_s"] for row in ended) / len(ended)
+        text += f", about {format.duration(left_s, 1)} left"
+    finishes = sum(bool(each.finished_utc) for each in variants)
+    return Progress(
+        text=f"{text}. {format.count(failed, 'launch')} failed." if failed else f"{text}.",
+        stamp="-".join(map(str, (session.id, len(launches), planned, finishes))),
+        session=str(session.id),
+        launches=sum(row["session_id"] == session.id for row in launches),
+        done=len(ended),
         planned=planned,
-        failed=failed,
-        left_s=left_s,
         going=not finished and not stalled,
-        last="" if newest is None else _last(db, path, newest, len(found) > 1),
+        last="" if last is None else _ended(last, variants),
     )
 
 
-def _quiet_s(db: sqlite3.Connection, launch: int | None, now: datetime) -> float | None:
-    """Seconds since that launch ended."""
-    if launch is None:
-        return None
-    began, wall_s = db.execute("SELECT started_utc, wall_s FROM launch WHERE id = ?", (launch,)).fetchone()
-    try:
-        return (now - datetime.fromisoformat(began)).total_seconds() - float(wall_s)
-    except (ValueError, TypeError):  # no moment, or one without a time zone
-        return None
+def _other_variants(results: Results, session: Session) -> list[Session]:
+    """Return the session of the other variant, if `session` is one of an `ab`."""
+    run = session.interleaved.get("run")
+    others = [] if run is None else [at for at in results.listed["id"].tolist() if at != session.id]
+    return [each for each in select_sessions(results, others) if each.interleaved.get("run") == run]
 
 
-def _left_s(db: sqlite3.Connection, found: Iterable[_Planned]) -> float | None:
-    """What is left will take, each launch as long as its case's did so far, or as all did on average."""
-    seen, left = [], []
-    for each in found:
-        again = each.again
-        rows = db.execute(
-            "SELECT case_id, count(*), avg(wall_s) FROM launch"
-            f" WHERE session_id = ? AND block >= {FIRST_BLOCK} AND {DONE} AND wall_s IS NOT NULL GROUP BY case_id",
-            (each.id,),
-        ).fetchall()
-        seen += [(n, mean) for _, n, mean in rows]
-        left += [(max(0, each.blocks + again[case] - n), mean) for case, n, mean in rows]
-        left.append((each.blocks * (each.n_cases - len(rows)), None))
-    if not seen:
-        return None
-    overall = sum(n * mean for n, mean in seen) / sum(n for n, _ in seen)
-    return float(sum(n * (overall if mean is None else mean) for n, mean in left))
+def _quiet_s(last: dict[str, Any], now: datetime) -> float:
+    """Return the seconds since this launch ended."""
+    return (now - datetime.fromisoformat(last["started_utc"])).total_seconds() - float(last["wall_s"])
 
 
-def _last(db: sqlite3.Connection, path: Path, launch: int, sided: bool) -> str:
-    """What ran last, and how it ended."""
-    row = db.execute(
-        "SELECT case_json, json_extract(plan, '$.kind') AS kind, block, status, error, wall_s, label"
-        " FROM launch JOIN session ON session.id = session_id WHERE launch.id = ?",
-        (launch,),
-    ).fetchone()
-    case = case_type(row["kind"]).from_dict(json_text.parsed(row["case_json"]))
-    side = f"{format.one_line(row['label'])}: " if sided and row["label"] else ""
-    return side + last_words(case.label, row["block"], row["status"], row["error"], row["wall_s"])
+def _patience_s(variants: list[Session], launches: list[dict[str, Any]]) -> float:
+    """Return the time after which the driver has ended and recorded a launch that hangs."""
+    deadlines = [(each.plan.get("protocol") or {}).get("deadline_s") or 0 for each in variants]
+    return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * max(float(row["wall_s"]) for row in launches), *deadlines)
+
+
+def _ended(launch: dict[str, Any], variants: list[Session]) -> str:
+    """Describe a launch and how it ended."""
+    (session,) = (each for each in variants if each.id == launch["session_id"])
+    case = format.one_line(case_type(session.kind).from_dict(json.loads(launch["case_json"])).label)
+    block = launch["block"]
+    what = f"{UNCOUNTED[block]}, {case}" if block in UNCOUNTED else f"{case}, block {block + 1}"
+    # Logs of nccl-tests have no length.
+    how = f"ok after {format.duration(launch['wall_s'])}" if format.known(launch["wall_s"]) else "ok"
+    if launch["status"] != Status.OK:
+        how = format.error_line(", ".join(filter(None, (launch["status"], launch["error"]))))
+    return f"{session.name}: {what}: {how}" if len(variants) > 1 else f"{what}: {how}"

@@ -13,7 +13,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Room
 from parabench.plan.plan import C, P, Plan, PlannedLaunch
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
-from parabench.plan.turns import ISOLATED
 from parabench.session.progress import Progress
 from parabench.store.record import (
     EXPLAIN_BLOCK,
@@ -43,8 +42,7 @@ def _nobody(*_: Any, **__: Any) -> Any:
 @dataclass(kw_only=True)
 class Runner(Generic[C, P]):
     """Runs a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
-    a case was taken; without it none is taken. `check` raises where no launch can follow one. Without
-    `probes` NCCL is not asked what it chooses. Traces that the protocol asks for go to the folder `traces`. Cases that
+    a case was taken; without it none is taken. Traces that the protocol asks for go to the folder `traces`. Cases that
     share a launch have that `room`."""
 
     plan: Plan[C, P]
@@ -53,8 +51,6 @@ class Runner(Generic[C, P]):
     progress: Progress = field(default_factory=Progress)
     done: Collection[tuple[str, int]] = ()
     replan: Callable[[Plan[C, P]], None] | None = None
-    check: Callable[[Launch], None] = lambda launch: None
-    probes: bool = True
     traces: Path | None = None
     room: Room | None = None
     # Of the single-device runs of trainings, by case.
@@ -160,15 +156,13 @@ class Runner(Generic[C, P]):
 
     @property
     def own_protocol(self) -> P:
-        """How a case is measured in a launch that it has to itself."""
+        """The protocol of a launch that a case has to itself."""
         return self.plan.protocol
 
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
         """Launch a case whose reference was run."""
         launch = self._launch(planned.case, planned.block)
         launch.position = planned.position
-        if self.plan.isolated:
-            launch.facts[ISOLATED] = True
         self._judge(launch, planned.case)
         self._finish(launch)
 
@@ -198,7 +192,6 @@ class Runner(Generic[C, P]):
             self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
         self.keep(launch)
         self.progress.launched(launch)
-        self.check(launch)
         for finding in launch.findings:
             if finding.code == PIN_REFUSED and self.replan is not None:
                 case: Any = launch.case

@@ -21,7 +21,7 @@ from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
 from parabench.session.base_runner import launches_left
 from parabench.session.request import Planned, Request, TrainingRequest
-from parabench.store.record import SHARED_PROCESSES, TRACES, WATCHED, Finding
+from parabench.store.record import TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
 
@@ -187,13 +187,12 @@ def resume(
     plan: Plan[Any, Any] | None,
     kind: str = "training",
     *,
-    attached: bool = False,
     label: str | None = None,
 ) -> SessionState[Any, Any]:
-    """The store's last session, which must be of that kind; `attached` as `check_begun_by` takes it.
+    """Return the database's last session, which must be of that kind.
 
-    Raises UsageError when there is none, when launches of its own would be pooled with other ones, or when `plan` or
-    the `label`, where they are given, are others than its own.
+    Raises:
+        UsageError: If there is none, if no command launches it, or if it has another `plan` or `label` than given.
     """
     last = store.last_session()
     if last is None:
@@ -207,31 +206,13 @@ def resume(
             f"the last session in {store.path} measured {there}, not {kind}; resume it with "
             f"{_as_begun(store, last)!r}, or start a new one without --resume"
         )
-    check_begun_by(store, last, attached)
-    check_label_of(store, last, label)
-    return load_state(store, last, plan, worker_command(store, last) if attached else _as_begun(store, last))
-
-
-def check_begun_by(store: Store, row: PlannedSession, attached: bool) -> None:
-    """Raise UsageError when a session would get launches of two sorts: `attached` a group of processes that are there
-    all launches share them, else each has fresh ones, and what they measure is not one sample."""
-    if store.has_finding(row.id, WATCHED):
+    if store.has_finding(last.id, WATCHED):
         raise UsageError(
             f"the last session in {store.path} is of a training loop that was watched, which no command launches; run "
-            f"{row.suite} again, or start a new session without --resume"
+            f"{last.suite} again, or start a new session without --resume"
         )
-    shared = shares_processes(store, row.id)
-    if shared and not attached:
-        raise UsageError(
-            f"the launches of the last session in {store.path} share the processes of a group, and fresh ones are not "
-            f"to be pooled with them; resume it in such a group with {worker_command(store, row)!r}, or start a "
-            "new one without --resume"
-        )
-    if attached and not shared and store.launches_done(row.id):
-        raise UsageError(
-            f"the last session in {store.path} has launches of fresh processes, and those of a group are not to be "
-            f"pooled with them; resume it with {resume_command(store.path)!r}, or start a new one without --resume"
-        )
+    check_label_of(store, last, label)
+    return load_state(store, last, plan, _as_begun(store, last))
 
 
 def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None:
@@ -242,17 +223,6 @@ def check_label_of(store: Store, row: PlannedSession, label: str | None) -> None
             f"the last session in {store.path} has {there}, and label {label!r} cannot change a session that is "
             "resumed as it was planned; drop --label, or start a new session without --resume"
         )
-
-
-def shares_processes(store: Store, session_id: int) -> bool:
-    """Whether the session is one of `parabench worker`."""
-    return store.has_finding(session_id, SHARED_PROCESSES)
-
-
-def worker_command(store: Store, row: PlannedSession) -> str:
-    """The command with which each process of a group continues the session; who starts them, the store does not
-    know."""
-    return shlex.join(["parabench", "worker", *row.argv[2:], "--resume", "--out", str(store.path.parent)])
 
 
 def check_nodes_of(plan: Plan[Any, Any], machine: Machine) -> None:

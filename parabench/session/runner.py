@@ -12,11 +12,11 @@ from parabench.analysis.launch_number import launch_number
 from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.plan.case import Case
-from parabench.plan.cohorts import cohorts, share_modules, twin_of, why_alone
+from parabench.plan.cohorts import cohorts, twin_of, why_alone
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.plan import PlannedLaunch
-from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, OWN_STEPS, OWN_WARMUP, Protocol
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S, Protocol
 from parabench.plan.turns import TurnsProtocol, turns_protocol
 from parabench.plan.validate import entry_of_model
 from parabench.session.base_runner import Runner
@@ -91,17 +91,8 @@ class TrainingRunner(Runner[Case, Protocol]):
         """With rounds all but the first."""
         return self.plan.takes_turns and block != FIRST_BLOCK
 
-    @property
-    def own_protocol(self) -> Protocol:
-        """Where launches of their own have the answer they are as long as where no cases share any."""
-        protocol = self.plan.protocol
-        brief = (protocol.warmup, protocol.steps) == (OWN_WARMUP, OWN_STEPS)
-        if not (self.plan.isolated and brief):
-            return protocol
-        return replace(protocol, warmup=None, steps=None).resolved(self.plan.cases[0].device)
-
     def cohorts_of(self, cases: Sequence[Case]) -> Sequence[tuple[Case, ...]]:
-        return cohorts(cases, self.room, self.held(), may_share_modules=True)
+        return cohorts(cases, self.room, self.held())
 
     def held(self) -> dict[str, float]:
         """What launches of their own have held of their room, by the id of the case."""
@@ -127,8 +118,7 @@ class TrainingRunner(Runner[Case, Protocol]):
     def turns_spec(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
         """A launch in which these cases take turns, one of them twice where it is to check itself."""
         plan, cases = self.plan, self.with_twin(cases)
-        shared = share_modules(cases, self.room, self.held())
-        protocol = replace(self._turns_of(cases, block), share_modules=shared)
+        protocol = self._turns_of(cases, block)
         if plan.protocol.deadline_s is not None:
             deadline_s = plan.protocol.deadline_s * len(cases)
         else:
@@ -153,7 +143,7 @@ class TrainingRunner(Runner[Case, Protocol]):
         device = cases[0].device
         by_time = self.plan.races or device == accelerator.TYPE
         step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
-        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s, self.plan.settle, device)
+        return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s, device)
 
     def run_nccl_probe(self, case: Case) -> None:
         """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether
@@ -165,7 +155,7 @@ class TrainingRunner(Runner[Case, Protocol]):
 
     def _is_probed(self, case: Case) -> bool:
         on_nccl = case.backend == "nccl" and case.world_size > 1
-        return self.probes and on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
+        return on_nccl and (case.id, EXPLAIN_BLOCK) not in self.done
 
     def protocol_in(self, planned: PlannedLaunch[Case]) -> Any:
         plan = self.plan

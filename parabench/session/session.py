@@ -56,10 +56,10 @@ def run_sessions(request: Request, console: Console) -> int:
     parts = left_of(request)
     if len(parts) > 1:
         check_outputs(request)  # the first of them writes none
-    if parts[0].part_of is not None and topology_of(request.cluster, os.environ, this_machine(), rendezvous=False):
+    if parts[0].part_of is not None and topology_of(request.cluster, this_machine(), rendezvous=False):
         raise UsageError(
-            f"suite {parts[0].part_of} takes several sessions, which run on one machine; leave --nnodes out, and "
-            "measure several nodes with parabench collectives and with other suites, into the same --out"
+            f"suite {parts[0].part_of} takes several sessions, which run on one machine; start it without "
+            "--nnodes, and measure several nodes with parabench collectives and with other suites, into the same --out"
         )
     for part in parts:
         code = max(code, run_session(part, console))
@@ -75,7 +75,7 @@ def run_session(request: Request, console: Console, launch: Executor | None = No
     """
     log, warn = logger(console, request.prefix), warner(console, request.prefix)
     machine = this_machine()
-    topology = topology_of(request.cluster, os.environ, machine)
+    topology = topology_of(request.cluster, machine)
     if topology is not None:
         machine = replace(machine, nodes=topology.nodes, ranks_per_node=topology.ranks_per_node)
     planned = request.plan(machine)
@@ -128,21 +128,20 @@ def lead_session(
             state: SessionState[Any, Any]
             if request.resume:
                 plan = planned.plan if planned else None
-                state = resume(store, plan, request.kind, attached=nodes.attached, label=request.label)
+                state = resume(store, plan, request.kind, label=request.label)
                 check_nodes_of(state.plan, machine)
                 check_traces(request.out, state.plan.protocol)
                 nodes.assemble(state.plan.cases)
             else:
                 assert planned is not None
                 nodes.assemble(planned.plan.cases)
-                state = begin_session(store, request, planned, machine, nodes=nodes.environments, about=nodes.about)
+                state = begin_session(store, request, planned, machine, nodes=nodes.environments)
                 for line in [*(finding.message for finding in planned.findings), *trial_lines(planned.plan.cases)]:
                     log(line)
             stopping = request.stopping(state.plan)
-            nodes.begun(store, state.session_id)
             options = [*(stopping.words if stopping else ()), *nodes.options, *(["--links"] if request.links else [])]
             options += [] if request.json_file is None else ["--json", str(request.json_file)]
-            go_on = nodes.go_on or resume_command(store.path, request.kind, *options)
+            go_on = resume_command(store.path, request.kind, *options)
             if request.part_of is not None:
                 # The sessions that follow are planned from what was given.
                 go_on = shlex.join([*request.argv, "--resume"])
@@ -233,8 +232,6 @@ def runner_of(
         done=state.done,
         references=dict(state.references),
         **_seen(store, state),
-        check=nodes.check,
-        probes=not nodes.attached,
         traces=store.path.parent / TRACES,
     )
 

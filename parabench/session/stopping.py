@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from parabench.errors import UsageError
 from parabench.plan.plan import C, P, Plan
-from parabench.plan.protocol import RACE_LAUNCHES
 from parabench.store.results import load
 from parabench.store.store import Store
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from parabench.analysis.ranking.stopping import Undecided
-    from parabench.analysis.session import SessionData
 
 
 # No race has more blocks.
@@ -68,9 +66,6 @@ class AdaptiveStopping:
         from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 
         seen = session_data(load(store.path), session_id)
-        settled = self._settling(seen, store, plan, log)
-        if settled is not None:
-            return settled
         launches = seen.launches
         if plan.races:
             return self._next_lap(launches, store, session_id, plan, log)
@@ -95,33 +90,6 @@ class AdaptiveStopping:
             f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} resolve {tell}"
         )
         return _with_block(store, session_id, plan, left.cases)
-
-    def _settling(
-        self, seen: SessionData, store: Store, plan: Plan[C, P], log: Callable[[str], None]
-    ) -> Plan[C, P] | None:
-        """`plan` with blocks of all cases, as many as a race begins with, whose turns have more settling steps, where
-        carry-over asks for it, or which share no launch, where these did not help; what was measured before does not
-        count then. None where it does not, or there is no time."""
-        from parabench.analysis.carry_over import MATTERS, carry_over, settle_for
-
-        tested = None if plan.isolated else seen.once(carry_over)
-        if tested is None or (self.budget_s is not None and self.clock() - self.began > self.budget_s):
-            return None
-        settle = settle_for(tested, max(2, tested.launches))
-        if settle == tested.settle:
-            return None
-        log(
-            f"a turn depends on the one before it by more than {100 * MATTERS:g} % of a step: all cases begin anew, "
-            + (
-                f"with {settle} settling steps"
-                if settle
-                else f"in launches of their own: {tested.settle} settling steps did not help"
-            )
-        )
-        plan = replace(plan, settle=settle) if settle else replace(plan, isolated=True)
-        for _ in range(RACE_LAUNCHES):
-            plan = _with_block(store, seen.session.id, plan, [case.id for case in plan.cases])
-        return plan
 
     def _next_lap(
         self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]

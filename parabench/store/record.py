@@ -335,9 +335,6 @@ MEASURED_ON_CPU = "measured_on_cpu"
 # That of a watched case whose batches hold nothing to count samples by: its throughput is unknown.
 BATCH_UNSEEN = "batch_unseen"
 
-# That of a session inside a group of processes that somebody else started.
-SHARED_PROCESSES = "shared_processes"
-
 
 def utc_now() -> str:
     """The time now as ISO 8601 in UTC, to the millisecond."""

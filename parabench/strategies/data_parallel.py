@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.machine import accelerator
 from parabench.models.base import Model
 from parabench.plan.case import Case
-from parabench.strategies.base import ParallelModel, StrategyContext, always_sync, optimizer_for
+from parabench.strategies.base import ParallelModel, StrategyContext, optimizer_for
 
 
 def single(model: Model, context: StrategyContext) -> ParallelModel:
@@ -57,24 +57,8 @@ def ddp(model: Model, context: StrategyContext) -> ParallelModel:
     return _replicated(model.module, context)
 
 
-def wrap_again(replicated: ParallelModel, context: StrategyContext) -> ParallelModel:
-    """What `ddp` gives for another case, over the module that is wrapped already, and then by the new one alone. All
-    ranks have the same parameters, so none are sent."""
-    module = replicated.module
-    assert isinstance(module, DistributedDataParallel)
-    module._remove_autograd_hooks()
-    return replace(_replicated(module.module, context, init_sync=False), parameters=replicated.parameters)
-
-
-def unwrapped(replicated: ParallelModel) -> ParallelModel:
-    """The same, of the module itself, with the facts of its wrapper: nothing holds the wrapper's buckets then."""
-    facts, wrapper = replicated.facts(), replicated.module
-    assert isinstance(wrapper, DistributedDataParallel)
-    return replace(replicated, module=wrapper.module, gradient_sync=always_sync, facts=lambda: facts)
-
-
-def _replicated(module: nn.Module, context: StrategyContext, **options: Any) -> ParallelModel:
-    module = replicate(module, context, **options)
+def _replicated(module: nn.Module, context: StrategyContext) -> ParallelModel:
+    module = replicate(module, context)
     return ParallelModel(
         module=module,
         data_rank=context.rank,

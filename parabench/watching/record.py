@@ -13,9 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from parabench.cluster.attached.coordinator import group_by_node
-from parabench.cluster.attached.environment import ProcessEnvironment
-from parabench.cluster.attached.hosts import About, environment_of, machine_of, node_records, of_this
 from parabench.launch.launcher import launch
 from parabench.launch.outcome import is_echo
 from parabench.launch.processes import ProcessOutcome
@@ -32,6 +29,7 @@ from parabench.store.record import BATCH_UNSEEN, WATCHED, Finding, Launch, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.watching.group import LOOK_S, Group
+from parabench.watching.hosts import About, environment_of, machine_of, node_records, of_this
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport, WatchWorkload
@@ -117,21 +115,9 @@ def forgive(results: Sequence[NodeResult | None]) -> None:
             result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
 
 
-def environment_here(group: Group) -> ProcessEnvironment:
-    """The group as what describes hosts knows it."""
-    return ProcessEnvironment(
-        rank=group.rank,
-        size=group.size,
-        local_rank=group.local_rank,
-        local_size=group.ranks_per_node,
-        address="",
-        port=0,
-    )
-
-
 def about_this(group: Group) -> dict[str, Any]:
     """What this rank says of its host and device."""
-    return of_this(environment_here(group), this_machine())
+    return of_this(group, this_machine())
 
 
 def script_name() -> str:
@@ -205,6 +191,43 @@ def as_launch(seen: Seen) -> Launch:
     return launch(spec, workload=WatchWorkload(seen.schedule, seen.raced), run=lambda *_: nodes)
 
 
+def group_by_node(parts: Sequence[NodeResult], ranks_per_node: int) -> list[NodeResult]:
+    """Join results of one rank each, which are in the order of ranks, into one result per node."""
+    return [_node(parts[first : first + ranks_per_node]) for first in range(0, len(parts), ranks_per_node)]
+
+
+def _node(parts: Sequence[NodeResult]) -> NodeResult:
+    ok = all(part.outcome.ok for part in parts)
+    # Moments count from when the node's first rank began; readings of another rank from when that one did.
+    first = next((part for part in parts if part.lost is None), parts[0])
+    return replace(
+        parts[0],
+        began_s=first.began_s,
+        outcome=ProcessOutcome(ok=ok),
+        reports=[report for part in parts for report in part.reports],
+        marks=[each for part in parts for each in part.marks],
+        tails=[] if ok else [tail for part in parts for tail in part.tails or [""]],
+        device_samples=[
+            sample._replace(t_s=sample.t_s + part.began_s - first.began_s)
+            for part in parts
+            for sample in part.device_samples
+        ],
+        sampler=_sampler([part.sampler for part in parts if part.sampler]),
+    )
+
+
+def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the cost of all ranks' readings on a host, and the sources that any of them could not read."""
+    if not each:
+        return {}
+    costs = [one["cpu_s"] for one in each]
+    return {
+        **each[0],
+        "cpu_s": None if None in costs else sum(costs),
+        "unread": {name: why for one in reversed(each) for name, why in one["unread"].items()},
+    }
+
+
 def silent(seen: Seen, rank: int) -> NodeResult:
     """Of a rank that handed nothing over."""
     workload = WatchWorkload(seen.schedule)
@@ -241,7 +264,7 @@ def described(seen: Seen) -> tuple[dict[str, Any], Machine, list[dict[str, Any]]
         said[first : first + seen.group.ranks_per_node]
         for first in range(0, seen.group.size, seen.group.ranks_per_node)
     ]
-    machine = machine_of(hosts[0], this_machine(), environment_here(seen.group))
+    machine = machine_of(hosts[0], this_machine(), seen.group)
     return environment_of(hosts[0]), machine, node_records(hosts)
 
 

@@ -89,7 +89,7 @@ def watch(
     if label is not None:
         check_label(label)
     caps = checked(race, model) if race is not None else ()
-    turns = TurnsProtocol(rounds=rounds, settle=SETTLE, timed=TIMED, share_modules=True) if caps else None
+    turns = TurnsProtocol(rounds=rounds, settle=SETTLE, timed=TIMED) if caps else None
     group = Group.enter()
     folder, where = Path(out), Path.cwd()
     if group.rank == 0:

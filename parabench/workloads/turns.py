@@ -30,7 +30,7 @@ from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock
 from parabench.store.record import Launch, Phase, Status
 from parabench.strategies.base import RankInfo
-from parabench.workloads.arms import Arm, builders, built, told_of
+from parabench.workloads.arms import Arm, built, told_of
 from parabench.workloads.trainer import Material, prepare
 from parabench.workloads.training import TrainingReport, rank_facts, samples
 
@@ -79,8 +79,7 @@ class TurnsWorkload(Workload):
         torch.set_num_threads(largest.threads)
         info = RankInfo(rank, spec.world_size, device_of(largest))
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
-        first = builders(cases, spec.protocol.share_modules)
-        materials = {place: prepare(cases[place], info) for place in set(first) if rank < cases[place].world_size}
+        materials = {place: prepare(case, info) for place, case in enumerate(cases) if rank < case.world_size}
         clock = join_group(replace(largest, algorithm="native"), env, rank)
         report = take_turns(spec, env, info, materials)
         end_workers()
@@ -132,7 +131,6 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
     clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
     hang.watch(clock, info.device)
     cases = cases_of(spec)
-    first = builders(cases, spec.protocol.share_modules)
     arms: dict[int, Arm] = {}
     at = BUILD
     partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
@@ -161,7 +159,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
             gc.disable()
             at = turn.round
         hand_on()
-        if first[turn.arm] not in materials:
+        if turn.arm not in materials:
             # It has come further than those it waits for.
             for _ in range(turn.steps * MARKS):
                 clock.mark()
@@ -169,18 +167,13 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
         if turn.round == BUILD:
             clock.mark()
             use(turn.arm)
-            if first[turn.arm] == turn.arm:
-                arms[turn.arm] = built(cases[turn.arm], info, materials[turn.arm])
-            else:
-                arms[turn.arm] = Arm(cases[turn.arm], arms[first[turn.arm]].module)
+            arms[turn.arm] = built(cases[turn.arm], info, materials[turn.arm])
             for _ in range(MARKS - 2):
                 clock.skip()
             clock.mark()
             continue
-        arm = arms[turn.arm]
         use(turn.arm)
-        arm.wrap(info)
-        arm.take(clock, turn.steps)
+        arms[turn.arm].take(clock, turn.steps)
     gc.enable()
     clock.finish()
     # What is read of a training takes time too, its device's as well, and somebody may still have the last turn.

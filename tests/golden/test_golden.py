@@ -212,7 +212,7 @@ def of_serve() -> str:
     """The line that it starts with, and the one it ends with."""
     said = []
     with patch("parabench.serve.server.listen") as listen:
-        listen.return_value.port = 8000
+        listen.return_value.server_port = 8000
         listen.return_value.serve_forever.side_effect = Interrupted(signal.SIGINT)
         said.append(said_by("serve", "out/results.db", "--port", "8000"))
     with socket.socket() as taken:

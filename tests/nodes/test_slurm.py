@@ -1,4 +1,4 @@
-"""The shipped batch script under a real Slurm of two nodes: it measures, and what is cancelled is resumed."""
+"""A real Slurm of two nodes: the shipped batch script, tasks for ranks, and a cancelled job that is resumed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ pytestmark = pytest.mark.alone
 
 SCRIPT = ROOT / "examples" / "slurm.sbatch"
 
+# A task for each rank, as in job scripts of other programs.
+TASKS = """\
+#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2 --overcommit --output=parabench-%j.log
+exec srun --kill-on-bad-exit=0 --wait=0 parabench run "$SUITE" --out "$OUT" "$@"
+"""
+
 # As in an activated environment.
 ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
@@ -33,22 +40,23 @@ from parabench import Protocol, sweep
 
 CASES = [
     sweep(strategy="single", data="synthetic", seq_len=8),
-    sweep(strategy="%(strategy)s", bucket_mib=(1, 25), world_size=2, data="synthetic", seq_len=8),
+    sweep(strategy="%(strategy)s", bucket_mib=(1, 25), world_size=%(ranks)d, data="synthetic", seq_len=8),
 ]
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 '''
 
-# What a process of a job is told: its node, and what it is there; or None.
+# Prints a process' place in its group, or None.
 TELL = """\
 import os
-from parabench.cluster.slurm import step_of
+from parabench.cluster.foreign_group import group_of
 from parabench.errors import UsageError
 try:
-    step = step_of(os.environ)
+    group = group_of(os.environ, terminal=os.isatty(1))
 except UsageError as error:
     print(str(error).partition(";")[0])
 else:
-    print(step and (os.environ["SLURMD_NODENAME"], step.node_rank, step.nodes, step.endpoint_host))
+    name = os.environ.get("SLURMD_NODENAME")
+    print(group and (name, group.node, group.local_rank, group.local_size, group.endpoint_host))
 """
 
 STEPS = """\
@@ -61,6 +69,10 @@ printf 'n2\\nn1\\n' > order
 SLURM_HOSTFILE=order step "in another order" srun --distribution=arbitrary --ntasks=2
 step "one node" srun --nodes=1 --ntasks=1
 step "several tasks a node" srun --ntasks-per-node=2 --ntasks=4 --overcommit
+step "cyclic" srun --ntasks-per-node=2 --ntasks=4 --overcommit --distribution=cyclic
+step "uneven" env -u SLURM_NTASKS_PER_NODE srun --ntasks=3 --overcommit
+echo "- shell"
+script --quiet --command "srun --pty --ntasks=2 python tell.py" /dev/null | grep --only-matching None
 """
 
 # The nodes' names do not resolve: their addresses are Slurm's.
@@ -68,18 +80,29 @@ TOLD = """\
 - batch script
 None
 - two nodes
-('n1', 0, 2, '127.0.0.1')
-('n2', 1, 2, '127.0.0.1')
+('n1', 0, 0, 1, '127.0.0.1')
+('n2', 1, 0, 1, '127.0.0.1')
 - in another order
-('n1', 0, 2, '127.0.0.1')
-('n2', 1, 2, '127.0.0.1')
+('n1', 0, 0, 1, '127.0.0.1')
+('n2', 1, 0, 1, '127.0.0.1')
 - one node
 None
 - several tasks a node
-srun started 4 tasks on 2 nodes, and parabench run wants one a node
-srun started 4 tasks on 2 nodes, and parabench run wants one a node
-srun started 4 tasks on 2 nodes, and parabench run wants one a node
-srun started 4 tasks on 2 nodes, and parabench run wants one a node
+('n1', 0, 0, 2, '127.0.0.1')
+('n1', 0, 1, 2, None)
+('n2', 1, 0, 2, '127.0.0.1')
+('n2', 1, 1, 2, None)
+- cyclic
+('n1', 0, 0, 2, '127.0.0.1')
+('n1', 0, 1, 2, None)
+('n2', 1, 0, 2, '127.0.0.1')
+('n2', 1, 1, 2, None)
+- uneven
+srun started 3 processes, and not as many on each host
+srun started 3 processes, and not as many on each host
+srun started 3 processes, and not as many on each host
+- shell
+None
 """
 
 
@@ -90,11 +113,11 @@ def bed() -> Iterator[Slurm]:
 
 
 class User:
-    """Someone in a folder of their own, with a suite there, who submits the shipped script with one rank a node."""
+    """Someone in a folder with a suite, who submits a script there: the shipped one has one rank a node."""
 
-    def __init__(self, bed: Slurm, folder: Path, strategy: str) -> None:
-        self.bed, self.folder = bed, folder
-        (folder / "mine.py").write_text(SUITE % {"strategy": strategy})
+    def __init__(self, bed: Slurm, folder: Path, strategy: str, ranks: int = 2, script: Path = SCRIPT) -> None:
+        self.bed, self.folder, self.script = bed, folder, script
+        (folder / "mine.py").write_text(SUITE % {"strategy": strategy, "ranks": ranks})
 
     def sbatch(self, *arguments: str, **environment: str) -> int:
         own = {
@@ -105,7 +128,7 @@ class User:
             "SUITE": "mine.py",
             "RANKS_PER_NODE": "1",
         }
-        return self.bed.sbatch(SCRIPT, *arguments, environment=own | environment, cwd=self.folder)
+        return self.bed.sbatch(self.script, *arguments, environment=own | environment, cwd=self.folder)
 
     def said(self, job: int) -> str:
         """What the job wrote, for a test that fails too."""
@@ -165,23 +188,27 @@ def test_the_batch_script_measures_on_both_nodes(bed: Slurm, tmp_path: Path) -> 
 
 # Two jobs, and the wait for one to be stopped.
 @pytest.mark.slow
-def test_a_cancelled_job_is_resumed(bed: Slurm, tmp_path: Path) -> None:
-    """Slurm sends SIGTERM to every process of a task at once, not to drivers only."""
-    user = User(bed, tmp_path, "faulty_helpers:held_up")
+def test_a_cancelled_job_with_a_task_for_each_rank_is_resumed(bed: Slurm, tmp_path: Path) -> None:
+    """Slurm sends SIGTERM to every process of a task at once, and to all tasks."""
+    script = tmp_path / "tasks.sbatch"
+    script.write_text(TASKS)
+    user = User(bed, tmp_path, "faulty_helpers:held_up", ranks=4, script=script)
     os.mkfifo(tmp_path / "pipe")
-    job = user.sbatch()
+    job = user.sbatch(OUT="results")
     user.held_up(job)
     bed.command("scancel", str(job))
     assert bed.wait(job, GUARD_S) == "CANCELLED"
-    out = f"parabench-results/{job}"
-    before = user.stored(out, "id, case_id, status", "launch")
+    before = user.stored("results", "id, case_id, status", "launch")
     assert {status for *_, status in before} == {"ok"}, user.said(job)
 
     (tmp_path / "go").touch()
-    resumed = user.sbatch("--resume", OUT=out)
+    resumed = user.sbatch("--resume", OUT="results")
     assert bed.wait(resumed, GUARD_S) == "COMPLETED", user.said(resumed)
-    after = user.stored(out, "id, case_id, status", "launch")
-    assert after[: len(before)] == before
-    assert {status for *_, status in after} == {"ok"}
-    assert len(user.stored(out, "id", "session")) == 1
-    assert (tmp_path / out / "report.html").exists()
+    after = user.stored("results", "id, case_id, status, facts", "launch")
+    assert [row[:3] for row in after[: len(before)]] == before
+    assert {status for _, _, status, _ in after} == {"ok"}
+    assert [(node["node"], node["ranks"]) for node in json.loads(after[-1][3])["nodes"]] == [(0, 2), (1, 2)]
+    assert len(user.stored("results", "id", "session")) == 1
+    assert (tmp_path / "results" / "report.html").exists()
+    # The first task of each node prints; the others are silent.
+    assert user.said(resumed).count("node 1 of 2, led by node 0") == 1

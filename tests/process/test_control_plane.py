@@ -59,7 +59,9 @@ class Node(Agent):
         self, store: SharedStore, facts: Any = None, number: int | None = None, does: Callable[[Any], None] = print
     ) -> None:
         self.said: list[str] = []
-        super().__init__(number, FACTS if facts is None else facts, {"host": "h1"}, Path("traces"), self.said.append)
+        topology = Topology(nodes=2, ranks_per_node=1, node=number)
+        facts = FACTS if facts is None else facts
+        super().__init__(topology, store.secret, facts, {"host": "h1"}, Path("traces"), self.said.append)
         self.ended: Any = None
         self.does = does
         self._thread = threading.Thread(target=self._serve, args=(store,), daemon=True)

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+import parabench.report.build
+import parabench.session.session
+from fake_launch import FakeLauncher
 from parabench.analysis.session import session_data
+from parabench.cluster.participants import Participants
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.suite import shipped
@@ -84,6 +90,49 @@ def test_wrong_options_are_a_line_at_collection(pytester):
     assert done.ret == 2
     said = "parabench: steps is 3 and measure_s is 1; give steps (--steps) or seconds (--measure-seconds), not both"
     assert said in done.stdout.str()
+
+
+FAKED = SUITE.replace('("ddp", "broken:strategy")', '"ddp"').replace("(2, 64)", "2")
+# pytest-benchmark's statistics of a test's rounds, by pandas' names.
+STATISTICS = ["min", "max", "mean", "std", "median", "size"]
+
+
+def test_pytest_benchmark_compares_two_runs(pytester, monkeypatch):
+    """The printed and exported statistics are those of the stored steps."""
+    step_s = {"native": 0.010, "ring": 0.020}
+    launcher = FakeLauncher(lambda case: step_s[case.algorithm] * (1 + 1e-4 * len(launcher.calls)))
+    monkeypatch.setattr(parabench.report.build, "write_report", lambda results, output, session: output)
+    monkeypatch.setattr(parabench.session.session, "conclude", lambda request, session, console: None)
+    monkeypatch.setattr(Participants, "executor", lambda self: launcher)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    pytester.mkdir("suites").joinpath("mine.py").write_text(FAKED)
+    for run in ("one", "two"):
+        done = pytester.runpytest_inprocess("suites", "-p", "no:hypothesispytest", f"--benchmark-json={run}.json")
+        assert done.ret == 0, done.stdout.str()
+        step_s["ring"] *= 1.5
+    results = load(pytester.path / "parabench-results" / "results.db")
+    steps = results.steps.merge(results.launch, left_on="launch_id", right_on="id")
+    stored = steps[steps["block"] >= 0].groupby(["case_id", "session_id"])["step_s"].agg(STATISTICS)
+    assert [session for _, session in stored.index] == [1, 2] * 2
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "one.json", "two.json", "--csv=compared"]
+    command += ["--group-by=name", "--sort=name", "--columns=min,max,mean,stddev,median,rounds"]
+    done = subprocess.run(command, cwd=pytester.path, capture_output=True, text=True, check=True)
+    with (pytester.path / "compared.csv").open(newline="") as file:
+        name, *columns = next(rows := csv.reader(file))
+        exported = [(row[0].rpartition("::")[2], list(map(float, row[1:]))) for row in rows]
+    assert (name, columns) == ("name", ["min", "max", "mean", "stddev", "median", "rounds"])
+    assert [case for case, _ in exported] == [case for case, _ in stored.index]
+    for (_, values), expected in zip(exported, stored.itertuples(index=False), strict=True):
+        assert values == pytest.approx(expected, rel=1e-9)
+    printed = re.findall(r"^(\S+) \((one|two)\) +([\d.]+) ", done.stdout, re.MULTILINE)
+    shown = [(case, number, f"{1e3 * row['min']:.4f}") for (case, number), row in stored.iterrows()]
+    assert [(case, {"one": 1, "two": 2}[run], least) for case, run, least in printed] == shown
+
+
+def test_pytest_loads_the_plugin_without_numpy():
+    """Every pytest run in the environment loads the plugin, so that it must cost nothing."""
+    code = "import sys, parabench.pytest_plugin; assert not {'click', 'numpy'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 ONE_GPU = Machine(cores=2, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))

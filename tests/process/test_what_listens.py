@@ -69,7 +69,7 @@ def test_of_serve(tmp_path: Path) -> None:
         port = int(process.stdout.readline().split("/")[2].split(":")[1])
         with socket.create_connection(("127.0.0.1", port), timeout=GUARD_S) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert client.recv(12) == b"HTTP/1.1 200"
+            assert client.recv(12).split()[1] == b"200"
         assert {place for _, place in seen(process.pid)} == {Place("tcp", "127.0.0.1", port)}
     finally:
         end(process)

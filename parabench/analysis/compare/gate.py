@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from parabench.analysis.case_launches import Launches
@@ -36,8 +35,8 @@ class CaseResult:
     `session_sd` is the standard deviation of a session's log time that is in them, None where both sides took turns.
     `launches_needed` is with how many launches a side a gate of two equal sides would pass (`TTest.launches_for`; None:
     no number up to 500). `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers
-    were made of. `exempt`: only in base, because the candidate skipped it with a reason or this comparison left it out
-    on purpose; or it never succeeded in base either. `fails_more`: more often than in base, though not beyond chance.
+    were made of. `exempt`: only in base, because the candidate skipped it with a reason; or it
+    never succeeded in base either. `fails_more`: more often than in base, though not beyond chance.
     """
 
     case_id: str
@@ -125,7 +124,6 @@ def compare(
     tolerance: float = TOLERANCE,
     alpha: float = ALPHA,
     changed: tuple[str, ...] = (),
-    left_out: Collection[str] = (),
     allowance: float = ALLOWANCE,
 ) -> Comparison:
     """Compare the cases of two sides by their ids.
@@ -134,8 +132,7 @@ def compare(
     level `alpha`, and slower by more than `tolerance` (a fraction); or when it succeeded before and now does not, or
     significantly less often. The gate passes where in every case the one-sided 95 % upper bound of the slowdown lies
     below the tolerance: all cases must show it, so each may at that level (R. L. Berger, "Multiparameter hypothesis
-    testing and acceptance sampling", Technometrics 24, 1982). `left_out` are ids of cases that were left out of
-    candidate on purpose.
+    testing and acceptance sampling", Technometrics 24, 1982).
     Where both sides took turns in one run, launches are compared block by block, else side against side, and what
     sessions differ by themselves belongs to the error: `allowance`, a standard deviation of a session's log time, where
     base's store does not tell it. Every case of either side has a row. Raises UsageError when both sides are the same
@@ -157,7 +154,7 @@ def compare(
     tests = judged.tests
     rows = []
     for case, sides in judged.launches.items():
-        end, test = judged.ends.get(case) or _only(case, base, candidate, left_out), tests.get(case)
+        end, test = judged.ends.get(case) or _only(case, base, candidate), tests.get(case)
         there = candidate if case in candidate.cases_by_id.index else base
         seconds = base.step_times.get(case), candidate.step_times.get(case)
         rows.append(_row(case, str(there.cases_by_id.loc[case, "label"]), seconds, sides, test, tolerance, end))
@@ -214,10 +211,8 @@ def _row(
     )
 
 
-def _only(case: str, base: SessionData, candidate: SessionData, left_out: Collection[str]) -> End:
+def _only(case: str, base: SessionData, candidate: SessionData) -> End:
     """What became of a case that one side has."""
     if case not in base.cases_by_id.index:
         return End(Outcome.ONLY_CANDIDATE, base.why_missing(case))
-    if case in left_out and case not in candidate.skipped:
-        return End(Outcome.ONLY_BASE, f"not selected in {candidate.session.name}", exempt=True)
     return End(Outcome.ONLY_BASE, candidate.why_missing(case), exempt=case in candidate.skipped)

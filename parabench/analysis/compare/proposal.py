@@ -1,10 +1,10 @@
-"""Keep a proposal or discard it: the rule of `parabench referee`.
+"""Accept a proposal or reject it: the rule of `parabench ab --series`.
 
-Proposals come in a series, from people or programs that optimise, and whoever tries many changes that do nothing keeps
-one by chance in the end. So the chance of any false keep is bounded over the whole series: the n-th proposal may spend
+Proposals come in a series, from people or programs that optimize. If many of them change nothing, one looks faster by
+chance in the end. So the chance of any false accept is bounded over the whole series: the n-th proposal may spend
 ALPHA / (n (n + 1)) of it (the sum over all n is ALPHA), and shares that among the looks at its launches (Bonferroni's
 bound for both; K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70,
-1983, have called it alpha spending). A discard claims nothing, so it may come after any launch.
+1983, have called it alpha spending). A rejection claims nothing, so it may come after any launch.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.ttest import Numbers, TTest, factor, judge
 from parabench.analysis.text import format
 
-# The chance of any false keep in a whole series, and the smallest gain that is worth a change.
+# The chance of any false accept in a whole series, and the smallest gain that is worth a change.
 ALPHA, LEAST = 0.01, 0.01
-# After how many pairs of launches a proposal may be kept, and which share of what it may spend goes into each look:
+# After how many pairs of launches a proposal may be accepted, and which share of what it may spend goes into each look:
 # most into the one at which a gain of 2 % shows on a quiet machine.
 SPENT = {4: 0.1, 8: 0.6, 12: 0.15, 18: 0.1, 27: 0.05}
 MOST_PAIRS = max(SPENT)
 # Before, nothing tells how launches differ.
-FIRST_DISCARD = 3
+FIRST_REJECT = 3
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What pairs of launches say of a proposal. `keep` is None where more of them would tell; `why` is for people.
+    """What pairs of launches say of a proposal. `accept` is None where more of them would tell; `why` is for people.
 
     `gain` is the share of a step's time that it saves, over all cases (their geometric mean), `low` to `high` its 95 %
-    interval for this proposal alone, `at_least` what it saves at the confidence at which it would be kept now; None
+    interval for this proposal alone, `at_least` what it saves at the confidence at which it would be accepted now; None
     where unknown.
     """
 
-    keep: bool | None = None
+    accept: bool | None = None
     why: str = ""
     pairs: int = 0
     gain: float | None = None
@@ -49,7 +49,7 @@ class Judgement:
 
 
 def alpha_of(number: int, alpha: float = ALPHA) -> float:
-    """What the proposal of that number, from 1, may spend of the chance of any false keep in its series."""
+    """What the proposal of that number, from 1, may spend of the chance of any false accept in its series."""
     return alpha / (number * (number + 1))
 
 
@@ -81,13 +81,13 @@ def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, o
     told = Judgement(None, "", pairs, gain, low, high, at_least)
     if pairs in SPENT and at_least > 0 and gain >= least:
         return replace(
-            told, keep=True, why=f"it saves {format.percent(gain)} of a step, at least {format.percent(at_least)}"
+            told, accept=True, why=f"it saves {format.percent(gain)} of a step, at least {format.percent(at_least)}"
         )
     most = 1 - factor(2 * test.difference - test.upper)
-    if pairs >= FIRST_DISCARD and most < least:
-        return replace(told, keep=False, why=f"a gain of {format.percent(least)} of a step is ruled out")
+    if pairs >= FIRST_REJECT and most < least:
+        return replace(told, accept=False, why=f"a gain of {format.percent(least)} of a step is ruled out")
     return (
-        replace(told, keep=False, why=f"no gain is shown in {format.count(pairs, 'pair')} of launches")
+        replace(told, accept=False, why=f"no gain is shown in {format.count(pairs, 'pair')} of launches")
         if over
         else told
     )

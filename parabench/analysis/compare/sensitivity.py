@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri, polygamma, psi
+from scipy.special import ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis.compare.between import ALLOWANCE, between_sessions
 from parabench.analysis.compare.pilot import Pilot
 from parabench.analysis.compare.rule import ALPHA
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.quantiles import t_quantile
 from parabench.analysis.stats.ttest import (
     FEWEST_LAUNCHES,
     LEAST_SD,
@@ -231,7 +230,7 @@ def half_width(sd: float, launches: int) -> float:
     pairs is seldom larger than the true one."""
     half = (launches - 1) / 2
     told = math.exp((float(psi(half)) - math.log(half)) / 2)
-    return math.expm1(t_quantile((1 + CONFIDENCE) / 2, launches - 1) * told * sd / math.sqrt(launches))
+    return math.expm1(float(stdtrit(launches - 1, (1 + CONFIDENCE) / 2)) * told * sd / math.sqrt(launches))
 
 
 def passes(errors: Numbers, df: Numbers, tolerance: float) -> float:

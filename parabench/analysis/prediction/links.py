@@ -173,7 +173,7 @@ def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
     found: dict[tuple[str, str, int, int, int], Row] = {}
     for session in sessions:
         good = good_sizes(launch_sizes(results, session))
-        good = good[(good["dtype"] == "float32") & good["redop"].isin(["sum", "none"])]
+        good = good[(good["dtype"] == "float32") & good["redop"].isin(["sum", "none"]) & (good["source"] == "")]
         for _, own in good.groupby(["op", "algorithm", "world_size", "nodes", "bytes"]):
             one = own.iloc[0]
             key = (one["op"], one["algorithm"], int(one["world_size"]), int(one["nodes"]), int(one["bytes"]))

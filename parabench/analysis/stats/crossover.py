@@ -63,19 +63,18 @@ class Estimates:
         return widths
 
 
-def estimate(tables: Sequence[Table], tested: int, columns: bool = True) -> Estimates:
-    """The `tested` first effects of the design. With `columns` both rows and columns of each table have levels of their
-    own, else only columns have."""
-    x = [_centred(each.design, columns) for each in tables]
+def estimate(tables: Sequence[Table], tested: int) -> Estimates:
+    """Estimate the `tested` first effects of the design."""
+    x = [_centred(each.design) for each in tables]
     flat = [each.reshape(-1, each.shape[-1]) for each in x]
     normal = sum((each.T @ each for each in flat), np.zeros((x[0].shape[-1],) * 2))
     inverse = np.asarray(np.linalg.pinv(normal, rcond=_TINY, hermitian=True), dtype=float)
     rank = int(np.linalg.matrix_rank(normal, tol=_TINY * max(1.0, float(np.abs(normal).max()))))
-    df = _freedom(x, columns) - rank
+    df = sum((each.shape[0] - 1) * (each.shape[1] - 1) for each in x) - rank
     if df < 1:
         unknown = np.full(tested, np.nan)
         return Estimates(unknown, unknown, df)
-    effects, errors, limit = _fitted([each.numbers for each in tables], x, inverse, columns, df)
+    effects, errors, limit = _fitted([each.numbers for each in tables], x, inverse, df)
     every = np.concatenate([each.ravel() for each in errors])
     clipped = np.clip(every, -limit, limit)
     variance = float(clipped @ clipped) / df / max(_TINY, float(np.mean(np.abs(every) <= limit))) ** 2
@@ -84,20 +83,13 @@ def estimate(tables: Sequence[Table], tested: int, columns: bool = True) -> Esti
     return Estimates(np.where(known, contrast @ effects, np.nan), np.where(known, errors_of, np.nan), df)
 
 
-def undisturbed(tables: Sequence[Numbers]) -> list[Numbers]:
-    """What the levels of rows and columns leave of tables whose noise is alike, clipped at CLIPPED_AT."""
-    nothing = [np.empty((*each.shape, 0)) for each in tables]
-    _, errors, limit = _fitted(tables, nothing, np.empty((0, 0)), True, _freedom(nothing, True))
-    return [np.clip(each, -limit, limit) for each in errors]
-
-
 def _fitted(
-    tables: Sequence[Numbers], x: Sequence[Numbers], inverse: Numbers, columns: bool, df: int
+    tables: Sequence[Numbers], x: Sequence[Numbers], inverse: Numbers, df: int
 ) -> tuple[Numbers, list[Numbers], float]:
     """Huber's estimates: (effects, what they and the levels leave of each table, where that is clipped)."""
     working = list(tables)
     for _ in range(_ROUNDS):
-        centred = [_centred(each, columns) for each in working]
+        centred = [_centred(each) for each in working]
         effects = inverse @ sum(
             (of.reshape(each.size, len(inverse)).T @ each.ravel() for of, each in zip(x, centred, strict=True)),
             np.zeros(len(inverse)),
@@ -115,22 +107,11 @@ def _fitted(
     return effects, errors, limit
 
 
-def _freedom(tables: Sequence[Numbers], columns: bool) -> int:
-    """What the levels leave of the numbers of tables."""
-    return sum((each.shape[0] - 1) * (each.shape[1] - columns) for each in tables)
-
-
-def mean_of(values: Numbers) -> tuple[float, float, int]:
-    """(mean, standard error, degrees of freedom) of independent numbers; NaN without two."""
-    if len(values) < 2:
-        return math.nan, math.nan, 0
-    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)), len(values) - 1
-
-
-def _centred(table: Numbers, columns: bool) -> Numbers:
-    """The table less the levels of its columns, and with `columns` of its rows."""
+def _centred(table: Numbers) -> Numbers:
+    """Return the table less the levels of its rows and columns."""
     table = table - table.mean(axis=0, keepdims=True)
-    return table - table.mean(axis=1, keepdims=True) if columns else table
+    centred: Numbers = table - table.mean(axis=1, keepdims=True)
+    return centred
 
 
 def _contrasts(tables: Sequence[Table], projection: Numbers, tested: int) -> tuple[Numbers, np.ndarray[Any, Any]]:

@@ -19,7 +19,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.step import summary
 from parabench.analysis.text import format, ranking, scaling, turns
-from parabench.store.record import MEASURED_ON_CPU, SHARED_PROCESSES, WATCHED
+from parabench.store.record import MEASURED_ON_CPU, WATCHED
 from parabench.store.store import STORE_NAME
 
 # What is proposed where deciding looks hopeless and fewer candidates would help.
@@ -78,8 +78,7 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
     newest = session.id == results.listed["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []
-    # It ran in processes that somebody else starts.
-    if {SHARED_PROCESSES, WATCHED} & set(results.finding["code"].tolist()):
+    if WATCHED in results.finding["code"].tolist():
         return []
     left = candidates_of_spots(answers, launches)
     if not left.cases:
@@ -123,7 +122,7 @@ def _carried_over(seen: SessionData, *, small: bool = True) -> list[str]:
     tested = seen.once(carry_over)
     if tested is None or not (small or tested.matters):
         return []
-    return [turns.sentence(tested, seen.labels, seen.isolated)]
+    return [turns.sentence(tested, seen.labels)]
 
 
 def _held(seen: SessionData) -> list[str]:

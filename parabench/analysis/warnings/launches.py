@@ -213,15 +213,13 @@ def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
 
 def _carried_over(seen: SessionData) -> Iterator[Finding]:
     tested = seen.once(carry_over)
-    for case_id, said in text.found(tested, seen.labels) if tested else ():
+    if tested and tested.found:
         yield Finding(
             code="carry_over",
-            message=said,
-            advice="The shared launches do not count: the answer comes from launches of their own."
-            if seen.isolated
-            else "Trust no smaller difference between cases that shared launches; launches of their own (--rounds 0) "
-            "carry nothing over.",
-            case_id=case_id,
+            message=text.found(tested, seen.labels),
+            advice="Trust no smaller difference between configurations that shared launches. Measure them in separate "
+            "launches (--launches 5 --rounds 0).",
+            case_id=tested.found.case_id,
         )
 
 

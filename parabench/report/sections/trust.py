@@ -17,9 +17,8 @@ from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, 
 
 # More rows than this nobody reads; the table of all launches has every one.
 MOST_EXCLUDED = 100
-NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts, unless later ones superseded it."
+NEVER_DELETED = "Outliers are never deleted: a launch that succeeded counts."
 _NO_NUMBER = "no measured step has a known length"
-_SUPERSEDED = "because of carry-over, later launches had more settling steps, or one case each"
 _WHY_NO_COUNT = {
     REFERENCE_BLOCK: "other launches are verified against it",
     EXPLAIN_BLOCK: "NCCL logs in it, which takes time",
@@ -127,7 +126,7 @@ def _kind(row: dict[Any, Any]) -> str:
     if name:
         return name if status == Status.OK else f"{name} ({status})"
     if status == Status.OK:
-        return "superseded" if row["superseded"] else f"{status} without a step time"
+        return f"{status} without a step time"
     return status
 
 
@@ -139,4 +138,4 @@ def _why(row: dict[Any, Any]) -> str:
     if row["status"] != Status.OK:
         error = row["error"] if isinstance(row["error"], str) else ""
         return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
-    return _WHY_NO_COUNT.get(row["block"], _SUPERSEDED if row["superseded"] else _NO_NUMBER)
+    return _WHY_NO_COUNT.get(row["block"], _NO_NUMBER)

@@ -22,9 +22,7 @@ def floor(path, slower, launches=20):
         of = fake_turns.shared(
             [*(each.id for each in CASES), CASES[0].id], rng, seed=block, noise=0.02, of_launch=0.01, disturbed=0.0
         )
-        of.settling[2][:] += slower - 0.1  # the fixture's last case is 10 % slower than its first
-        for steps in of.timed[2]:
-            steps += slower - 0.1
+        of.turns[2] += slower - 0.1  # the fixture's last case is 10% slower than its first
         arms = fake_turns.launches(of, [*CASES, CASES[0]], block)
         arms[2].block = TWIN_BLOCK
         written += arms

@@ -13,16 +13,14 @@ from scipy.stats import trim_mean
 from parabench.analysis.turns import (
     IN_TURNS,
     TRIMMED,
-    compared,
     pair_launches,
     paired_numbers,
     shared_launches,
-    turn_numbers,
     turns_told,
 )
 from parabench.plan.turns import TurnsProtocol
 
-PROTOCOL = TurnsProtocol(rounds=20, timed=6, long=1)
+PROTOCOL = TurnsProtocol(rounds=20, timed=6)
 ROUNDS, TIMED = PROTOCOL.rounds, PROTOCOL.timed
 FACTS = json.dumps({"turns": {"protocol": asdict(PROTOCOL), "place": 0}})
 RATIOS = (1.0, 1.03, 0.98)
@@ -81,31 +79,6 @@ def test_launches_that_share_nothing_are_not_compared():
     _, numbers = numbers_of(pd.concat(parts, ignore_index=True))
     assert (numbers[[10, 11, 12]].to_numpy() / numbers[10]) == pytest.approx(RATIOS)
     assert numbers[20] / numbers[10] == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize("of_turns", [0.0, 0.1])
-def test_turns_of_both_lengths_together_are_unbiased_and_no_less_sharp(of_turns):
-    """Steps with the skewed noise of a shared machine, of one case twice as loud; `of_turns` is what the steps of a
-    turn have in common."""
-    rng = np.random.default_rng(4)
-    protocol = TurnsProtocol(rounds=16, timed=6)
-    lengths = np.array(protocol.lengths)
-    loudness = np.array([0.1, 0.1, 0.2])[:, None, None]
-    mixed, short = [], []
-    for _ in range(2000):
-        common = of_turns * rng.standard_normal((3, len(lengths)))
-        steps = np.log(RATIOS)[:, None, None] + loudness * rng.gumbel(size=(3, lengths.sum(), protocol.timed))
-        turns = np.array([turn_numbers(each.ravel(), protocol) for each in steps]) + common
-        mixed.append(compared(turns))
-        short.append(compared(turns[:, lengths == 1]))
-    # Skewed noise moves the median of a loud case, in turns of either length by as much.
-    truth = np.log(RATIOS) - loudness.ravel() * np.log(np.log(2))
-    for numbers in (np.array(mixed), np.array(short)):
-        error = numbers.std(axis=0) / np.sqrt(len(numbers))
-        assert np.abs(numbers.mean(axis=0) - (truth - truth.mean())).max() < 0.004 + 4 * error.max()
-    assert np.abs(np.mean(mixed, axis=0) - np.mean(short, axis=0)).max() < 4 * np.std(short, axis=0).max() / 2000**0.5
-    # 16 turns for 15.
-    assert 1 < np.var(short, axis=0).sum() / np.var(mixed, axis=0).sum() < 1.2
 
 
 def test_launches_are_of_the_processes_that_their_cases_shared():

@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 import parabench
 from guard import GUARD_S
 from parabench.cluster import fingerprint, network
+from parabench.cluster.waiting import AGAIN_S, Waiting, numbered
 from parabench.errors import UsageError
 from parabench.launch import store_client
 from parabench.launch.launcher import align, facts_of
@@ -451,3 +452,21 @@ def test_ranks_of_one_machine_need_loopback(
 )
 def test_ranks_keep_to_the_interface(route: network.Route, environ: dict[str, str], told: dict[str, str]) -> None:
     assert route.environment(environ) == told
+
+
+def test_waiting_prints_a_line_now_and_then(monkeypatch):
+    now, said, first_s = [100.0], [], 5.0
+    monkeypatch.setattr("parabench.cluster.waiting.time.monotonic", lambda: now[0])
+    waiting = Waiting(said.append, 20.0, first_s)
+    for after in (0.0, first_s - 1, first_s, first_s + 1, first_s + AGAIN_S - 1, first_s + AGAIN_S):
+        now[0] = 100.0 + after
+        assert waiting.left_s == 20.0 - after
+        waiting.still(lambda after=after: f"{after:g}")
+    assert said == ["5", "20"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [([3], "rank 3"), ([1, 2], "ranks 1, 2"), ([1, 4, 5, 6, 7, 9], "ranks 1, 4-7, 9")]
+)
+def test_numbered_joins_runs_of_numbers(numbers, words):
+    assert numbered("rank", numbers) == words

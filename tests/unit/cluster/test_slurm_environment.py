@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from parabench.cluster.slurm import SlurmStep, first_host, step_of
-from parabench.cluster.topology import LauncherFlags, Topology, topology_of
-from parabench.errors import UsageError
-from parabench.machine.machine import Machine
+from parabench.cluster.foreign_group import group_of
+from parabench.cluster.slurm import first_host
 
 # Two nodes of a job of three: what srun adds to what the batch script has.
 BATCH = {
@@ -33,6 +31,8 @@ TASK = BATCH | {
     "SLURM_STEP_NODELIST": "n[2-3]",
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_LOCALID": "0",
     "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
 }
 
@@ -64,72 +64,18 @@ def scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return put
 
 
-def endpoint_host(environ: dict[str, str]) -> str:
-    step = step_of(environ)
-    assert step is not None
-    return step.endpoint_host
+def endpoint_host(environ: dict[str, str]) -> str | None:
+    group = group_of(environ)
+    assert group is not None
+    return group.endpoint_host
 
 
-def test_a_task_knows_its_step(known: dict[str, str]) -> None:
+def test_group_of_takes_the_node_number_from_slurm(known: dict[str, str]) -> None:
+    """As `srun -m arbitrary` starts them: node 0 is the node that all go to."""
     known["n2"] = "10.0.0.2"
-    assert step_of(TASK) == SlurmStep(nodes=2, node_rank=1, port=16415, job_id="31415", gpus_per_node=None, environ={})
-    assert topology_of(LauncherFlags(), TASK, Machine(cores=2)) == Topology(
-        nodes=2, ranks_per_node=1, host="n2", port=16415, node=1, run_id="31415"
-    )
-
-
-def test_without_a_meeting_nobody_is_asked_where_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*args: Any, **options: Any) -> None:
-        raise AssertionError("a dry run asks neither the network nor Slurm")
-
-    monkeypatch.setattr("socket.getaddrinfo", refused)
-    monkeypatch.setattr("subprocess.run", refused)
-    topology = topology_of(LauncherFlags(), TASK, Machine(cores=2), rendezvous=False)
-    assert topology == Topology(nodes=2, ranks_per_node=1, node=0)
-
-
-def test_tasks_in_another_order_than_their_nodes_do_not_move_the_meeting_point(known: dict[str, str]) -> None:
-    """As `srun -m arbitrary` starts them: rank 0 is who runs on the node that all go to."""
-    known["n2"] = "10.0.0.2"
-    environ = TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"}
-    first = step_of(environ)
-    assert first is not None
-    assert (endpoint_host(environ), first.node_rank) == ("n2", 0)
-
-
-def test_gpus_are_those_that_slurm_gave() -> None:
-    step = step_of(TASK | {"SLURM_GPUS_ON_NODE": "8"})
-    assert step is not None
-    assert step.gpus_per_node == 8
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {},
-        BATCH,
-        TASK | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"},
-    ],
-    ids=["no Slurm", "a batch script", "one node"],
-)
-def test_who_is_alone_has_no_step(environ: dict[str, str]) -> None:
-    assert step_of(environ) is None
-
-
-def test_several_tasks_a_node_are_refused() -> None:
-    with pytest.raises(UsageError) as refused:
-        step_of(TASK | {"SLURM_STEP_NUM_TASKS": "16"})
-    assert str(refused.value) == (
-        "srun started 16 tasks on 2 nodes, and parabench run wants one a node; "
-        "use srun --ntasks-per-node=1, or parabench worker in every task"
-    )
-
-
-@pytest.mark.parametrize(("job", "port"), [("15000", 15000), ("1", 15001), ("44999", 29999)])
-def test_ports_are_below_the_ephemeral_ones(job: str, port: int) -> None:
-    step = step_of(TASK | {"SLURM_JOB_ID": job})
-    assert step is not None
-    assert step.port == port
+    group = group_of(TASK | {"SLURM_PROCID": "1", "SLURM_NODEID": "0"})
+    assert group is not None
+    assert (group.endpoint_host, group.node) == ("n2", 0)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +107,7 @@ def test_where_srun_runs_is_the_last_resort(
         scontrol(script)
     assert endpoint_host(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"}) == "10.0.0.1"
     # The step does not begin where its job does, so srun runs on none of its nodes, or not on the first.
-    with pytest.raises(UsageError, match=r"^node 'n2', the first of this Slurm step, .* --rdzv-endpoint HOST:PORT"):
-        endpoint_host(TASK)
+    assert endpoint_host(TASK) is None
 
 
 @pytest.mark.parametrize(("slurms", "taken"), [("10.0.0.2", "10.0.0.2"), ("n2", "10.0.0.1"), ("127.0.0.1", "10.0.0.1")])

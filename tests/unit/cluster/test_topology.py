@@ -19,22 +19,22 @@ TWO = LauncherFlags(nnodes="2", nproc_per_node="8", rdzv_endpoint="host0:29400",
 
 
 def test_torchruns_flags_mean_what_they_mean_there() -> None:
-    assert topology_of(TWO, {}, CPU) == Topology(nodes=2, ranks_per_node=8, host="host0", port=29400, run_id="job42")
+    assert topology_of(TWO, CPU) == Topology(nodes=2, ranks_per_node=8, host="host0", port=29400, run_id="job42")
     given = replace(TWO, node_rank=1, local_addr="10.0.0.2", interface="ib0", rdzv_timeout=30.0)
-    assert topology_of(given, {}, CPU) == Topology(
+    assert topology_of(given, CPU) == Topology(
         nodes=2, ranks_per_node=8, host="host0", run_id="job42", node=1, local_addr="10.0.0.2", interface="ib0",
         timeout_s=30.0,
     )  # fmt: skip
 
 
 def test_unsaid_is_as_torchrun_has_it() -> None:
-    topology = topology_of(LauncherFlags(nnodes="3", rdzv_endpoint="host0"), {}, CPU)
+    topology = topology_of(LauncherFlags(nnodes="3", rdzv_endpoint="host0"), CPU)
     assert topology == Topology(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
 
 
 def test_a_machine_as_it_is_has_no_topology() -> None:
-    assert topology_of(LauncherFlags(), {}, CPU) is None
-    assert topology_of(LauncherFlags(nproc_per_node="3"), {}, CPU) == Topology(nodes=1, ranks_per_node=3, node=0)
+    assert topology_of(LauncherFlags(), CPU) is None
+    assert topology_of(LauncherFlags(nproc_per_node="3"), CPU) == Topology(nodes=1, ranks_per_node=3, node=0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_machine_as_it_is_has_no_topology() -> None:
     ],
 )  # fmt: skip
 def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None:
-    topology = topology_of(replace(TWO, nproc_per_node=text), {}, machine)
+    topology = topology_of(replace(TWO, nproc_per_node=text), machine)
     assert topology is not None
     assert topology.ranks_per_node == ranks
 
@@ -59,14 +59,14 @@ def test_ranks_of_a_node(text: str | None, machine: Machine, ranks: int) -> None
     ],
 )
 def test_endpoints(text: str, host: str, port: int, shown: str) -> None:
-    topology = topology_of(replace(TWO, rdzv_endpoint=text), {}, CPU)
+    topology = topology_of(replace(TWO, rdzv_endpoint=text), CPU)
     assert topology is not None
     assert (topology.host, topology.port, topology.endpoint) == (host, port, shown)
 
 
 def test_a_master_address_is_an_endpoint_too() -> None:
     flags = LauncherFlags(nnodes="2", node_rank=1, master_addr="pod-0", master_port=23456)
-    topology = topology_of(flags, {}, CPU)
+    topology = topology_of(flags, CPU)
     assert topology is not None
     assert (topology.host, topology.port, topology.node) == ("pod-0", 23456, 1)
 
@@ -85,12 +85,12 @@ def test_what_makes_no_sense_is_refused_with_and_without_a_meeting(
     flags: LauncherFlags, said: str, rendezvous: bool
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
-        topology_of(flags, {}, CPU, rendezvous=rendezvous)
+        topology_of(flags, CPU, rendezvous=rendezvous)
 
 
 def test_one_node_has_no_use_for_what_torchrun_is_told_of_a_meeting() -> None:
     given = LauncherFlags(nnodes="1", nproc_per_node="2", rdzv_endpoint="localhost:0", rdzv_id="a/b", node_rank=0)
-    assert topology_of(given, {}, CPU) == Topology(nodes=1, ranks_per_node=2, node=0)
+    assert topology_of(given, CPU) == Topology(nodes=1, ranks_per_node=2, node=0)
 
 
 def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:

@@ -12,8 +12,8 @@ from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import make, reduction
-from parabench.collectives.simulated import Record, Simulation, rounds
 from parabench.collectives.wire import Wire
+from simulated import Record, Simulation, rounds
 
 TWO_LEVELS = tuple(f"two_level({inner},{outer})" for inner, outer in itertools.product(LEVELS, LEVELS))
 SUM = ReduceOp.SUM

@@ -16,10 +16,10 @@ from torch.distributed import ReduceOp
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import Algorithm, Reduction, make, reduction
 from parabench.collectives.ring import RING
-from parabench.collectives.simulated import Simulation
 from parabench.collectives.two_level import two_level
 from parabench.collectives.wire import Wire
 from ranks_helpers import FLOATS, OPS, combined, whole_numbers
+from simulated import Simulation
 
 SUM = ReduceOp.SUM
 TWO_LEVELS = tuple(f"two_level({inner},{outer})" for inner, outer in itertools.product(LEVELS, LEVELS))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from parabench.collectives.simulated import Simulation, SimulationError, rounds
 from parabench.collectives.wire import Wire, finish
+from simulated import Simulation, SimulationError, rounds
 
 
 def send(wire: Wire, tensor: Tensor, peer: int) -> None:

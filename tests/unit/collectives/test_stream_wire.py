@@ -13,9 +13,9 @@ from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import make, reduction
-from parabench.collectives.simulated import Simulation, SimulationError
 from parabench.collectives.wire import StreamWire, Wire
 from ranks_helpers import combined, whole_numbers
+from simulated import Simulation, SimulationError
 
 TWO_LEVELS = [f"two_level({inner},{outer})" for inner, outer in itertools.product(LEVELS, LEVELS)]
 ALGORITHMS = [

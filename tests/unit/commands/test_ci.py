@@ -97,7 +97,7 @@ def test_what_a_step_refers_to_was_set_before():
 def test_every_command_is_understood(pytester):
     """By the real parsers, of click and of pytest, without running anything."""
     lines = command_lines()
-    assert len([line for line in lines if line.startswith("pytest")]) >= 3
+    assert len([line for line in lines if line.startswith("pytest ")]) >= 1
     assert {words(line)[1] for line in lines if line.startswith("parabench")} >= {"ab", "compare", "run", "doctor"}
     for line in lines:
         command, *arguments = words(line)

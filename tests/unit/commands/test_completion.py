@@ -30,11 +30,10 @@ def completed(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("re",), ["referee", "report"]),
+        (("re",), ["report"]),
         (("run", "qu"), ["quick"]),
         (("run", ""), list(shipped())),
         (("run", "my/own"), ["file"]),
-        (("worker", "qu"), ["quick"]),
         (("ab", "--a", "x", "qu"), ["quick"]),
         (("run", "quick", "--set", ""), [f"{name}=" for name in AXES]),
         (("run", "quick", "--set", "strat"), ["strategy="]),

@@ -102,7 +102,7 @@ def test_a_dry_run_has_no_json(launcher: FakeLauncher) -> None:
     done = parabench("run", "mine.py", "--dry-run", "--json", "-")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == "parabench: --dry-run measures nothing that --json could hold; leave one of them out\n"
-    assert "launches:" in parabench("run", "mine.py", "--dry-run", "-q").stdout
+    assert "expected: " in parabench("run", "mine.py", "--dry-run", "-q").stdout
 
 
 def test_the_command_that_resumes_writes_the_json_too(launcher: FakeLauncher) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import simulated
 from docs.drawing import foresight
 from docs.drawing.diagram import letters
 from docs.drawing.pictures import PICTURES, every
@@ -92,6 +94,7 @@ def test_the_example_of_an_own_algorithm_runs(tmp_path: Path) -> None:
     algorithm, trial = blocks[:2]
     (tmp_path / "direct.py").write_text(algorithm)
     (tmp_path / "trial.py").write_text(trial)
+    shutil.copy(simulated.__file__, tmp_path)
     ended = subprocess.run(
         [sys.executable, "-W", "error", "trial.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

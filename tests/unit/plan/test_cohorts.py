@@ -13,9 +13,8 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
-from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, module_of, share_modules, state_bytes, why_alone
+from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, state_bytes, why_alone
 from parabench.plan.turns import TurnsProtocol
-from parabench.workloads.arms import builders
 
 
 def case(**fields):
@@ -144,30 +143,3 @@ def test_in_another_order_cases_are_split_otherwise_and_soon_every_two_have_met(
         for part in cohorts(cases, {"cpu": round(sum(map(state_bytes, cases[:3])) / SHARE)}):
             met |= {frozenset((a, b)) for a in part for b in part if a != b}
     assert len(met) == 6 * 5 / 2
-
-
-def test_where_memory_forbids_a_module_each_ddp_cases_have_one_in_common():
-    ddp = [case(bucket_mib=size, algorithm=name) for size in (1, 25) for name in ("native", "ring")]
-    others = [case(strategy="fsdp"), case(grad_accumulation=2), case(static_graph=True)]
-    cases = [*ddp, *others]
-    assert module_of(ddp[0]) == module_of(ddp[3])
-    assert len({module_of(each) for each in cases}) == 4
-    state = state_bytes(ddp[0])
-    fits = {"cpu": round((state_bytes(others[0]) + 3 * state) / SHARE)}
-    assert len(cohorts(cases, fits)) == 2
-    assert cohorts(cases, fits, may_share_modules=True) == [tuple(cases)]
-    assert share_modules(cases, fits)
-    # Where each may have its own, it has.
-    assert not share_modules(cases, {"cpu": 100 * state})
-    assert not share_modules(others, {"cpu": 1})
-    # One that is too large for the share by itself still takes turns with those of its module.
-    assert cohorts(ddp, {"cpu": 1}, may_share_modules=True) == [tuple(ddp)]
-    assert share_modules(ddp, {"cpu": 1})
-
-
-def test_a_twin_has_a_module_of_its_own_where_its_case_has_and_compiled_code_is_nobody_elses():
-    fsdp, ddp, other = case(strategy="fsdp"), case(), case(bucket_mib=1)
-    assert builders([fsdp, ddp, fsdp, other, ddp], True) == [0, 1, 2, 1, 1]
-    assert builders([ddp, other], False) == [0, 1]
-    assert builders([case(compile=True), case(compile=True, bucket_mib=1)], True) == [0, 1]
-    assert not share_modules([fsdp, fsdp], {"cpu": 1})

@@ -13,7 +13,7 @@ from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.turns import BUILD, LONG_EVERY, WARM_UP, TurnsProtocol, orders, turns, turns_protocol
+from parabench.plan.turns import BUILD, SETTLE, WARM_UP, TurnsProtocol, orders, turns, turns_protocol
 from parabench.store.record import Phase
 
 
@@ -58,23 +58,11 @@ def test_a_case_of_long_steps_takes_fewer_of_them_in_a_turn():
     assert protocol.all_steps == 12
 
 
-def test_of_so_many_rounds_one_is_of_long_turns_wherever_it_falls():
-    protocol = TurnsProtocol(rounds=2 * LONG_EVERY + 2, settle=1, timed=2, long=4, warmup=2)
-    every = list(turns(protocol, 3))
-    timed = {number: {turn.timed for turn in every if turn.round == number} for number in range(protocol.rounds)}
-    assert all(len(each) == 1 for each in timed.values())  # of all cases
-    long = [number for number, each in timed.items() if each == {8}]
-    assert [number // LONG_EVERY for number in long] == [0, 1]
-    assert sum(turn.steps for turn in every if turn.arm == 0 and turn.round != BUILD) == protocol.all_steps
-    some = [TurnsProtocol(seed=seed).lengths for seed in range(200)]
-    assert {lengths.index(4) for lengths in some} == set(range(LONG_EVERY))
-    assert TurnsProtocol(rounds=3).lengths == [1, 1, 1]
-
-
 def test_blocks_of_a_session_have_other_orders():
     protocol = Protocol(rounds=8)
     assert turns_protocol(protocol, 0, 1, [0.1]) != turns_protocol(protocol, 0, 2, [0.1])
     assert turns_protocol(protocol, 0, 1, [0.1]) == turns_protocol(protocol, 0, 1, [0.1])
+    assert turns_protocol(protocol, 0, 1, [0.1]).settle == SETTLE == 2
 
 
 def test_a_plan_with_rounds_launches_each_case_once_by_itself_and_then_in_shared_launches():

@@ -52,7 +52,7 @@ def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
     ]
     assert table.cases == (case.id, case.id, single.id, case.id)
     assert excluded.lead == (
-        "Outliers are never deleted: a launch that succeeded counts, unless later ones superseded it. "
+        "Outliers are never deleted: a launch that succeeded counts. "
         "Excluded: 4 of 5 launches: 1 reference, 1 NCCL debug log, 1 oom, 1 ok without a step time."
     )
 

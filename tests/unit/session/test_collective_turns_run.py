@@ -17,7 +17,6 @@ from parabench.machine.machine import Machine
 from parabench.plan.collective_protocol import ROUNDS
 from parabench.session import dry_run as dry_runs
 from parabench.session import session as sessions
-from parabench.session.dry_run import dry_run
 from parabench.session.request import CollectivesRequest
 from parabench.session.session import run_session
 from parabench.store.record import Failure, Status
@@ -77,13 +76,9 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(tmp_path
         ({"algorithm": "ring", "op": "all_reduce,broadcast"}, "2 cases one after the other: "),
     ],
 )
-def test_progress_and_dry_run_tell_in_how_many_rounds_cases_really_take_turns(tmp_path, more, said):
+def test_progress_names_the_number_of_rounds(tmp_path, more, said):
     _, told = run(request(tmp_path, launches=1, **more), FakeLauncher())
     assert f", {said}" in told
-    console = Console(file=io.StringIO(), width=400)
-    dry_run(request(tmp_path, **more), console)
-    how = "ranks; algorithms of an operation take turns at each size, 4 rounds at most\n"
-    assert (how if "batches" in more else "2 ranks, one after the other\n") in console.file.getvalue()
 
 
 def test_the_same_launches_by_themselves_decide_nothing(tmp_path):
@@ -175,22 +170,6 @@ def test_pins_of_nccls_have_launches_of_their_own(tmp_path, monkeypatch):
     run(request(tmp_path, algorithm="native,nccl:ring,ring", launches=1), launcher)
     assert sorted(sorted(each) for each in shared(launcher)) == [["native", "ring"], ["nccl:ring"]]
     assert [spec.protocol.rounds for spec in launcher.specs if len(spec.cases) == 1] == [0]
-
-
-def test_a_dry_run_says_what_shares_a_launch(tmp_path):
-    console = Console(file=io.StringIO(), width=400)
-    assert dry_run(request(tmp_path, op="all_reduce,broadcast", world_size="2,4", launches=3), console) == 0
-    said = console.file.getvalue()
-    assert (
-        "# turns:     1 launch per block shared by 12 cases of 2 to 4 ranks; algorithms of an operation take turns at "
-        "each size, 10 rounds at most\n"
-    ) in said
-    assert "# launches:  3\n" in said
-    console = Console(file=io.StringIO(), width=400)
-    dry_run(request(tmp_path, rounds=0, launches=3), console)
-    said = console.file.getvalue()
-    assert "turns" not in said
-    assert "# launches:  9\n" in said
 
 
 def test_cases_of_a_shared_launch_are_compared_by_their_rounds_and_keep_their_own_numbers(tmp_path):

@@ -6,20 +6,16 @@ import io
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-import fake_turns
 from fake_launch import FakeLauncher
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import select_session, session_data
-from parabench.analysis.warnings.launches import session_warnings
 from parabench.errors import UsageError
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, state_bytes
-from parabench.report.sections.trust import excluded_section
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
@@ -143,15 +139,9 @@ def test_cases_that_do_not_fit_into_memory_together_are_compared_over_blocks_tha
     code, said = run(fake, launches=6, axes=("static_graph=on",))
     assert code == 0
     assert [len(spec.cases) for spec in fake.specs[5:]] == [2] * 12
-    assert not any(spec.protocol.share_modules for spec in fake.specs[5:])
     assert "Fastest: ddp native 4 MiB static_graph, 2 ranks" in said
     launch = load(tmp_path / "out" / "results.db").launch
     assert not launch.duplicated(["case_id", "block"]).any()
-    # What wraps a module anew needs no training state of its own.
-    other = FakeLauncher()
-    run(other, launches=6, out=tmp_path / "other")
-    assert [len(spec.cases) for spec in other.specs[5:]] == [4] * 6
-    assert all(spec.protocol.share_modules for spec in other.specs[5:])
 
 
 def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answer(run, tmp_path):
@@ -263,88 +253,6 @@ def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_pat
     only = Racing()
     run(only, launches=None, rounds=None, axes=("strategy=ddp", "bucket_mib=4"), out=tmp_path / "one")
     assert len(only.specs) == 1 + 3
-
-
-class Messy(FakeLauncher):
-    """Whatever follows the first case is slow in its first two steps, or by what it has `left`."""
-
-    left = (0.5, 0.5, 0.0)
-
-    def _take_turns(self, spec):
-        launch = super()._take_turns(spec)
-        names = [case.id for case in spec.cases]
-        left = {min(names): self.left}
-        rng = np.random.default_rng(spec.protocol.seed)
-        of = fake_turns.shared(
-            names, rng, seed=0, protocol=spec.protocol, left_behind=left, noise=0.02, of_launch=0.0, disturbed=0.0
-        )
-        for place, arm in enumerate(launch.arms):
-            rounds = zip(of.settling[place], of.timed[place], strict=True)
-            own = np.exp(np.concatenate([steps for both in rounds for steps in both]))
-            arm.samples = [
-                each._replace(value=0.01 * own[each.step - spec.protocol.warmup])
-                if each.metric == "step_s" and each.step >= spec.protocol.warmup
-                else each
-                for each in arm.samples
-            ]
-        return launch
-
-
-@pytest.mark.parametrize("race", [True, False])
-def test_where_turns_carry_over_all_begin_anew_with_more_settling_steps(run, tmp_path, race):
-    fake = Messy()
-    asked = {"launches": None} if race else {"launches": 2, "until_decided": True}
-    code, said = run(fake, rounds=12, **asked)
-    assert code == 0
-    assert (
-        "depends on the one before it by more than 2 % of a step: all cases begin anew, with 2 settling steps" in said
-    )
-    shared = [spec for spec in fake.specs if spec.kind == "turns"]
-    assert [spec.protocol.settle for spec in shared[:4]] == [1, 1, 2, 2]
-    assert {spec.protocol.settle for spec in shared[2:]} == {2}
-    assert [len(spec.cases) for spec in shared[:4]] == [4] * 4
-    seen = session_data(load(tmp_path / "out" / "results.db"))
-    assert set(seen.timed["block"]) == set(range(3, 1 + len(shared)))
-    # Those of before are no failures.
-    cases = seen.cases
-    assert (cases["n_ok"] == cases["n_launches"]).all()
-    assert set(cases["status"]) == {Status.OK}
-    assert seen.origin.launches == seen.origin.valid == len(seen.valid)
-    excluded = excluded_section(seen)
-    assert excluded.lead.endswith(": 1 reference, 8 superseded."), excluded.lead
-    why = "because of carry-over, later launches had more settling steps, or one case each"
-    assert [row[3] for row in excluded.tables[0].rows].count(why) == 8
-    # What was stored is what a session that goes on follows.
-    assert seen.session.plan["settle"] == 2
-    code, _ = run(Messy(), rounds=12, resume=True, **asked)
-    assert code == 0
-
-
-class Hopeless(Messy):
-    """However many settling steps a turn has."""
-
-    left = (0.5,) * 40
-
-
-@pytest.mark.parametrize("race", [True, False])
-def test_where_settling_steps_do_not_help_launches_of_their_own_have_the_answer(run, tmp_path, race):
-    fake = Hopeless()
-    asked = {"launches": None, "budget": 1.0} if race else {"launches": 2, "until_decided": True}
-    code, said = run(fake, rounds=12, **asked)
-    assert code == 0
-    assert "all cases begin anew, in launches of their own: 8 settling steps did not help" in said
-    shared = [at for at, spec in enumerate(fake.specs) if spec.kind == "turns"]
-    assert [fake.specs[at].protocol.settle for at in shared] == [1, 1, 2, 2, 4, 4, 8, 8]
-    assert "So the answer comes from launches of their own." in said
-    seen = session_data(load(tmp_path / "out" / "results.db"))
-    assert not seen.timed["in_turns"].any()
-    assert set(seen.timed["block"]) >= {0, 9, 10}
-    (warning,) = (each for each in session_warnings(seen) if each.code == "carry_over")
-    assert warning.advice == "The shared launches do not count: the answer comes from launches of their own."
-    # Who resumes goes on with launches of their own.
-    again = Hopeless()
-    run(again, rounds=12, resume=True, **asked)
-    assert all(spec.kind != "turns" for spec in again.specs)
 
 
 def test_what_shares_no_launch_does_not_blunt_the_answer_about_those_that_do(run, tmp_path):

@@ -15,7 +15,7 @@ from parabench.analysis.compare.between import MOST_SESSIONS, alike
 from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.report.sections import history
-from parabench.serve.progress import standing
+from parabench.serve.progress import read_progress
 from parabench.store import results as reading
 from parabench.store import store as writing
 from parabench.store.record import DeviceSample, Finding, HostSample, LinkMessage, LinkSample, Phase
@@ -65,7 +65,6 @@ def asked(path, monkeypatch):
 
     opened, said = traced(reading.open_to_read)
     monkeypatch.setattr(reading, "open_to_read", opened)
-    monkeypatch.setattr("parabench.serve.progress.open_to_read", opened)
     yield found
     with contextlib.closing(sqlite3.connect(path)) as db:
         for query in dict.fromkeys(said):
@@ -101,7 +100,7 @@ def test_no_question_about_a_session_goes_through_the_launches_of_others(words, 
 
 def test_how_far_a_session_is_is_known_without_the_launches_of_others(store, monkeypatch):
     with asked(store, monkeypatch) as found:
-        assert standing(store, "second").launches == 6
+        assert read_progress(store, "second").launches == 6
     assert found
     assert not scans(found)
 

@@ -11,7 +11,7 @@ import pytest
 import fake_results as fake
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.serve.progress import standing
+from parabench.serve.progress import read_progress
 from parabench.store.database import check_store
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
@@ -52,7 +52,7 @@ def test_a_store_of_another_schema_is_refused_and_left_as_it_is(version, tmp_pat
         with Store.open_to_read(path):
             pass
 
-    for use in (load, Store.open_or_create, lambda path: standing(path, None), opened_to_read):
+    for use in (load, Store.open_or_create, read_progress, opened_to_read):
         with pytest.raises(UsageError, match=told):
             use(path)
     assert path.read_bytes() == before

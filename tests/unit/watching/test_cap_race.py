@@ -18,7 +18,7 @@ from parabench.watching.describe import caps_of
 from parabench.watching.group import Group
 from parabench.watching.race import Verdict, agreed, all_ranks_can, checked, set_cap, slowest, verdict
 
-PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3, share_modules=True)
+PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Phase
 from parabench.watching.schedule import INSTRUMENTED_AT, LEAST_RECORDED, RECORDED, Schedule
 
-RACE = TurnsProtocol(rounds=4, settle=2, timed=5, share_modules=True)
+RACE = TurnsProtocol(rounds=4, settle=2, timed=5)
 
 
 def test_a_loop_warms_up_then_is_measured_and_seldom_instrumented() -> None:

@@ -20,7 +20,7 @@ from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport, WatchWorkload
 
 RACED = tuple(Case(strategy="ddp", world_size=2, bucket_mib=cap) for cap in (1, 25))
-RACE = Schedule(warmup=2, race=TurnsProtocol(rounds=2, settle=1, timed=2, share_modules=True), arms=2)
+RACE = Schedule(warmup=2, race=TurnsProtocol(rounds=2, settle=1, timed=2), arms=2)
 
 
 def recorded(*steps: int) -> Launch:

@@ -18,8 +18,8 @@ from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs, poi
 from parabench.analysis.session import select_session
 from parabench.collectives import LEVELS, levels_of, wire
 from parabench.collectives.algorithm import make, reduction
-from parabench.collectives.simulated import Simulation, rounds
 from parabench.plan.collective_case import OPS
+from simulated import Simulation, rounds
 
 SIZES = [2**16 * 4**i for i in range(6)]
 MIB = 2**20

@@ -15,7 +15,7 @@ def proposed(lot, spend, gain=0.0, sd=0.01):
     for pairs in range(1, MOST_PAIRS + 1):
         test = judge({0: (np.zeros(pairs), logs[:pairs])}, paired=True).get(0)
         said = judged(test, pairs, spend, least=0.01)
-        if said.keep is not None:
+        if said.accept is not None:
             return said
     raise AssertionError("it goes on for ever")
 
@@ -33,7 +33,7 @@ def test_a_proposal_that_gains_nothing_is_kept_no_more_often_than_it_may():
         logs = 0.01 * lot.standard_normal(MOST_PAIRS)
         for pairs in SPENT:
             said = judged(judge({0: (np.zeros(pairs), logs[:pairs])}, paired=True)[0], pairs, spend, least=0.0)
-            if said.keep:
+            if said.accept:
                 kept += 1
                 break
     # What a chance of one in twenty exceeds once in a thousand such tests.
@@ -43,16 +43,16 @@ def test_a_proposal_that_gains_nothing_is_kept_no_more_often_than_it_may():
 def test_a_gain_of_two_percent_is_found_and_nothing_is_discarded_soon():
     lot = np.random.default_rng(1)
     gains = [proposed(lot, alpha_of(1), gain=0.02, sd=0.007) for _ in range(200)]
-    assert sum(each.keep for each in gains) >= 190
+    assert sum(each.accept for each in gains) >= 190
     assert np.median([each.pairs for each in gains]) <= 8
     nothing = [proposed(lot, alpha_of(20)) for _ in range(200)]
-    assert not any(each.keep for each in nothing)
+    assert not any(each.accept for each in nothing)
     assert np.median([each.pairs for each in nothing]) <= 8
 
 
 def test_what_few_pairs_tell_is_unknown():
-    assert judged(None, 1, 0.005, 0.01).keep is None
-    assert judged(None, 1, 0.005, 0.01, over=True).keep is False
+    assert judged(None, 1, 0.005, 0.01).accept is None
+    assert judged(None, 1, 0.005, 0.01, over=True).accept is False
     said = judged(judge({0: (np.zeros(2), np.array([-0.5, -0.1]))}, paired=True)[0], 2, 0.005, 0.01)
-    assert said.keep is None
+    assert said.accept is None
     assert said.gain == pytest.approx(1 - np.exp(-0.3))

@@ -11,10 +11,10 @@ from message_logs import BYTES, sent
 from parabench.analysis.collectives.cost_formula import terms
 from parabench.analysis.prediction.schedule import BETWEEN, PIECE_BYTES, WITHIN, Round, rounds
 from parabench.collectives import LEVELS
-from parabench.collectives.simulated import Record
-from parabench.collectives.simulated import rounds as logical_times
 from parabench.errors import UsageError
 from parabench.plan.collective_case import OPS
+from simulated import Record
+from simulated import rounds as logical_times
 
 MIB = 1 << 20
 SHAPES = [(n, g) for n, g in itertools.product((2, 4, 8, 16), (1, 2, 4)) if g < n]

@@ -1,4 +1,4 @@
-"""`parabench referee`: a series of proposals, each measured against a baseline that is measured again beside it."""
+"""`parabench ab --series`: accept or reject proposals one after another, with a bound on all false accepts together."""
 
 from __future__ import annotations
 
@@ -27,13 +27,20 @@ SERIES_NAME = "series.json"
 # Of a pair of launches: enough for a noise of turns as on two shared cores, and few enough for a look after a minute
 # and a half.
 ROUNDS = 36
-DISCARDED = 1
+REJECTED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal(Judgement):
-    """One of a series, and what became of it: both sides as they may be recorded, and what it may spend of the chance
-    of a false keep. `seconds` is how long it took, of the last try where there were several."""
+    """A proposal of a series and its judgement.
+
+    Args:
+        number: its place in the series, from 1.
+        baseline: variant a, without values of variables.
+        proposal: variant b, likewise.
+        alpha: the chance of a false accept that it may spend.
+        seconds: how long the last attempt took.
+    """
 
     number: int
     baseline: str
@@ -44,8 +51,10 @@ class Proposal(Judgement):
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What a folder has: the chance of any false keep, the least gain that is worth a change, and all proposals; as a
-    dict it is what `series.json` holds (docs/how-to/referee.md)."""
+    """The chance of any false accept, the smallest gain that is worth a change, and all proposals.
+
+    As a dict it is the content of `series.json` (docs/how-to/ab.md).
+    """
 
     alpha: float
     least: float
@@ -53,9 +62,9 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefereeRequest:
-    """What the user asked for, unchecked. `run.out` is the folder of the series; None is what it has already, or the
-    default. After `budget_s` seconds what is shown until then decides. `files` as of AbRequest."""
+class SeriesRequest:
+    """The unchecked options. `run.out` is the folder of the series. `alpha` and `least` are `None` for the folder's
+    values, or the defaults. After `budget_s` seconds the launches until then decide. `files` as in AbRequest."""
 
     baseline: str
     proposal: str
@@ -67,7 +76,7 @@ class RefereeRequest:
 
 
 def read_series(folder: Path) -> Series | None:
-    """The series of a folder, None where it has none. Raises UsageError for a file that holds something else."""
+    """Return the series of a folder, `None` if it has none. Raises UsageError for a file with other content."""
     path = folder / SERIES_NAME
     try:
         told = json_text.parsed(path.read_text(), str(path))
@@ -78,18 +87,17 @@ def read_series(folder: Path) -> Series | None:
         raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
 
 
-def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Series], None] = lambda series: None) -> int:
-    """Measure the proposal and return the exit code: 0 to keep it, 1 to discard it, 130 when stopped. `keep` gets the
-    series with it.
+def run_series(request: SeriesRequest, console: Console, keep: Callable[[Series], None] = lambda series: None) -> int:
+    """Measure variant b as a proposal against variant a. Return 0 to accept it, 1 to reject it, 130 if stopped.
 
-    Raises UsageError before anything is launched, when a side ends before its time, and where a series is asked to
-    allow more than it began with.
+    `keep` gets the series with it. Raises UsageError before anything is launched, when a variant ends early, and if
+    `alpha` or `least` differ from the series.
     """
     folder, log, answer = request.run.out, logger(console), logger(console, answers=not request.files)
     series = _series(request)
     words = [read_variant(name, text).recorded() for name, text in (("a", request.baseline), ("b", request.proposal))]
     number = len(series.proposals) + 1
-    if series.proposals and (last := series.proposals[-1]).keep is None:
+    if series.proposals and (last := series.proposals[-1]).accept is None:
         # One of which something was measured has spent its share; the same goes on.
         again = not _begun(folder, last.number) or [last.baseline, last.proposal] == words
         number -= again
@@ -112,7 +120,7 @@ def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Serie
 
     def enough(sessions: Sequence[int]) -> bool:
         late = request.budget_s is not None and time.monotonic() - clock > request.budget_s
-        return said(sessions, late).keep is not None
+        return said(sessions, late).accept is not None
 
     def decided(turns: Turns) -> int:
         judgement = said(turns.sessions, over=True)
@@ -123,13 +131,13 @@ def run_referee(request: RefereeRequest, console: Console, keep: Callable[[Serie
             answer(line)
         log(f"store:  {place / STORE_NAME}")
         keep(after)
-        return 0 if judgement.keep else DISCARDED
+        return 0 if judgement.accept else REJECTED
 
     _write(folder, _with(series, mine))
     return measure(asked, console, decided, enough)
 
 
-def _series(request: RefereeRequest) -> Series:
+def _series(request: SeriesRequest) -> Series:
     there = read_series(request.run.out)
     if there is None:
         return Series(alpha=request.alpha or ALPHA, least=LEAST if request.least is None else request.least)
@@ -156,7 +164,7 @@ def _write(folder: Path, series: Series) -> None:
 
 
 def lines(series: Series) -> list[str]:
-    """What became of the last proposal, and how the series stands."""
+    """Describe the last proposal and the series."""
     mine = series.proposals[-1]
     said = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
     if mine.gain is not None and mine.low is not None and mine.high is not None:
@@ -165,16 +173,16 @@ def lines(series: Series) -> list[str]:
             f"A step takes {format.signed(-mine.gain)} (95 %: {format.signed(least)} to {format.signed(most)}) against "
             f"the baseline, in {format.count(mine.pairs, 'pair')} of launches."
         )
-    kept = sum(each.keep is True for each in series.proposals)
+    kept = sum(each.accept is True for each in series.proposals)
     said.append(
-        f"Series: {format.count(len(series.proposals), 'proposal')}, {kept} kept; the chance that any is kept although "
-        f"it gains nothing is {format.percent(series.alpha)} at most, however many follow."
+        f"Series: {format.count(len(series.proposals), 'proposal')}, {kept} accepted; the chance that any is accepted "
+        f"although it gains nothing is {format.percent(series.alpha)} at most, however many follow."
     )
     return said
 
 
 def table(series: Series) -> list[str]:
-    """All proposals, a line each."""
+    """Return a line per proposal."""
     rows = [
         (str(each.number), _verdict(each), each.proposal, "" if each.gain is None else format.signed(-each.gain))
         for each in series.proposals
@@ -183,4 +191,4 @@ def table(series: Series) -> list[str]:
 
 
 def _verdict(proposal: Proposal) -> str:
-    return {True: "keep", False: "discard", None: "not decided"}[proposal.keep]
+    return {True: "accepted", False: "rejected", None: "not decided"}[proposal.accept]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from fake_sides import Lab
-from parabench.ab.referee import RefereeRequest, Series, read_series, run_referee
+from parabench.ab.series import Series, SeriesRequest, read_series, run_series
 from parabench.analysis.compare.proposal import MOST_PAIRS, SPENT
 from parabench.cli import main
 from parabench.errors import UsageError
@@ -28,9 +28,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
     fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
-    run = TrainingRequest.of(suite="quick", argv=["parabench", "referee"], out=lab.folder / "series", **fields)
-    request = RefereeRequest(**{"baseline": "", "proposal": proposal, "run": run} | more)
-    return lab.said(lambda console: run_referee(request, console))
+    run = TrainingRequest.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
+    request = SeriesRequest(**{"baseline": "", "proposal": proposal, "run": run} | more)
+    return lab.said(lambda console: run_series(request, console))
 
 
 def series(lab: Lab) -> Series:
@@ -42,17 +42,17 @@ def series(lab: Lab) -> Series:
 def test_what_gains_is_kept_and_what_does_not_is_discarded(lab: Lab) -> None:
     lab.step_s["b"] = 0.009
     assert propose(lab, "FAST=1") == 0, lab.output
-    assert "Proposal 1: keep: it saves 10 % of a step, at least " in lab.output
+    assert "Proposal 1: accepted: it saves 10 % of a step, at least " in lab.output
     lab.step_s["b"] = 0.010
     assert propose(lab) == 1, lab.output
-    assert "Proposal 2: discard: a gain of 1.0 % of a step is ruled out." in lab.output
-    assert "Series: 2 proposals, 1 kept; " in lab.output
+    assert "Proposal 2: rejected: a gain of 1.0 % of a step is ruled out." in lab.output
+    assert "Series: 2 proposals, 1 accepted; " in lab.output
     lab.step_s["b"] = 0.0103
     assert propose(lab, "SLOW=1") == 1
-    assert "Proposal 3: discard: a case is worse: ddp native 25 MiB, 2 ranks slower." in lab.output
+    assert "Proposal 3: rejected: a case is worse: ddp native 25 MiB, 2 ranks slower." in lab.output
     one, two, three = series(lab).proposals
     assert [each.alpha for each in (one, two, three)] == pytest.approx([0.01 / 2, 0.01 / 6, 0.01 / 12])
-    assert (one.proposal, one.keep, one.pairs) == ("FAST=...", True, min(SPENT))
+    assert (one.proposal, one.accept, one.pairs) == ("FAST=...", True, min(SPENT))
     assert one.gain == pytest.approx(0.1, abs=0.002)
     assert 0 < one.at_least < one.low < one.gain < one.high
     assert three.pairs < MOST_PAIRS
@@ -82,7 +82,7 @@ def test_one_that_was_stopped_goes_on_and_another_has_the_next_share(lab: Lab) -
     assert propose(lab, "ONE=1") == STOPPED
     assert "every finished launch is kept; resume with: the same command" in lab.output
     (open_one,) = series(lab).proposals
-    assert (open_one.keep, open_one.pairs) == (None, 0)
+    assert (open_one.accept, open_one.pairs) == (None, 0)
     lab.interrupt_at = None
     before = len(lab.log)
     assert propose(lab, "ONE=1") == 1, lab.output
@@ -92,7 +92,7 @@ def test_one_that_was_stopped_goes_on_and_another_has_the_next_share(lab: Lab) -
     assert propose(lab, "TWO=1") == STOPPED
     lab.interrupt_at = None
     assert propose(lab, "THREE=1") == 1
-    assert [(each.number, each.keep) for each in series(lab).proposals] == [(1, False), (2, None), (3, False)]
+    assert [(each.number, each.accept) for each in series(lab).proposals] == [(1, False), (2, None), (3, False)]
 
 
 def test_one_of_which_nothing_was_measured_has_spent_nothing(lab: Lab) -> None:
@@ -107,26 +107,33 @@ def test_one_of_which_nothing_was_measured_has_spent_nothing(lab: Lab) -> None:
 def test_at_the_end_of_its_time_what_is_shown_decides(lab: Lab) -> None:
     lab.step_s["b"] = 0.00985
     assert propose(lab, budget_s=1e-6) == 1
-    assert "Proposal 1: discard: too few launches have ended." in lab.output
+    assert "Proposal 1: rejected: too few launches have ended." in lab.output
 
 
 def test_the_series_is_shown_and_a_folder_without_one_is_refused(lab: Lab) -> None:
     folder = str(lab.folder / "series")
-    said = CliRunner().invoke(main, ["referee", "--series", folder])
+    said = CliRunner().invoke(main, ["ab", "--series", folder])
     assert said.exit_code == 2
-    assert "holds no series; begin one with --proposal SIDE" in said.output
+    assert "holds no series; start one with --a SIDE and --b SIDE" in said.output
     propose(lab, "ONE=1")
-    said = CliRunner().invoke(main, ["referee", "--series", folder, "--json", "-"])
+    said = CliRunner().invoke(main, ["ab", "--series", folder, "--json", "-"])
     assert said.exit_code == 0
     assert json.loads(said.output) == json.loads((lab.folder / "series" / "series.json").read_text())
-    said = CliRunner().invoke(main, ["referee", "--series", folder])
-    assert "1       discard  ONE=..." in said.output
+    said = CliRunner().invoke(main, ["ab", "--series", folder])
+    assert "1       rejected  ONE=..." in said.output
     (lab.folder / "series" / "series.json").write_text("{}")
-    said = CliRunner().invoke(main, ["referee", "--series", folder])
+    said = CliRunner().invoke(main, ["ab", "--series", folder])
     assert (said.exit_code, "is no series of proposals" in said.output) == (2, True)
-    proposal = {"number": 1, "baseline": "a", "proposal": "b", "alpha": 0.1, "seconds": 1, "why": "", "pairs": 2}
-    for odd in ({"gain": "much"}, {"number": "one"}, {"proposal": ["b"]}, {"keep": 7}):
-        whole = {"alpha": 0.05, "least": 0.01, "proposals": [proposal | odd]}
-        (lab.folder / "series" / "series.json").write_text(json.dumps(whole))
-        said = CliRunner().invoke(main, ["referee", "--series", folder])
-        assert (said.exit_code, "is no series of proposals" in said.output) == (2, True)
+
+
+def test_series_refuses_options_that_it_ignores(tmp_path: Path) -> None:
+    series = ["--series", str(tmp_path)]
+    for arguments, line in (
+        ([*series, "--tolerance", "1%"], "--tolerance has no effect with --series"),
+        ([*series, "--a", "", "--b", "X=1", "--out", "x"], "--out has no effect with --series"),
+        ([*series, "--a", ""], "--b SIDE is missing"),
+        (["--a", "", "--b", "X=1", "--least", "1%"], "--least has no effect without --series"),
+        (["--a", ""], "--b SIDE is missing; give both --a and --b"),
+    ):
+        done = CliRunner().invoke(main, ["ab", "quick", *arguments])
+        assert (done.exit_code, line in done.output) == (2, True), done.output

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 from itertools import permutations
 from typing import Any
 
-from parabench.cluster.attached.environment import ProcessEnvironment
 from parabench.machine import gpus, host
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine, environment
-from parabench.machine.nvml import Used, readable_devices
+from parabench.machine.nvml import readable_devices
+from parabench.watching.group import Group
 
 # What one rank says of itself.
 About = Mapping[str, Any]
@@ -21,7 +21,7 @@ About = Mapping[str, Any]
 APART = "no process of this host sees both devices"
 
 
-def of_this(group: ProcessEnvironment, machine: Machine) -> dict[str, Any]:
+def of_this(group: Group, machine: Machine) -> dict[str, Any]:
     """What this rank says of its host and its devices. Only the first rank of a host describes all that NVML shows it;
     each other one describes the device that it uses itself, which may be hidden from the first."""
     about: dict[str, Any] = {
@@ -56,7 +56,7 @@ def cores_of(said: Sequence[About]) -> int:
     return bound if limit is None else max(1, min(bound, round(limit)))
 
 
-def machine_of(said: Sequence[About], machine: Machine, group: ProcessEnvironment) -> Machine:
+def machine_of(said: Sequence[About], machine: Machine, group: Group) -> Machine:
     """What the planner needs of rank 0's host and the others, which are like it: `machine` with the cores of all its
     ranks and the devices that they use, each once."""
     used = used_devices(said)
@@ -69,7 +69,7 @@ def machine_of(said: Sequence[About], machine: Machine, group: ProcessEnvironmen
         gpus=tuple(used),
         gpus_reason=reason,
         nodes=group.nodes,
-        ranks_per_node=group.local_size,
+        ranks_per_node=group.ranks_per_node,
     )
 
 
@@ -157,18 +157,3 @@ def node_records(hosts: Sequence[Sequence[About]]) -> list[dict[str, Any]]:
     if len(hosts) < 2:
         return []
     return [{"node": 0}] + [{"node": node, **environment_of(hosts[node])} for node in range(1, len(hosts))]
-
-
-def monitored_devices(said: Sequence[About]) -> list[list[Used]]:
-    """The devices that each rank of a host is to look at: the first at all that it can, each other one at its own where
-    that is hidden from the first."""
-    watch: list[list[Used]] = [[] for _ in said]
-    shown = {_place(Gpu(**each)) for each in said[0]["described"]}
-    for gpu in used_devices(said):
-        if gpu.address is None:
-            continue
-        users = (
-            at for at, each in enumerate(said) if each["devices"] and _used(each["devices"], at).address == gpu.address
-        )
-        watch[0 if gpu.address in shown else next(users)].append(Used(gpu.index, gpu.address))
-    return watch

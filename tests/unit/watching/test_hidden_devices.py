@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 
 from fake_nvml import Clock, Device, FakeNvml
-from parabench.cluster.attached import hosts
-from parabench.cluster.attached.coordinator import group_by_node
-from parabench.cluster.attached.environment import LOOPBACK, ProcessEnvironment
-from parabench.cluster.attached.hosts import About
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
 from parabench.machine import machine, nvml
@@ -24,6 +20,10 @@ from parabench.plan.validate import exceeds_machine
 from parabench.probes.devices import Devices
 from parabench.probes.sampler import RankPids, Sampler
 from parabench.store.record import DeviceSample
+from parabench.watching import hosts
+from parabench.watching.group import Group
+from parabench.watching.hosts import About
+from parabench.watching.record import group_by_node
 
 ADDRESSES = ("00000000:1A:00.0", "00000000:3B:00.0", "00000000:9C:00.0", "00000000:DB:00.0")
 
@@ -55,8 +55,8 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[About]]:
     return of
 
 
-def group(rank: int, size: int) -> ProcessEnvironment:
-    return ProcessEnvironment(rank=rank, size=size, local_rank=rank, local_size=size, address=LOOPBACK, port=29500)
+def group(rank: int, size: int) -> Group:
+    return Group(store=None, rank=rank, hosts=("host",) * size)
 
 
 def planned(said: list[About]) -> machine.Machine:
@@ -120,13 +120,6 @@ def test_without_devices_the_reason_is_kept(say):
     said = say((ADDRESSES, ""), (ADDRESSES, ""))
     assert (planned(said).gpus, planned(said).gpus_reason) == ((), "no CUDA device is visible")
     assert hosts.environment_of(said)["gpus"] == []
-    assert hosts.monitored_devices(said) == [[], []]
-
-
-def test_the_first_rank_looks_at_what_it_can_and_the_others_at_the_rest(say):
-    everything = [nvml.Used(at, address) for at, address in enumerate(ADDRESSES)]
-    assert hosts.monitored_devices(say(*BOUND)) == [everything, [], [], []]
-    assert hosts.monitored_devices(say(*APART)) == [[one] for one in everything]
 
 
 def test_cuda_does_not_count_devices_that_the_process_may_not_use(monkeypatch):
@@ -148,9 +141,9 @@ def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, t
 
 
 def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
-    def silent(rank: int, gone: int | None = None) -> NodeResult:
+    def silent(rank: int, lost: str | None = None) -> NodeResult:
         layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
-        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, rank=gone)
+        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, lost=lost)
 
     def part(rank: int, began_s: float, **unread: str) -> NodeResult:
         of = silent(rank)
@@ -159,7 +152,7 @@ def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
         of.sampler = {"period_s": 0.1, "ticks": 9, "missed": 0, "cpu_s": 0.25, "unread": unread}
         return of
 
-    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, 2)], 3)
+    (node,) = group_by_node([part(0, 10.0), part(1, 10.5, nvml="gone"), silent(2, "rank 2 is lost")], 3)
     assert [(one.device, one.t_s) for one in node.device_samples] == [(0, 1.0), (1, 1.5)]
     assert (node.sampler["cpu_s"], node.sampler["unread"]) == (0.5, {"nvml": "gone"})
 
@@ -172,8 +165,8 @@ def test_devices_that_nvml_does_not_read_keep_the_reason(monkeypatch: pytest.Mon
         monkeypatch.setattr(hosts.gpus, "devices", lambda which: ((gpu,), why))
         return machine.Machine(cores=2, gpus=(gpu,), gpus_reason=why)
 
-    said = [json.loads(json.dumps(hosts.of_this(group(rank, 1), shown(rank)))) for rank in range(2)]
-    here = hosts.machine_of(said, shown(0), group(0, 1))
+    said = [json.loads(json.dumps(hosts.of_this(group(rank, 2), shown(rank)))) for rank in range(2)]
+    here = hosts.machine_of(said, shown(0), group(0, 2))
     assert ([gpu.address for gpu in here.gpus], here.gpus_reason) == (list(ADDRESSES[:2]), why)
     found = hosts.environment_of(said)
     assert found["nvml"] == {"available": False, "reason": why}

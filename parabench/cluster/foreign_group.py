@@ -1,0 +1,305 @@
+"""Processes that torchrun, mpirun or srun started: the first one of each host leads, the others wait until it ends.
+
+The leader takes the cores and visible devices of all processes of its host. Then it continues as if it had received
+torchrun's flags (`topology`): it is its host's node and starts fresh ranks. The others run no command and never
+initialize CUDA.
+"""
+
+# Sources of the variables:
+# - RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR: torchrun. Ray Train sets all but
+#   GROUP_RANK. A pod of Kubeflow has RANK and WORLD_SIZE, which count pods, and no LOCAL_RANK.
+# - OMPI_COMM_WORLD_*, PMIX_NAMESPACE: Open MPI, "Environment variables set for MPI applications".
+# - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS: Hydra, the mpiexec of MPICH and Intel MPI.
+# - SLURM_*: see `slurm`.
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from parabench.cluster import slurm
+from parabench.cluster.waiting import Waiting, numbered
+from parabench.errors import UsageError, print_error
+from parabench.machine import nvml
+from parabench.signals import STOP_SIGNALS
+
+# torchrun may run below mpirun, and mpirun below srun, but not the reverse: the first match counts. The names of rank,
+# size, local rank and local size; then those that tell two groups on one host apart.
+NAMES = {
+    "torchrun": (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+    ),
+    "mpirun": (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMIX_NAMESPACE",),
+    ),
+    "mpiexec": (("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"), ("PMI_JOBID",)),
+}
+
+# Linux assigns ports from 32768 on to outgoing connections.
+FIRST_PORT, PORTS = 15000, 15000
+
+# How long processes of a host wait for each other, when the first line about it appears, and the time between tries.
+MEET_S, FIRST_S, TRY_EVERY_S = 600.0, 5.0, 0.05
+MOST_BYTES = 1 << 20
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+# The exit code of a process whose leader was killed.
+LEADER_KILLED = 1
+
+# What a process may use, as JSON can hold it.
+Share = Mapping[str, Any]
+
+# The leader's connections to the other processes. They stay open until its process ends, so that the launcher sees its
+# exit code first.
+_descriptors: list[int] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignGroup:
+    """This process' place among the `size` processes that `launcher` started, `local_size` of them on each host.
+
+    Attributes:
+        node: The number that the launcher gave this host; None if it numbers no hosts.
+        endpoint_host: The name or address of node 0; None if it is unknown or not needed.
+        job: A name that the processes of this group have, and no other group.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: int | None
+    endpoint_host: str | None
+    job: str
+
+    @property
+    def address(self) -> str:
+        """The abstract Unix socket on which this host's leader listens."""
+        return f"\0parabench/{self.job}/{self.node}"
+
+    def flags(self) -> dict[str, str]:
+        """Return the flags of this host's leader as the variables that torchrun reads them from."""
+        nodes = self.size // self.local_size
+        found = {"PET_NNODES": str(nodes)}
+        if self.local_size > 1:
+            found["PET_NPROC_PER_NODE"] = str(self.local_size)
+        if nodes == 1:
+            return found
+        found["PET_RDZV_ID"] = self.job
+        if self.endpoint_host is not None:
+            host = f"[{self.endpoint_host}]" if ":" in self.endpoint_host else self.endpoint_host
+            found["PET_RDZV_ENDPOINT"] = f"{host}:{FIRST_PORT + int(self.job, 16) % PORTS}"
+        # The first process is on the endpoint's host. Hosts without a number get one when they join.
+        if self.node is not None or self.rank == 0:
+            found["PET_NODE_RANK"] = str(self.node or 0)
+        return found
+
+
+def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGroup | None:
+    """Return the group that the environment describes; None if this process was started alone.
+
+    `terminal` is whether a standard stream is a terminal. srun connects one task alone to a terminal, and only with
+    `--pty`: that task is an interactive shell, and commands in it are not the tasks of a group.
+
+    Raises:
+        UsageError: If hosts have different numbers of processes.
+    """
+    by = next((by for by, (names, _) in NAMES.items() if all(environ.get(name, "").isdigit() for name in names)), None)
+    if by is not None:
+        names, job = NAMES[by]
+        rank, size, local_rank, local_size = (int(environ[name]) for name in names)
+        node = int(environ["GROUP_RANK"]) if by == "torchrun" and "GROUP_RANK" in environ else None
+        nodelist, uneven = environ.get("SLURM_JOB_NODELIST"), size % local_size != 0
+    elif "SLURM_STEP_NUM_TASKS" in environ and not terminal:
+        by, job, nodelist = "srun", ("SLURM_JOB_ID", "SLURM_STEP_ID"), environ["SLURM_STEP_NODELIST"]
+        rank, size = int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"])
+        local_rank, local_size = int(environ["SLURM_LOCALID"]), size // int(environ["SLURM_STEP_NUM_NODES"])
+        node, uneven = int(environ["SLURM_NODEID"]), "," in environ["SLURM_STEP_TASKS_PER_NODE"]
+    else:
+        return None
+    if size == 1:
+        return None
+    if uneven:
+        raise UsageError(
+            f"{by} started {size} processes, and not as many on each host; give every host the same number of them"
+        )
+    host = None
+    if local_rank == 0 and size > local_size:
+        host = environ.get("MASTER_ADDR") or (slurm.reachable_host(nodelist, environ) if nodelist else None)
+    name = "/".join(environ.get(each, "") for each in job)
+    return ForeignGroup(
+        launcher=by,
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        node=node,
+        endpoint_host=host,
+        job=hashlib.sha256(name.encode()).hexdigest()[:12],
+    )
+
+
+@contextmanager
+def once_per_host(*, measures: bool, environ: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Run the block in one process of each host; the others wait for its end and exit with its code.
+
+    A process that was started alone just runs the block. `measures` is whether the command can measure on several
+    ranks and nodes.
+
+    Raises:
+        UsageError: If the processes of a host do not meet, or their leader may not use what they may use.
+    """
+    group = group_of(environ, terminal=any(os.isatty(stream) for stream in (0, 1, 2)))
+    if group is None:
+        yield
+        return
+    if group.local_rank > 0:
+        sys.exit(follow(group, environ))
+    code = 2
+    try:
+        shares = gather(group, environ) if group.local_size > 1 else []
+        if not measures:
+            raise UsageError(
+                f"this command runs in one process, and {group.launcher} started {group.size}; start it without "
+                f"{group.launcher}"
+            )
+        if shares:
+            take(shares, group.launcher, environ)
+        if group.launcher == "torchrun":
+            for name in [name for name in environ if name.startswith("PET_")]:  # torchrun's own flags
+                del environ[name]
+        if group.launcher == "mpirun":
+            environ["TERM"] = "dumb"  # mpirun connects its processes to a pseudo-terminal, also if it writes to a file
+        for name, value in group.flags().items():
+            environ.setdefault(name, value)
+        yield
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        for each in _descriptors:
+            with suppress(OSError):
+                os.write(each, bytes([code]))
+
+
+def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
+    """Wait for the other processes of this host, and return what each process may use. Raises UsageError."""
+    shares = {0: share(group, environ)}
+    waiting = Waiting(print_error, MEET_S, FIRST_S)
+
+    def missing() -> str:
+        left = [each for each in range(group.local_size) if each not in shares]
+        return f"{numbered('process', left)} of {group.local_size} on this host"
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        try:
+            listening.bind(group.address)
+        except OSError as error:
+            raise UsageError(f"another group of processes of job {group.job} is on this host: {error}") from error
+        listening.listen(group.local_size)
+        listening.settimeout(TRY_EVERY_S)
+        while len(shares) < group.local_size:
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                waiting.still(lambda: f"waiting for {missing()}, {waiting.left_s:.0f} s at most")
+                if waiting.left_s:
+                    continue
+                raise UsageError(
+                    f"{missing()} did not start the same command within {MEET_S:g} s; start it in all of them, or "
+                    f"without {group.launcher}"
+                ) from None
+            if of_same_user(connection):
+                with connection.makefile() as lines:
+                    told = json.loads(lines.readline(MOST_BYTES))
+                shares[told["local_rank"]] = told
+                _descriptors.append(connection.detach())
+    return [shares[each] for each in sorted(shares)]
+
+
+def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
+    """Tell the leader what this process may use, wait until it ends, and return its exit code. Raises UsageError.
+
+    Stop signals are ignored meanwhile: launchers send them to all processes, and the leader ends in order.
+    """
+    own = json.dumps(share(group, environ)).encode() + b"\n"
+    waiting = Waiting(print_error, MEET_S, MEET_S)
+    while waiting.left_s:
+        with socket.socket(socket.AF_UNIX) as leader, suppress(ConnectionError):
+            leader.connect(group.address)
+            if of_same_user(leader):
+                for number in STOP_SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
+                leader.sendall(own)
+                return _last_byte(leader)
+        time.sleep(TRY_EVERY_S)
+    raise UsageError(
+        f"the first process of this host did not start the same command within {MEET_S:g} s; start it in all "
+        f"processes, or without {group.launcher}"
+    )
+
+
+def _last_byte(leader: socket.socket) -> int:
+    """Return the exit code that the leader sent before its process ended."""
+    code = LEADER_KILLED
+    with suppress(ConnectionError):
+        while byte := leader.recv(1):
+            code = byte[0]
+    return code
+
+
+def of_same_user(connection: socket.socket) -> bool:
+    """Return whether the peer is a process of the same user: anyone may use an abstract socket's name."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return bool(uid == os.geteuid())
+
+
+def share(group: ForeignGroup, environ: Mapping[str, str]) -> Share:
+    """Return the cores and devices that this process may use. NVML is asked for devices: it creates no CUDA context."""
+    return {
+        "local_rank": group.local_rank,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "devices": visible_devices(),
+        "visible": {name: environ[name] for name in VISIBLE if name in environ},
+    }
+
+
+def visible_devices() -> list[str]:
+    """Return the PCI addresses of the devices that CUDA shows this process; none if NVML is not available."""
+    found, _ = nvml.asked(lambda: [used.address for used in nvml.devices_at(nvml.visible_devices())])
+    return found or []
+
+
+def take(shares: Sequence[Share], launcher: str, environ: MutableMapping[str, str]) -> None:
+    """Use the cores and devices of all processes. Raises UsageError if a control group forbids it."""
+    cores = {core for each in shares for core in each["cores"]}
+    os.sched_setaffinity(0, cores)
+    for name in VISIBLE:
+        values = [each["visible"].get(name) for each in shares]
+        if None in values:
+            environ.pop(name, None)  # a process without the variable may use all devices
+        else:
+            environ[name] = ",".join(dict.fromkeys(entry for value in values for entry in value.split(",") if entry))
+    devices = {device for each in shares for device in each["devices"]}
+    hidden = {"cores": cores - os.sched_getaffinity(0), "devices": devices.difference(visible_devices())}
+    for what, missing in hidden.items():
+        if missing:
+            raise UsageError(
+                f"{launcher} hides {len(missing)} {what} of this host's other processes from the first one; start one "
+                "process per host instead, as srun --ntasks-per-node=1 or mpirun --map-by ppr:1:node does"
+            )

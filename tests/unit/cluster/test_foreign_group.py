@@ -1,0 +1,264 @@
+"""Processes that torchrun, mpirun or srun started: their place, and how those of one host work together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from guard import GUARD_S
+from parabench.cluster import foreign_group
+from parabench.cluster.foreign_group import FIRST_PORT, PORTS, group_of, once_per_host, take
+from parabench.errors import UsageError
+
+TORCHRUN = {
+    "RANK": "4",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "MASTER_ADDR": "host0",
+    "MASTER_PORT": "29501",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+# As mpirun 4.1.4 sets them.
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "1803878401",
+}
+HYDRA = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2", "MASTER_ADDR": "fd00::1"}
+# As srun 22.05 sets them.
+SRUN = {
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "MASTER_ADDR": "n1",
+}
+
+
+def flags(environ: Mapping[str, str]) -> dict[str, str]:
+    group = group_of(environ)
+    assert group is not None
+    found = group.flags()
+    host, _, port = found.pop("PET_RDZV_ENDPOINT", ":").rpartition(":")
+    assert not port or FIRST_PORT <= int(port) < FIRST_PORT + PORTS
+    assert found.pop("PET_RDZV_ID", group.job) == group.job
+    return found | ({"host": host} if host else {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (TORCHRUN, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_NODE_RANK": "1", "host": "host0"}),
+        (OPEN_MPI, {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2"}),
+        # mpirun numbers no hosts: only the first process is known to be on node 0.
+        (
+            OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "4"},
+            {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0"},
+        ),
+        (HYDRA, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "host": "[fd00::1]"}),
+        (SRUN, {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "1", "host": "n1"}),
+        # One process of a host starts a rank for each device.
+        (
+            SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"},
+            {"PET_NNODES": "2", "PET_NODE_RANK": "1", "host": "n1"},
+        ),
+    ],
+)
+def test_flags_are_those_of_the_hosts_node(environ: dict[str, str], expected: dict[str, str]) -> None:
+    assert flags(environ) == expected
+
+
+def test_group_of_takes_the_innermost_launcher() -> None:
+    for environ, launcher in ((SRUN | OPEN_MPI | TORCHRUN, "torchrun"), (SRUN | OPEN_MPI, "mpirun"), (SRUN, "srun")):
+        group = group_of(environ)
+        assert group is not None
+        assert group.launcher == launcher
+
+
+def test_group_of_tells_two_jobs_of_a_host_apart() -> None:
+    groups = [group_of(OPEN_MPI | {"PMIX_NAMESPACE": name}) for name in ("1803878401", "1689583617")]
+    assert len({group.address for group in groups if group}) == 2
+    # Two agents of torchrun on one host.
+    agents = [group_of(TORCHRUN | {"GROUP_RANK": node}) for node in "01"]
+    assert len({group.address for group in agents if group}) == 2
+    assert len({group.job for group in agents if group}) == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "terminal"),
+    [
+        ({}, False),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, False),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, False),
+        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}, False),
+        (SRUN, True),
+    ],
+    ids=["no launcher", "a pod", "one process", "a batch script", "the shell of srun --pty"],
+)
+def test_group_of_is_none_for_a_process_alone(environ: dict[str, str], terminal: bool) -> None:
+    assert group_of(environ, terminal=terminal) is None
+
+
+@pytest.mark.parametrize(
+    "environ", [OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "3"}, SRUN | {"SLURM_STEP_TASKS_PER_NODE": "3,1"}]
+)
+def test_group_of_refuses_uneven_hosts(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"started \d processes, and not as many on each host"):
+        group_of(environ)
+
+
+# -- cores and devices -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The cores that control groups allow this process, and the devices that it sees."""
+    host: dict[str, Any] = {"cores": {0, 1, 2, 3}, "now": {0}, "devices": []}
+    monkeypatch.setattr("os.sched_setaffinity", lambda _, cores: host.update(now=set(cores) & host["cores"]))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: host["now"])
+    monkeypatch.setattr(foreign_group, "visible_devices", lambda: host["devices"])
+    return host
+
+
+def share(core: int, *devices: str, **visible: str) -> dict[str, Any]:
+    return {"local_rank": core, "cores": [core], "devices": [*devices], "visible": visible}
+
+
+def test_take_unites_cores_and_devices(allowed: dict[str, Any]) -> None:
+    allowed["devices"] = ["3B", "1A"]
+    environ = {"CUDA_VISIBLE_DEVICES": "1"}
+    shares = [share(0, "3B", CUDA_VISIBLE_DEVICES="1"), share(1, "1A", CUDA_VISIBLE_DEVICES="0,1")]
+    take(shares, "mpirun", environ)
+    assert (allowed["now"], environ) == ({0, 1}, {"CUDA_VISIBLE_DEVICES": "1,0"})
+    # One process may use all devices.
+    take([shares[0], share(1)], "mpirun", environ)
+    assert environ == {}
+
+
+@pytest.mark.parametrize(
+    ("shares", "hidden"),
+    [
+        ([share(0), share(5)], "1 cores"),
+        # As --gpus-per-task=1 with ConstrainDevices: each task's device has the number 0.
+        ([share(each, f"{each}A", CUDA_VISIBLE_DEVICES="0") for each in range(3)], "2 devices"),
+    ],
+)
+def test_take_names_the_remedy_when_a_control_group_forbids_it(
+    allowed: dict[str, Any], shares: list[dict[str, Any]], hidden: str
+) -> None:
+    allowed["devices"] = ["0A"]
+    with pytest.raises(UsageError) as error:
+        take(shares, "srun", {})
+    assert str(error.value) == (
+        f"srun hides {hidden} of this host's other processes from the first one; start one process per host instead, "
+        "as srun --ntasks-per-node=1 or mpirun --map-by ppr:1:node does"
+    )
+
+
+# -- processes of one host -------------------------------------------------------------------------------------------
+
+# Runs the leader's code. At its end, each process prints whether it has imported torch, and so may use CUDA.
+PROCESS = """
+import atexit, sys
+from parabench.cluster.foreign_group import once_per_host
+atexit.register(lambda: print("torch:", "torch" in sys.modules))
+with once_per_host(measures=True):
+    exec(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
+    """Starts process `local_rank` of two, whose leader runs that code."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(local_rank: int, code: str) -> subprocess.Popen[str]:
+        place = {"OMPI_COMM_WORLD_RANK": str(local_rank), "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank)}
+        environ = os.environ | OPEN_MPI | place | {"PMIX_NAMESPACE": f"test-{os.getpid()}"}
+        command = [sys.executable, "-c", PROCESS, code]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.communicate()
+
+
+def test_once_per_host_gives_all_processes_the_exit_code(start: Callable[..., subprocess.Popen[str]]) -> None:
+    code = "import os; print(os.environ['PET_NPROC_PER_NODE']); sys.exit(3)"
+    first, second = start(0, code), start(1, code)
+    said = [each.communicate(timeout=GUARD_S) for each in (first, second)]
+    assert said == [("2\ntorch: False\n", ""), ("torch: False\n", "")]
+    assert (first.returncode, second.returncode) == (3, 3)
+
+
+def test_once_per_host_ends_all_processes_when_the_leader_is_killed(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    code = "print('leads', flush=True); sys.stdin.read()"
+    first, second = start(0, code), start(1, code)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "leads\n"
+    second.send_signal(signal.SIGTERM)  # a launcher asks all of them, and the leader ends in order
+    first.kill()
+    assert (first.wait(GUARD_S), second.wait(GUARD_S)) == (-signal.SIGKILL, 1)
+
+
+def test_once_per_host_goes_on_when_another_process_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
+    code = "print('leads', flush=True); sys.stdin.read(); sys.exit(0)"
+    first, second = start(0, code), start(1, code)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "leads\n"
+    second.kill()
+    second.wait(GUARD_S)
+    first.communicate(timeout=GUARD_S)
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "said"),
+    [
+        ("0", "process 1 of 2 on this host did not start the same command within 0.01 s; start it in all of them"),
+        ("1", "the first process of this host did not start the same command within 0.01 s"),
+    ],
+)
+def test_once_per_host_says_who_did_not_start(monkeypatch: pytest.MonkeyPatch, local_rank: str, said: str) -> None:
+    monkeypatch.setattr(foreign_group, "MEET_S", 0.01)
+    environ = OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank, "PMIX_NAMESPACE": f"alone-{os.getpid()}"}
+    with pytest.raises(UsageError, match=said), once_per_host(measures=True, environ=environ):
+        pass
+
+
+def test_once_per_host_refuses_commands_of_one_process() -> None:
+    environ = SRUN | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    with (
+        pytest.raises(UsageError, match="this command runs in one process, and srun started 2; start it without srun"),
+        once_per_host(measures=False, environ=environ),
+    ):
+        pass
+    assert "PET_NNODES" not in environ
+
+
+def test_once_per_host_replaces_torchruns_own_flags() -> None:
+    """Kubeflow's variables are meant for the torchrun that started this process."""
+    environ = TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2", "PET_NODE_RANK": "0", "PET_MASTER_PORT": "23456"}
+    with once_per_host(measures=True, environ=environ):
+        assert environ["PET_NODE_RANK"] == "1"
+        assert "PET_MASTER_PORT" not in environ
