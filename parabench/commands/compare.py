@@ -107,7 +107,7 @@ def _recordings(base: str, candidate: str, files: Files) -> None:
 
     argv = command()
     with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
-        found = recorded_pair.pair(session_data(own), session_data(new), argv)
+        found = recorded_pair.Pair(session_data(own), session_data(new), argv)
         renders = renders_of(found, OF_RECORDINGS, recorded_pair.to_dict)
         renders["--markdown"] = lambda: recorded_pair.to_markdown(found)
         give(files, renders, recorded_pair.lines(found), "comparison")

@@ -324,13 +324,13 @@ def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
             each = calls[max(calls)] if calls else None
             key = (each.number, each.op, each.state, each.finished) if each else (0, "none", "", True)
             alike.setdefault(key, []).append(rank)
-        rows = [
-            {"group": group.name, "ranks": ranks_said(ranks), "number": number, "op": op, "state": state,
-             "finished": finished}
-            for (number, op, state, finished), ranks in sorted(alike.items())
-        ]  # fmt: skip
-        found.append((len(rows) < 2, all(row["finished"] for row in rows), rows))
-    return [row for _, _, rows in sorted(found, key=lambda each: each[:2]) for row in rows]
+        names = ("number", "op", "state", "finished")
+        found.append([
+            {"group": group.name, "ranks": ranks_said(ranks)} | dict(zip(names, key, strict=True))
+            for key, ranks in sorted(alike.items())
+        ])  # fmt: skip
+    found.sort(key=lambda rows: (len(rows) < 2, all(row["finished"] for row in rows)))
+    return [row for rows in found for row in rows]
 
 
 def ranks_said(ranks: Iterable[int]) -> str:

@@ -23,8 +23,6 @@ from parabench.imports.recording import REMEDY
 CHUNK_BYTES = 1 << 20
 # The most characters of one member or element: an event has some hundred, with a stack some thousand.
 LONGEST = 16 << 20
-# The most bytes of a whole file, uncompressed.
-MOST_BYTES = 16 << 30
 GZIP = b"\x1f\x8b"
 _SPACE = " \t\r\n"
 # What may follow a value.
@@ -84,7 +82,7 @@ class _Text:
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self._file = file
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._text, self._at, self._read, self._over = "", 0, 0, False
+        self._text, self._at, self._over = "", 0, False
 
     def documents(self, elements_of: str) -> Iterator[tuple[int, str, Any]]:
         document = 0
@@ -177,9 +175,6 @@ class _Text:
         """Read on, twice as much if one value takes all there is, so that it is not decoded too often."""
         left = self._text[self._at :]
         raw = self._file.read(max(CHUNK_BYTES, len(left)))
-        self._read += len(raw)
-        if self._read > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
         if self._decoder is None:
             self._decoder = decoder(raw)
         self._over = not raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -37,13 +38,11 @@ class Pair:
 
     base: SessionData
     candidate: SessionData
-    table: pd.DataFrame
     argv: list[str]
 
-
-def pair(base: SessionData, candidate: SessionData, argv: list[str]) -> Pair:
-    """Return the comparison of two recordings."""
-    return Pair(base, candidate, recorded.compared(base, candidate), argv)
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        return recorded.compared(self.base, self.candidate)
 
 
 def sentences(of: Pair) -> list[str]:
