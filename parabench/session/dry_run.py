@@ -231,6 +231,9 @@ def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> dict[
         fields = plan.get("protocol")
         if plan.get("kind", "training") != kind_of(protocol) or not fields or unknown_fields(type(protocol), fields):
             continue
+        # Logs of nccl-tests have another mode, and no length.
+        if fields.get("mode") != getattr(protocol, "mode", None):
+            continue
         if _amount(type(protocol)(**fields)) == _amount(protocol):
             alike.append(number)
     if not alike:
