@@ -162,8 +162,8 @@ def _world_sizes(text: str) -> list[int]:
 
 def _links(given: tuple[str, ...]) -> dict[str, Any]:
     """Return the links of --link by tier. Raises UsageError."""
+    from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
     from parabench.analysis.prediction.links import given_link
-    from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 
     tiers = {"node": BETWEEN, "local": WITHIN}
     found: dict[str, Any] = {}

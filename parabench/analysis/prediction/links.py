@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from parabench.analysis.collectives.bus import good_sizes, launch_sizes
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, rounds
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN, Round, rounds
 from parabench.analysis.session import Session
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import levels_of
