@@ -269,7 +269,7 @@ def planned(command, *arguments):
 
 def test_collectives_of_many_ranks_start_at_a_size_they_can_split(tmp_path, machine):
     flags = LauncherFlags(nnodes="1250", nproc_per_node="8")
-    many, _ = planned_for(flags, {}, machine, True)
+    many, _ = planned_for(flags, machine, True)
     asked = CollectivesRequest.of(argv=[], out=tmp_path, device="cuda", cluster=flags)
     # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
     assert {case.min_bytes for case in asked.plan(many).plan.cases} == {64 * 1024, 256 * 1024}
