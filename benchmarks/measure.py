@@ -1,127 +1,80 @@
-"""`python -m benchmarks.measure`: how large the house is, whether imports go one way, what tests and answers take.
+"""`python -m benchmarks.measure`: the size of the code, the cost of answers, and the limits that they are held to.
 
-Lines are counted as `wc -l` does. The order of rooms is that of tests/unit/test_imports.py. How long the tests took is
-read from what the last `.ci/run` kept here; `report` and `best` are timed now, beside a bare `torchrun`.
+Lines are counted as `wc -l` does. The duration of the tests is that of the last `.ci/run` in this checkout. Commands
+are timed next to a bare `torchrun`, because absolute times differ between machines.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 from benchmarks import answer_cost
-from tests.unit.test_imports import ORDER, arrows, names, room
+from tests.unit.test_imports import names
 
-# What reads stores and makes pages; all else plans, measures and keeps.
-READING = ("analysis", "report", "serve")
-MOST_LINES = 350
-MOST_MODULES = 14
 ROOT = Path(__file__).parents[1]
-# What `make test PYTEST_OPTIONS=--durations=0` said.
+# Output of `make test PYTEST_OPTIONS=--durations=0`.
 TESTED = ROOT / "parabench-results" / "tests.txt"
+# The largest supported session.
+LAUNCHES = ("--cases", "200", "--launches", "5")
+PREDICTION = ("parabench/analysis/prediction", "parabench/analysis/text/prediction.py", "parabench/commands/predict.py")
+
+Row = tuple[str, str, str]
 
 
-def lines_of(path: Path) -> int:
-    return path.read_bytes().count(b"\n")
+def lines_of(*places: str) -> int:
+    """Return the lines of Python in files and folders of the checkout."""
+    paths = [ROOT / place for place in places]
+    files = (file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py")))
+    return sum(file.read_bytes().count(b"\n") for file in files)
 
 
-def measuring() -> dict[str, Path]:
-    """The modules of the measuring side, by their names below the package."""
-    return {name: path for name, path in names().items() if name.split(".")[0] not in READING}
+def sizes() -> Iterator[Row]:
+    """Yield (what, now, limit) of the code."""
+    yield "files in parabench/", f"{len(names())}", "260"
+    for place, limit in (("parabench", 53_000), ("tests", 48_000), ("benchmarks", 5_000), ("parabench/store", 1_000)):
+        yield f"lines in {place}/", f"{lines_of(place):,}", f"{limit:,}"
+    yield "lines in cluster/ and ab/", f"{lines_of('parabench/cluster', 'parabench/ab'):,}", "3,200"
+    yield "lines of prediction", f"{lines_of(*PREDICTION):,}", "1,500"
 
 
-def rooms() -> dict[str, int]:
-    """Modules of each folder, `__init__` apart; the root is ''."""
-    inside = (name for name, path in names().items() if path.name != "__init__.py")
-    return Counter(name.rpartition(".")[0] for name in inside)
-
-
-def upward() -> set[tuple[str, str]]:
-    """(importing, imported) where the imported module's room does not stand above in the order."""
-    level = {name: at for at, layer in enumerate(ORDER) for name in layer.split()}
-    return {(a, b) for a, b in arrows() if room(a) != room(b) and level[room(b)] >= level[room(a)]}
-
-
-def circles(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Modules that import one another, directly or by way of others."""
-    to: dict[str, set[str]] = {}
-    for importing, imported in pairs:
-        to.setdefault(importing, set()).add(imported)
-
-    def reached(start: str) -> set[str]:
-        found, left = set(), [start]
-        while left:
-            new = to.get(left.pop(), set()) - found
-            found |= new
-            left += new
-        return found
-
-    reach = {name: reached(name) for name in to}
-    each = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in to if a in reach[a]}
-    return sorted(sorted(circle) for circle in each)
-
-
-def circles_of_measuring() -> list[list[str]]:
-    """Those that a module of the measuring side is part of."""
-    side = set(measuring())
-    return [circle for circle in circles(arrows()) if side & set(circle)]
-
-
-def table() -> Iterator[tuple[str, str, str]]:
-    """(what, now, aim)."""
-    side = measuring()
-    everything = names().values()
-    tests = (ROOT / "tests").rglob("*.py")
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    yield "files of parabench/", f"{len(everything)}", "230"
-    yield "lines of parabench/", f"{sum(map(lines_of, everything)):,}", "31,000"
-    yield "lines of tests/", f"{sum(map(lines_of, tests)):,}", "23,000"
-    yield "lines of README.md", f"{lines_of(ROOT / 'README.md')}", "120"
-    yield "dependencies", f"{len(needs)}{', statsmodels' * ('statsmodels' in str(needs))}", "14"
-    cluster = [path for name, path in side.items() if name.startswith("cluster")]
-    long = {name: lines_of(path) for name, path in side.items() if lines_of(path) > MOST_LINES}
-    full = {name: count for name, count in rooms().items() if count > MOST_MODULES and name.split(".")[0] in side}
-    yield "modules in the root of parabench/", f"{rooms()['']}", "8"
-    yield "files of the measuring side", f"{len(side)}", "145"
-    yield "lines of the measuring side", f"{sum(map(lines_of, side.values())):,}", "18,400"
-    yield "import circles, types included", "; ".join(map(", ".join, circles_of_measuring())) or "0", "0"
-    yield "imports up the order of rooms", "; ".join(f"{a} -> {b}" for a, b in sorted(upward())) or "0", "0"
-    yield "lines of cluster/", f"{sum(map(lines_of, cluster)):,}", "1,600"
-    yield f"files of more than {MOST_LINES} lines", ", ".join(f"{n} {c}" for n, c in long.items()) or "0", "0"
-    yield f"rooms of more than {MOST_MODULES} modules", ", ".join(f"{n} {c}" for n, c in full.items()) or "0", "0"
-
-
-def waiting(tested: str) -> Iterator[tuple[str, str, str]]:
-    """(what, now, aim) of the tests, out of what pytest said of both halves with `--durations=0`."""
-    ended = [float(one) for one in re.findall(r"^=.* in ([\d.]+)s.*=$", tested, re.MULTILINE)]
-    by_file: Counter[str] = Counter()
-    for seconds, file in re.findall(r"^([\d.]+)s (?:call|setup|teardown) +([^:]+)::", tested, re.MULTILINE):
-        by_file[file] += float(seconds)
-    if ended and by_file:
-        ((file, longest),) = by_file.most_common(1)
+def tests(output: str) -> Iterator[Row]:
+    """Yield (what, now, limit) of the tests, from pytest's output of both halves."""
+    ended = [float(seconds) for seconds in re.findall(r"^=.* in ([\d.]+)s.*=$", output, re.MULTILINE)]
+    if ended:
         yield "minutes of make test, in the last .ci/run", f"{sum(ended) / 60:.1f}", "8"
-        yield "seconds of its longest file", f"{longest:.0f}, {file}", "60"
 
 
-def over_torchrun() -> Iterator[tuple[str, str, str]]:
-    """(what, now, aim) of the commands that answer; a minute."""
+def answers() -> Iterator[Row]:
+    """Yield (what, now, limit) of the commands that answer."""
     for command, ratio in answer_cost.ratios_of_simulated().items():
-        now = f"{ratio.wall:.2f} (of its processor time {ratio.cpu:.2f})"
-        yield f"{command}, times a torchrun of an empty script", now, f"{answer_cost.AIMS[command]}"
+        now = f"{ratio.wall:.2f} (processor time: {ratio.cpu:.2f})"
+        yield f"{command} / a torchrun of an empty script", now, f"{answer_cost.AIMS[command]}"
+    with tempfile.TemporaryDirectory() as folder:
+        store, page = Path(folder) / "results.db", Path(folder) / "page.html"
+        subprocess.run([sys.executable, "-m", "benchmarks.big_store", *LAUNCHES, str(store)], check=True, cwd=ROOT)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "parabench", "report", str(store), "-o", str(page)], check=True, cwd=ROOT)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    yield "report of 1,000 launches: seconds of CPU", f"{seconds:.1f}", "10"
+    # The largest child so far, which this report is.
+    yield "report of 1,000 launches: MiB", f"{used.ru_maxrss / 1024:.0f}", "600"
 
 
 def main() -> None:
-    print(f"{'what':<52} {'at most':>8}  now")
-    for what, now, aim in chain(table(), waiting(TESTED.read_text() if TESTED.exists() else ""), over_torchrun()):
-        print(f"{what:<52} {aim:>8}  {now}")
-    print("\nroom                 files   lines")
-    for name in sorted({name.partition(".")[0] for name, path in names().items() if path.parent.name != "parabench"}):
-        inside = [path for module, path in names().items() if module.partition(".")[0] == name]
-        print(f"{name:<20} {len(inside):>5}  {sum(map(lines_of, inside)):>6,}")
+    print(f"{'what':<48} {'limit':>8}  now")
+    for what, now, limit in chain(sizes(), tests(TESTED.read_text() if TESTED.exists() else ""), answers()):
+        print(f"{what:<48} {limit:>8}  {now}")
+    print("\npackage              files   lines")
+    for folder in sorted(path for path in (ROOT / "parabench").iterdir() if (path / "__init__.py").exists()):
+        print(f"{folder.name:<20} {len(list(folder.rglob('*.py'))):>5}  {lines_of(str(folder)):>6,}")
 
 
 if __name__ == "__main__":

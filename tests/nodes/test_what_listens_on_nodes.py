@@ -38,7 +38,12 @@ def documented() -> dict[str, tuple[str, str]]:
 
 def test_the_page_lists_who_listens() -> None:
     listed = documented()
-    assert list(listed) == ["node 0's rendezvous store", "gloo, in every rank", "NCCL, in every rank"]
+    assert list(listed) == [
+        "node 0's rendezvous store",
+        "inside a launcher, the first process of each host",
+        "gloo, in every rank",
+        "NCCL, in every rank",
+    ]
     assert listed["node 0's rendezvous store"][0] == "the endpoint's port, on the endpoint's address"
     assert "`net.ipv4.ip_local_port_range`" in listed["gloo, in every rank"][0]
 

@@ -104,8 +104,7 @@ def test_a_suite_of_several_sessions_is_run_resumed_and_predicted_from(tmp_path:
 def test_a_suite_of_several_sessions_runs_on_one_machine(tmp_path: Path) -> None:
     suite = tmp_path / "more.py"
     suite.write_text(SUITE)
-    nodes = ["--nnodes", "2", "--nproc-per-node", "1"]
-    told = parabench("run", *nodes, str(suite), "--out", str(tmp_path / "out"))
+    told = parabench("run", "--nnodes", "2", "--nproc-per-node", "1", str(suite), "--out", str(tmp_path / "out"))
     assert told.exit_code == 2
     assert "takes several sessions, which run on one machine; start it without --nnodes" in told.output
     assert not (tmp_path / "out").exists()

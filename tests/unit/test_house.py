@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterable
 
 import pytest
 
-from benchmarks.measure import circles, circles_of_measuring, table
+from benchmarks import measure
 from docs.drawing import rooms
 from paths import ROOT
+from tests.unit.test_imports import READING, arrows, names
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
 # Files whose text may name modules: documents, and comments and docstrings of what is shipped.
@@ -21,18 +23,40 @@ NOT_OURS = {
 OTHERS = ("torch/", "torchtitan/", "mnist/", "2/blob/")
 
 
+def circles(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Return the modules that import one another, directly or through others."""
+    to: dict[str, set[str]] = {}
+    for importing, imported in pairs:
+        to.setdefault(importing, set()).add(imported)
+
+    def reached(start: str) -> set[str]:
+        found, left = set(), [start]
+        while left:
+            new = to.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    reach = {name: reached(name) for name in to}
+    each = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in to if a in reach[a]}
+    return sorted(sorted(circle) for circle in each)
+
+
 def test_a_circle_is_found() -> None:
     assert circles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "a")]) == [["a", "b", "c"]]
     assert circles([("a", "b"), ("a", "c"), ("b", "c")]) == []
 
 
 def test_nothing_that_measures_imports_in_a_circle() -> None:
-    assert circles_of_measuring() == []
+    side = {name for name in names() if name.split(".")[0] not in READING}
+    assert [circle for circle in circles(arrows()) if side & set(circle)] == []
 
 
-def test_the_table_has_a_number_in_every_row() -> None:
-    for what, now, aim in table():
-        assert "" not in (now, aim), what
+def test_measure_prints_a_number_and_a_limit_in_each_row() -> None:
+    rows = [*measure.sizes(), *measure.tests("== 5 passed in 90.00s (0:01:30) ==")]
+    assert rows[-1][1] == "1.5"
+    for what, now, limit in rows:
+        assert "" not in (now, limit), what
 
 
 def test_the_picture_of_the_rooms_is_what_the_code_draws() -> None:

@@ -12,7 +12,7 @@ import { themed } from "./layout.js";
 
 const MOST_PANELS = 8;
 const config = {
-  displaylogo: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset",
+  displaylogo: false, typesetMath: false, displayModeBar: false, scrollZoom: false, doubleClick: "reset",
 };
 // A trace's `meta` is the id of its one case, or { cases }, the rows of those that it is of together.
 const showsSelected = (meta) => {
