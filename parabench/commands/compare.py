@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from parabench.commands.options import between_sessions, complete_stores, gate_options, shared
-from parabench.commands.output import Command, file_option, files_in, give, renders_of
+from parabench.commands.options import between_sessions, command, complete_stores, gate_options, shared
+from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 
 # What only a gate has.
@@ -27,6 +28,7 @@ OF_GATE = {
 }
 OF_MACHINES = {"--markdown": "parabench.report.views.markdown"}
 OF_SIDES = {"--html": "parabench.report.views.comparison"}
+OF_RECORDINGS = {"--html": "parabench.report.views.recorded_pair"}
 
 
 @click.command(
@@ -36,7 +38,7 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
         "The verdict for a pull request and for a test report:": (
             "parabench compare base new --markdown verdict.md --junit junit.xml"
         ),
-        "Is a new torch slower?": "parabench compare results@before results@after --changed torch",
+        "What changed between two recordings of torch.profiler?": "parabench compare --from traces-before traces-after",
         "How do two machines compare?": "parabench compare old.db new.db --across-hardware",
     },
 )
@@ -45,6 +47,7 @@ OF_SIDES = {"--html": "parabench.report.views.comparison"}
 @shared(*gate_options, between_sessions)
 @click.option("--changed", multiple=True, metavar="NAME", help="A fact that differs on purpose, such as torch.")
 @click.option("--across-hardware", is_flag=True, help="Compare machines: ratios and their mean, no verdict.")
+@click.option("--from", "recorded", is_flag=True, help="Compare two folders of other tools' recordings; no verdict.")
 @shared(*OUTPUTS)
 def compare(
     base: str,
@@ -54,23 +57,28 @@ def compare(
     between_sessions: float,
     changed: tuple[str, ...],
     across_hardware: bool,
+    recorded: bool,
     **options: Any,
 ) -> None:
     """Did CANDIDATE get slower than BASE? Each is a store, or STORE@SESSION by id or label.
 
     Exit codes: 0 no regression (slowdowns beyond the tolerance are ruled out in every case), 1 regression, 3
-    inconclusive. With --across-hardware there is no verdict, and the exit code is 0. The file - is standard output, and
-    nothing else is printed then.
+    inconclusive. With --across-hardware or --from there is no verdict, and the exit code is 0. The file - is standard
+    output, and nothing else is printed then.
     """
     from parabench.analysis.compare.sides import read_sides
     from parabench.analysis.text import format
 
     ctx = click.get_current_context()
-    for each in ctx.command.params if across_hardware else ():
+    mode = "--from" if recorded else "--across-hardware" if across_hardware else ""
+    for each in ctx.command.params if mode else ():
         given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
-        if given and each.name in _GATES:
-            raise UsageError(f"{each.opts[0]} has no effect with --across-hardware; leave it out")
+        if given and (each.name in _GATES or (recorded and each.name == "across_hardware")):
+            raise UsageError(f"{each.opts[0]} has no effect with {mode}; leave it out")
     files = files_in(options)
+    if recorded:
+        _recordings(base, candidate, files)
+        return
     sides = read_sides(base, candidate)
     if across_hardware:
         from parabench.analysis.compare.across import across, machines
@@ -89,3 +97,17 @@ def compare(
         renders = renders_of(judged, OF_GATE, compare_text.to_dict)
     give(files, renders, map(format.one_line, lines), "comparison")
     raise SystemExit(code)
+
+
+def _recordings(base: str, candidate: str, files: Files) -> None:
+    """Compare two folders of recordings, and write the files."""
+    from parabench.analysis.session import session_data
+    from parabench.imports.into_store import results_of
+    from parabench.report.views import recorded_pair
+
+    argv = command()
+    with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
+        found = recorded_pair.Pair(session_data(own), session_data(new), argv)
+        renders = renders_of(found, OF_RECORDINGS, recorded_pair.to_dict)
+        renders["--markdown"] = lambda: recorded_pair.to_markdown(found)
+        give(files, renders, recorded_pair.lines(found), "comparison")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from parabench.commands.options import store_argument
+from parabench.commands.options import DEFAULT_OUT, store_argument
 from parabench.commands.output import Command, note
 from parabench.errors import UsageError
 from parabench.exporters import EXPORTERS, Exporter, content_of, exporter_of
@@ -37,6 +37,7 @@ def format_options(command: F) -> F:
         "For Bencher:": "parabench export --bencher results@nightly",
         "For Prometheus:": "parabench export --openmetrics -o -",
         "One step, for ui.perfetto.dev:": "parabench export --trace 'ddp native, 2 ranks' -o step.json",
+        "Other tools' traces of all ranks in one:": "parabench export --trace --from traces -o all.json",
     },
 )
 @store_argument
@@ -44,14 +45,29 @@ def format_options(command: F) -> F:
 @click.option(
     "--trace",
     "case",
-    metavar="CASE",
+    is_flag=False,
+    flag_value="",
+    metavar="[CASE]",
     help="One instrumented step of CASE, an id, the beginning of one, or a label, for ui.perfetto.dev.",
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Of --trace: a folder of other tools' recordings, whose ranks are written into one trace on one clock.",
 )
 @click.option("-o", "--output", metavar="PLACE", help="File, folder, or tracking URI of MLflow. [default: by format]")
 @click.option("--launch", type=int, help="Of --trace: its id in the store. [default: the case's median one]")
 @click.option("--step", type=int, help="Of --trace: an instrumented step. [default: the launch's median one]")
 def export(
-    store: str, formats: tuple[str, ...], case: str | None, output: str | None, launch: int | None, step: int | None
+    store: str,
+    formats: tuple[str, ...],
+    case: str | None,
+    source: Path | None,
+    output: str | None,
+    launch: int | None,
+    step: int | None,
 ) -> None:
     """Write a session of STORE for another tool, or one step of it as a trace.
 
@@ -64,6 +80,9 @@ def export(
         raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
     if case is None and (launch, step) != (None, None):
         raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
+    if source is not None:
+        _recordings(source, case, output, (launch, step) != (None, None) or store != str(DEFAULT_OUT))
+        return
     from parabench.analysis.session import session_data
     from parabench.store.results import load
     from parabench.store.store import split
@@ -85,6 +104,18 @@ def export(
         note(function(seen, output or ""))
     else:
         note(_write(formats[0], entry, function, seen, output))
+
+
+def _recordings(source: Path, case: str | None, output: str | None, more: bool) -> None:
+    """Write the recordings of a folder as one trace. Raises UsageError for another format, or what has no effect."""
+    from parabench.imports import read_folder
+    from parabench.imports.merged import write_merged
+
+    if case is None or case or more:
+        raise UsageError(f"--from {source} goes with --trace alone: without a case, a store, --launch and --step")
+    if output == str(STANDARD_OUTPUT):
+        raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
+    note(write_merged(read_folder(source), Path(output or TRACE_FILE)))
 
 
 def _write(

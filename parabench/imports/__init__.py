@@ -67,8 +67,9 @@ READERS: dict[str, Reader] = {
 }
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]', re.DOTALL)
-# Names of files that should hold something.
+# Names of files that should hold something, and of archives.
 _EXPECTED = re.compile(r"\.(json|log|pkl|pickle)(\.gz)?$|rank|dump|trace")
+_ARCHIVE = re.compile(r"\.(zip|tar|tgz|tar\.\w+)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,17 @@ def kind_of(path: Path) -> str | None:
 
     if not path.is_file():
         return None
+    if _ARCHIVE.search(path.name):
+        raise UsageError(f"{path} cannot be read: it is an archive; unpack it into a folder")
     raw = stream.beginning(path, _LOOK_BYTES)
     if not raw and _EXPECTED.search(path.name):
         raise stream.unreadable(path, "it is empty")
     text = stream.decoder(raw).decode(raw)
     pickled = literals.begins(raw)
-    is_json = text.lstrip().startswith("{") and not pickled
-    names = _outermost(text) if is_json else set()
+    names = set() if pickled else _outermost(text.lstrip())
+    if text.lstrip().startswith("[") and names >= {"ph", "ts"}:
+        return "kineto"
+    is_json = text.lstrip().startswith("{")
     for name, entry in READERS.items():
         marked = any(mark in text for mark in entry.marks)
         if (pickled or names & entry.keys) and (marked or (not entry.marks and not pickled)):
@@ -146,14 +151,15 @@ def kind_of(path: Path) -> str | None:
 
 
 def _outermost(text: str) -> set[str]:
-    """Return the names of an outermost object's members, as far as the text goes."""
+    """Return the names of the members of the outermost object, or of the objects in the outermost list."""
     depth, names = 0, set()
-    for token in _TOKEN.finditer(text):
+    level = {"{": 1, "[": 2}.get(text[:1])
+    for token in _TOKEN.finditer(text if level else ""):
         if token[0] in ("{", "["):
             depth += 1
         elif token[0] in ("}", "]"):
             depth -= 1
-        elif depth == 1 and token[2]:
+        elif depth == level and token[2]:
             names.add(token[1])
     return names
 

@@ -9,7 +9,7 @@ of the groups. Only the file's name has the rank.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ NAME = "flight recorder"
 
 # Milliseconds of a call that took no longer than a year.
 _LONGEST_MS = 366 * 86_400 * 1e3
+# Lines of a stack that are shown.
+_MOST_FRAMES = 3
 # c10d's name for the group of all ranks.
 _WORLD = "default_pg"
 # A message's name has the positions of its two ranks in the group: `send 0->1`, `recv 1<-0`.
@@ -72,18 +74,18 @@ def read(path: Path) -> list[Recording]:
         _put(found, entries if isinstance(entries, list) else [], mapping(mapping(dump).get("pg_config")))
     except ValueError as error:
         raise stream.unreadable(path, error) from error
-    found.check_room()
     return [found]
 
 
 def _where(entry: Mapping[str, Any]) -> str:
-    """Return the innermost line of code outside of torch that made the call; empty if the dump has no stacks."""
+    """Return the innermost lines of code outside of torch that made the call; empty if the dump has no stacks."""
     frames = entry.get("frames")
-    for frame in frames if isinstance(frames, Sequence) else ():
-        file, number = mapping(frame).get("filename"), mapping(frame).get("line")
+    lines = []
+    for frame in map(mapping, frames if isinstance(frames, Sequence) else ()):
+        file, name = frame.get("filename"), frame.get("name")
         if isinstance(file, str) and "/torch/" not in file and file.endswith(".py"):
-            return line(f"{file}:{number}")
-    return ""
+            lines.append(line(f"{file}:{frame.get('line')}{f' in {name}' if isinstance(name, str) else ''}"))
+    return ", from ".join(lines[:_MOST_FRAMES])
 
 
 def _label(name: object, description: object) -> str:
@@ -94,10 +96,7 @@ def _label(name: object, description: object) -> str:
 def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) -> None:
     """Add a dump's calls, messages and groups. Raises ValueError for an entry without operation or group."""
     of_group = {str(name): ranks_in(mapping(each).get("ranks")) for name, each in config.items()}
-    found.groups = {
-        _label(name, mapping(config[name]).get("desc")): ranks for name, ranks in of_group.items() if name in config
-    }
-    backends: dict[str, None] = {}
+    found.groups = {_label(name, mapping(each).get("desc")): of_group[str(name)] for name, each in config.items()}
     for at, each in enumerate(entries):
         entry = mapping(each)
         name, group = entry.get("profiling_name"), entry.get("process_group")
@@ -105,14 +104,14 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
             raise ValueError(f"entry {at} has no operation or no group, as dumps by a torch before 2.4")
         backend, _, called = name.partition(":")
         op = op_of(called.split(" ")[0])
-        backends[line(backend)] = None
+        found.backend = found.backend or line(backend)
         ranks = of_group.get(str(group[0]))
         if ranks is None and len(of_group) == 1 and group[1] == _WORLD:
             ranks = next(iter(of_group.values()))
         message = op in MESSAGES or entry.get("is_p2p") is True
         number = whole(entry.get("p2p_seq_id" if message else "collective_seq_id"), MOST_STEP)
         if number is None:
-            found.leave_out("they have no number")
+            found.left_out["they have no number"] += 1
             continue
         made = whole(entry.get("time_created_ns"), LATEST_NS) or None
         noted = Entry(
@@ -122,11 +121,11 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
         )  # fmt: skip
         (found.messages if message else found.entries).append(noted)
         if op is None:  # groups of calls (`nccl:coalesced`), splits
-            found.leave_out("they are no collectives")
+            found.left_out["they are no collectives"] += 1
             continue
         size = _size(op, entry)
         if size is None or ranks is None:
-            found.leave_out("their sizes, types or groups are unknown")
+            found.left_out["their sizes, types or groups are unknown"] += 1
             continue
         found.calls.append(
             Call(
@@ -134,7 +133,6 @@ def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) ->
                 made, None, _duration_ns(entry), Phase.FLIGHT,
             )
         )  # fmt: skip
-    found.backend = next(iter(backends), None)
     found.device = "cuda" if found.backend == "nccl" else None
     found.from_start = any(whole(mapping(each).get("record_id")) == 0 for each in entries)
 
@@ -161,31 +159,27 @@ def _finished(backend: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _size(op: str, entry: Mapping[str, Any]) -> tuple[int, str | None] | None:
-    """(bytes of the whole buffer, type): the larger of what goes in and what comes out; None where it is unknown."""
-    sides = [list(_tensors(entry, way)) for way in ("input", "output")]
+    """Return (bytes of the whole buffer, type): the larger of inputs and outputs; None if it is unknown."""
     if op == "barrier":
         return 0, None
-    known = [each for side in sides for each in side if each is not None]
-    if not known or any(None in side for side in sides):
-        return None
-    most = max(sum(count * size for count, (_, size) in side) for side in sides)  # type: ignore[misc]
-    kinds = {name for _, (name, _) in known}
-    return most, next(iter(kinds)) if len(kinds) == 1 else None
-
-
-def _tensors(entry: Mapping[str, Any], way: str) -> Iterator[tuple[int, tuple[str, int]] | None]:
-    """(elements, type) of each tensor that goes `input` or `output`; None for one of which that is unknown."""
-    shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
-    if shapes is None:
-        return
-    if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
-        yield None
-        return
-    for at, shape in enumerate(shapes):
+    sides, kinds = [], set()
+    for way in ("input", "output"):
+        shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
+        if shapes is None:
+            continue
+        if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
+            return None
         # One type may stand for all.
-        kind = type_of(types[at] if at < len(types) else types[-1] if types else None)
-        count = product(shape)
-        yield None if count is None or kind is None else (count, kind)
+        types = [*types, *(list(types[-1:]) or [None]) * len(shapes)]
+        side = 0
+        for shape, name in zip(shapes, types, strict=False):
+            count, kind = product(shape), type_of(name)
+            if count is None or kind is None:
+                return None
+            side += count * kind[1]
+            kinds.add(kind[0])
+        sides.append(side)
+    return (max(sides), next(iter(kinds)) if len(kinds) == 1 else None) if kinds else None
 
 
 # Of these operations ranks may give, or get, different sizes.

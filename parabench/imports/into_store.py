@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +15,9 @@ from typing import Any, cast
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, flight_recorder, joined, kineto, nccl_tests
-from parabench.imports.joined import MUTUAL, ranks_said
-from parabench.imports.recording import MOST_RANKS, MOST_ROWS, Call, Recording, distinct, number_in_name
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl_tests, read_folder
+from parabench.imports.joined import ranks_said
+from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import (
@@ -30,14 +31,12 @@ from parabench.store.record import (
     Status,
     utc_now,
 )
-from parabench.store.results import load
+from parabench.store.results import Results, load
 from parabench.store.store import Store
 
 SUITE = "recorded"
-QUESTION = "What do these recordings of a training tell?"
+QUESTION = "What do these recordings show?"
 LOGS_QUESTION = "How fast are collectives in these logs of nccl-tests?"
-# Clocks of one host are one clock; what profilers note of a thread may be late by less.
-CLOCK_TOLERANCE_NS = 100_000
 # Names in a sentence.
 _NAMED = 4
 
@@ -68,7 +67,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
     """Write a folder's recordings to the store at `path` as finished sessions: logs of nccl-tests as one, and
     everything else as another. The page shows the last one.
 
-    Raises UsageError if they are not of one training run, are too many, or cannot be used.
+    Raises UsageError if they are not of one training run, or no log can be used.
     """
     logs = [one for one in folder.recordings if one.kind == nccl_tests.NAME]
     others = [one for one in folder.recordings if one.kind != nccl_tests.NAME]
@@ -117,11 +116,24 @@ def _of_logs(folder: Folder) -> tuple[list[Launch], str]:
         if each != timing:
             left_out[launch.case.label] = f"left out: it timed {each}, and others {timing}; give it its own folder"
     _name_by_folder(launches)
-    launches[0].findings += _left_out(folder.recordings, [], left_out, None)
+    launches[0].findings += _left_out(folder.recordings, left_out, None)
     versions = {launch.facts["log"]["version"] for launch in launches}
     if len(versions) == 1 and None not in versions:
         launches[0].facts["nccl_version"] = versions.pop()
     return launches, timing
+
+
+@contextmanager
+def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
+    """Yield the results of a folder of recordings, kept for the block. Raises UsageError, as `record` does."""
+    folder = read_folder(path)
+    folder = replace(folder, recordings=[one for one in folder.recordings if one.kind != nccl_tests.NAME])
+    if not folder.recordings:
+        raise UsageError(f"{path} holds logs of nccl-tests alone; compare them with parabench report --from {path}")
+    with tempfile.TemporaryDirectory() as made:
+        store = Path(made) / "recorded.db"
+        record(folder, store, argv)
+        yield load(store)
 
 
 def launch_of(folder: Folder) -> Launch:
@@ -129,35 +141,42 @@ def launch_of(folder: Folder) -> Launch:
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
     found = [one for one in _of_one_run(folder.recordings, left_out) if not _other_nccl(one, folder, left_out)]
-    traces = [one for one in found if one.kind == kineto.NAME]
-    unplaced = [one for one in traces if one.rank is None]
-    traces = [one for one in traces if one.rank is not None]
+    traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
     dumps = [one for one in found if one.kind == flight_recorder.NAME]
-    hosts = distinct(one.host for one in found)
+    for one in found:
+        if one.kind == kineto.NAME and one.rank is None:
+            left_out[one.file] = "neither the trace nor its name tells its rank; name it as in rank0.json"
+    named = clocks.name_groups(traces)
+    calls = clocks.matched(traces)
+    clock = clocks.compare(traces, calls)
+    for one in traces:
+        one.ahead_ns = (clock.ahead_ns or {}).get(one.rank or 0, 0)
     case = RecordedCase(
         name=line(folder.path.resolve().name),
         world_size=_world_size(found),
-        nodes=max(1, len(hosts)),
+        nodes=max(1, len(distinct(one.host for one in found))),
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    clock = _Origin.of([*traces, *dumps])
-    launch = Launch(case=case, status=Status.OK, started_utc=clock.utc, wall_s=clock.s(clock.last_ns))
-    for one in traces:
-        launch.samples += _samples(one, clock)
-        launch.spans += _spans(one, clock)
-    for one in [*traces, *dumps]:
-        launch.collectives += _collectives(one, clock)
+    placed = [*traces, *dumps]
+    times = [at - one.ahead_ns for one in placed for pair in one.steps.values() for at in pair]
+    times += [call.made_ns - one.ahead_ns for one in placed for call in one.calls if call.made_ns is not None]
+    zero, end = min(times, default=0), max(times, default=0)
+    began = datetime.fromtimestamp(zero / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    launch = Launch(case=case, status=Status.OK, started_utc=began if times else utc_now(), wall_s=(end - zero) / 1e9)
+    for one in placed:
+        _put(launch, one, zero + one.ahead_ns)
     story = joined.story(dumps, case.id)
-    launch.findings = [
-        *story.findings,
-        *_clock_findings(traces, hosts, case.id),
-        *_rank_findings(traces, dumps, case),
-        *_left_out(found, unplaced, left_out, case.id),
-    ]
+    launch.findings = [*story.findings, *_findings(found, traces, dumps, left_out, clock, case)]
     if story.hang is not None:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
     launch.facts = _facts(folder, found, dumps, story)
+    launch.facts["recorded"] |= {
+        "late": clocks.lateness(calls, clock.one),
+        "groups_inferred": named,
+        "one_clock": clock.one,
+        "clocks": clock.ahead_ns is not None,
+    }
     return launch
 
 
@@ -172,34 +191,6 @@ def _name_by_folder(launches: Sequence[Launch]) -> None:
 
 
 _KIND = ("op", "algorithm", "world_size", "nodes", "dtype", "redop", "device", "backend")
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """The clock of a store's moments: it begins with the first that was recorded, so that a float holds nanoseconds."""
-
-    first_ns: int | None
-    last_ns: int
-
-    @classmethod
-    def of(cls, found: Sequence[Recording]) -> _Origin:
-        steps = [moment for one in found for pair in one.steps.values() for moment in pair]
-        made = [call.made_ns for one in found for call in one.calls if call.made_ns is not None]
-        every = [*steps, *made]
-        return cls(min(every, default=None), max(every, default=0))
-
-    @property
-    def utc(self) -> str:
-        if self.first_ns is None:
-            return utc_now()
-        moment = datetime.fromtimestamp(self.first_ns / 1e9, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-    def s(self, ns: int) -> float:
-        return (ns - (self.first_ns or 0)) / 1e9
-
-    def maybe(self, ns: int | None) -> float | None:
-        return None if ns is None else self.s(ns)
 
 
 def _place(traces: Sequence[Recording]) -> None:
@@ -232,10 +223,8 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
     """Yield the recordings that can be of one training run, and put the others into `left_out` with the reason.
 
     A rank's first trace of a step counts, and its newest dump. Raises UsageError if traces have different numbers of
-    ranks, or the recordings are too many.
+    ranks.
     """
-    if sum(one.rows for one in recordings) > MOST_ROWS:
-        raise UsageError(f"these recordings hold more than {MOST_ROWS:,} steps and calls; give a folder with fewer")
     sizes = {one.world_size: one.file for one in recordings if one.world_size is not None and one.kind == kineto.NAME}
     if len(sizes) > 1:
         told = " and ".join(f"{file} of one of {size}" for size, file in list(sizes.items())[:2])
@@ -270,89 +259,50 @@ def _world_size(found: Sequence[Recording]) -> int:
     told = [one.world_size for one in found if one.world_size is not None]
     ranks = [one.rank for one in found if one.rank is not None]
     calls = [call for one in found for call in one.calls]
-    told += [call.group_size for call in calls]
+    told += [call.group_size for call in calls if call.group_size is not None]
     ranks += [call.ranks[-1] for call in calls if call.ranks]
     ranks += [each[-1] for one in found for each in one.groups.values() if each]
     return min(max([1, *told, *(rank + 1 for rank in ranks)]), MOST_RANKS)
 
 
-def _samples(one: Recording, clock: _Origin) -> Iterator[Sample]:
+def _put(launch: Launch, one: Recording, zero: int) -> None:
+    """Add a recording's rows to the launch, in seconds since `zero`, so that a float holds nanoseconds."""
     assert one.rank is not None
-    for step, (begin, end) in one.steps.items():
-        yield Sample(one.rank, step, Phase.MEASURE, "step_s", (end - begin) / 1e9)
 
+    def s(ns: int | None) -> float | None:
+        return None if ns is None else (ns - zero) / 1e9
 
-def _spans(one: Recording, clock: _Origin) -> Iterator[Span]:
-    assert one.rank is not None
-    for part in one.parts:
-        yield Span(one.rank, part.step, part.name, clock.s(part.begin_ns), clock.s(part.end_ns))
-
-
-def _collectives(one: Recording, clock: _Origin) -> Iterator[CollectiveSample]:
-    assert one.rank is not None
-    for call in one.calls:
-        yield CollectiveSample(
+    launch.samples += [
+        Sample(one.rank, step, Phase.MEASURE, "step_s", (end - begin) / 1e9) for step, (begin, end) in one.steps.items()
+    ]
+    launch.spans += [
+        Span(one.rank, part.step, part.name, (part.begin_ns - zero) / 1e9, (part.end_ns - zero) / 1e9)
+        for part in one.parts
+    ]
+    launch.collectives += [
+        CollectiveSample(
             one.rank, call.step, call.seq, call.op, RecordedCase.algorithm, call.group_size, call.bytes,
-            clock.maybe(call.start_ns), None if call.duration_ns is None else call.duration_ns / 1e9, call.phase,
-            None, None, None if call.ranks is None else _word(call.ranks), call.dtype, clock.maybe(call.made_ns),
-        )  # fmt: skip
-
-
-def _word(ranks: Sequence[int]) -> str:
-    """The ranks of a group as `CollectiveSample` has them."""
-    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
-
-
-def _clock_findings(traces: Sequence[Recording], hosts: Sequence[str], case_id: str) -> Iterator[Finding]:
-    """Yield that clocks of several hosts may differ, and by how much clocks differ at least if a rank finished a call
-    before another rank began it. Traces by a torch before 2.11 do not name their hosts."""
-    apart = _apart_ns(traces)
-    if len(hosts) < 2 and apart <= CLOCK_TOLERANCE_NS:
-        return
-    sentences = []
-    if len(hosts) > 1:
-        sentences.append(f"The recordings are of {len(hosts)} hosts, and none tells how far their clocks agree.")
-    if apart > CLOCK_TOLERANCE_NS:
-        length = format.duration(apart / 1e9, 3) if apart >= 10**9 else format.milliseconds(apart / 1e9)
-        sentences.append(
-            f"The ranks' clocks differ by at least {length}: a rank had finished a collective so long before another "
-            "rank began it."
+            s(call.start_ns), None if call.duration_ns is None else call.duration_ns / 1e9, call.phase,
+            None, None, None if call.ranks is None else word(call.ranks), call.dtype, s(call.made_ns),
         )
-    yield Finding(
-        code="recording_clocks",
-        message=" ".join(sentences),
-        advice="Compare lengths of different ranks, which need one clock each, and no moments.",
-        case_id=case_id,
-    )
+        for call in one.calls
+    ]  # fmt: skip
 
 
-def _apart_ns(traces: Sequence[Recording]) -> int:
-    """Return the longest time by which a rank began a call after another rank had finished it."""
-    every: dict[tuple[Any, ...], list[Call]] = {}
-    totals: dict[tuple[Any, ...], set[int]] = {}
-    for one in traces:
-        counts: Counter[tuple[Any, ...]] = Counter()
-        for call in one.calls:
-            if call.op in MUTUAL and call.ranks and call.start_ns is not None and call.duration_ns is not None:
-                key = (call.step, call.op, call.ranks, call.bytes)
-                counts[key] += 1
-                every.setdefault((*key, counts[key]), []).append(call)
-        for key, count in counts.items():
-            totals.setdefault(key, set()).add(count)
-    # If ranks have different numbers of a call, its n-th is not the same call on all of them.
-    every = {key: calls for key, calls in every.items() if len(totals[key[:-1]]) == 1}
-    starts = (max(call.start_ns or 0 for call in calls) for calls in every.values())
-    ends = (min((call.start_ns or 0) + (call.duration_ns or 0) for call in calls) for calls in every.values())
-    return max((start - end for start, end in zip(starts, ends, strict=True)), default=0)
-
-
-def _rank_findings(traces: Sequence[Recording], dumps: Sequence[Recording], case: RecordedCase) -> Iterator[Finding]:
-    """Of which ranks there is nothing, and that a profiler ran in the steps."""
+def _findings(
+    found: Sequence[Recording],
+    traces: Sequence[Recording],
+    dumps: Sequence[Recording],
+    files_left_out: Mapping[str, str],
+    clock: clocks.Clocks,
+    case: RecordedCase,
+) -> Iterator[Finding]:
+    """Yield what limits the numbers: clocks, missing ranks, the profiler, and what is left out, with the reason."""
+    if clock.text:
+        advice = "Compare lengths of different ranks, which need one clock each, rather than times."
+        yield Finding(code="recording_clocks", message=clock.text, advice=advice, case_id=case.id)
     for what, some in (("trace", traces), ("dump of the flight recorder", dumps)):
-        there = {one.rank for one in some if one.rank is not None}
-        missing = [rank for rank in range(case.world_size) if rank not in there] if there else []
+        missing = sorted(set(range(case.world_size)) - {one.rank for one in some}) if some else []
         if missing:
             yield Finding(
                 code="recording_ranks",
@@ -367,27 +317,26 @@ def _rank_findings(traces: Sequence[Recording], dumps: Sequence[Recording], case
             advice="Read shares rather than times from them; parabench run times steps with no instrument switched on.",
             case_id=case.id,
         )
+    yield from _left_out(found, files_left_out, case.id)
 
 
-def _left_out(
-    found: Sequence[Recording], unplaced: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None
-) -> Iterator[Finding]:
+def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None) -> Iterator[Finding]:
     """Yield what is not in the tables, with the reason."""
-    why: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = {"left out": Counter(), "without a size": Counter()}
     files: dict[str, list[str]] = {}
     for one in found:
-        why.update(one.left_out)
-        for reason in one.unknown:
+        counts["left out"].update(one.left_out)
+        counts["without a size"].update(one.unsized)
+        for reason in [*one.unknown, *[_WHOLE] * one.whole]:
             files.setdefault(reason, []).append(one.file)
-        if one.whole:
-            files.setdefault(_WHOLE, []).append(one.file)
     for file, reason in files_left_out.items():
         files.setdefault(reason, []).append(file)
-    told = [f"{count:,} call{'s' * (count > 1)} left out: {reason}." for reason, count in why.items()]
-    told += [f"{_listed(names)}: {reason}." for reason, names in files.items()]
-    if unplaced:
-        names = _listed([one.file for one in unplaced])
-        told.append(f"{names}: neither the trace nor its name tells its rank; name it as in rank0.json.")
+    told = [
+        f"{format.count(count, 'call')} {what}: {reason}."
+        for what, why in counts.items()
+        for reason, count in why.items()
+    ]
+    told += [f"{format.listed(map(line, names), _NAMED)}: {reason}." for reason, names in files.items()]
     for message in told:
         yield _leaving_out(message, case_id)
 
@@ -402,15 +351,6 @@ _WHOLE = (
 )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(line(name) for name in names[:_NAMED]) + more
-
-
-# As many files, and last calls, a launch's facts name.
-_MOST_NAMED = 5000
-
-
 def _facts(
     folder: Folder, found: Sequence[Recording], dumps: Sequence[Recording], story: joined.Story
 ) -> dict[str, Any]:
@@ -422,19 +362,25 @@ def _facts(
     traces = [one for one in found if one.kind == kineto.NAME]
     facts: dict[str, Any] = {
         "recorded": {
-            "files": files[:_MOST_NAMED],
+            "files": files,
             "not_read": len(folder.others),
             "alone": any(one.alone for one in traces),
             "size_known": any(one.world_size is not None for one in traces),
             "dumps": len(dumps),
-            "waits": story.waits[:_MOST_NAMED],
-            "last_calls": joined.last_calls(dumps)[:_MOST_NAMED],
+            "waits": story.waits,
+            "last_calls": joined.last_calls(dumps),
+            "kernels": [
+                {"rank": one.rank, "name": name, "steps_s": seconds}
+                for one in traces
+                if one.rank is not None
+                for name, seconds in one.kernels.items()
+            ],
         }
     }
     if logs := [one.log for one in found if one.log]:
-        facts["nccl"] = logs[:_MOST_NAMED]
+        facts["nccl"] = logs
     if inspected := [{"file": line(one.file), "ops": one.ops} for one in found if one.ops]:
-        facts["nccl_inspector"] = inspected[:_MOST_NAMED]
+        facts["nccl_inspector"] = inspected
     return facts
 
 

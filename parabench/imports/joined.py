@@ -10,15 +10,15 @@ was never entered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from parabench.analysis.step.calls import MUTUAL
+from parabench.analysis.text import format
 from parabench.imports.recording import Entry, Recording, op_of
 from parabench.store.record import RECORDING_HANG, Finding
 
-# No rank finishes one of these operations before the last rank has entered it.
-MUTUAL = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
 # Messages in a sentence.
 _NAMED = 4
 
@@ -87,14 +87,26 @@ def _only_active(dumps: Sequence[Recording]) -> bool:
     return bool(every) and not any(entry.finished for entry in every)
 
 
+@dataclass(frozen=True)
+class _Missing:
+    """A call that the ranks `behind` did not enter, and for which those that did wait."""
+
+    call: Entry
+    waiting: list[int]
+    behind: list[int]
+    last: str
+
+
 def story(dumps: Sequence[Recording], case_id: str) -> Story:
-    """Return findings about calls that differ, that a rank did not enter, or that are not finished, by their time."""
+    """Return the findings about a hang, causes before consequences, and about calls that differ.
+
+    A rank is a cause if others wait for it and it waits for none, or if its device has not finished what others have.
+    """
     active = _only_active(dumps)
     mismatches: list[str] = []
-    missing: list[tuple[int, str]] = []
+    missing: list[_Missing] = []
     stuck: list[tuple[int, str, str]] = []
     stalled: list[tuple[int, int, str]] = []
-    behind_in: Counter[int] = Counter()
     unknown: dict[str, list[str]] = {}
     for group in groups(dumps):
         last = [calls[max(calls)] for calls in group.ranks.values() if calls]
@@ -103,8 +115,7 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
             told = "; ".join(f"{ranks_said(own)} called {what}" for what, own in differ[1].items())
             mismatches.append(f"Call {differ[0]} of group {group.name} is not the same on its ranks: {told}.")
         if (found := _not_entered(group.ranks, active)) is not None:
-            missing.append((found[0].made_ns, _missing(group, *found)))
-            behind_in.update(found[2])
+            missing.append(_Missing(*found, _last_in_group(group, found[0], found[2])))
         elif differ is not None:
             continue
         elif (one := _unfinished(group)) is not None:
@@ -112,7 +123,7 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
             stuck.append((one.made_ns, group.name, text))
         elif group.absent:
             reason = next(iter(group.absent.values()))
-            which = ranks_said([rank for rank, each in group.absent.items() if each == reason])
+            which = ranks_said(rank for rank, each in group.absent.items() if each == reason)
             unknown.setdefault(f"{which}: {reason}", []).append(group.name)
         elif group.members is None:
             unknown.setdefault("the dumps do not list its ranks", []).append(group.name)
@@ -120,17 +131,26 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
             unknown.setdefault(
                 "a rank has finished a call that another has not, so their dumps may be of different times", []
             ).append(group.name)
-    hangs = [text for _, text in sorted(missing)]
-    hang = hangs[0] if hangs else None
-    if stalled and (hangs or stuck):
+    missing.sort(key=lambda each: each.call.made_ns)
+    causes, waited_for = _causes(missing, {rank for _, rank, _ in stalled}, dumps)
+    hangs = []
+    if stalled and (missing or stuck):
         first = {rank: call for _, rank, call in sorted(stalled, reverse=True)}
         calls = "; ".join(f"rank {rank} in {first[rank]}" for rank in sorted(first)[:_NAMED])
         own = "their dumps" if len(first) > 1 else "its dump"
-        hangs.insert(
-            0,
-            f"By {own} {ranks_said(list(first))} had not finished calls that another rank of the same group "
-            f"had: {calls}.",
+        hangs.append(
+            f"By {own} {ranks_said(first)} had not finished calls that another rank of the same group "
+            f"had: {calls}.{' '.join(['', *waited_for])}"
         )
+        waited_for = []
+    if missing:
+        hangs.append(
+            f"{_call(missing[0].call)} was entered by {ranks_said(missing[0].waiting)} and not by "
+            f"{ranks_said(missing[0].behind)}, {missing[0].last}; it was not over when the dumps were written.{causes}"
+        )
+    if later := [f"call {each.call.number} of group {each.call.group}, {each.call.said}, by {ranks_said(each.behind)}"
+                 for each in missing[1:]]:  # fmt: skip
+        hangs.append(f"Later calls were not entered, either: {format.listed(later, _NAMED)}.")
     if stuck:
         (_, _, text), *others = sorted(stuck)
         same = f" It is the same in {_groups_said([name for _, name, _ in others])}." if others else ""
@@ -140,22 +160,45 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
         f"Whether ranks wait for each other in {_groups_said(names)} is unknown: {why}."
         for why, names in unknown.items()
     ]
-    if max(behind_in.values(), default=1) > 1:
-        counts = sorted(set(behind_in.values()), reverse=True)
-        ranks = [ranks_said([rank for rank, each in behind_in.items() if each == count]) for count in counts]
-        who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
-        waits.insert(0, f"Others wait for {', '.join(who)}.")
     return Story(
         findings=[
-            *(Finding(code=RECORDING_HANG, message=text, advice=_HANG_ADVICE, case_id=case_id) for text in hangs),
-            *(
-                Finding(code="recording_mismatch", message=text, advice=_MISMATCH_ADVICE, case_id=case_id)
-                for text in mismatches
-            ),
+            Finding(code=code, message=text, advice=advice, case_id=case_id)
+            for code, advice, texts in (
+                (RECORDING_HANG, _HANG_ADVICE, hangs),
+                ("recording_mismatch", _MISMATCH_ADVICE, mismatches),
+            )
+            for text in texts
         ],
-        hang=hang,
-        waits=waits,
+        hang=next(iter(hangs), None) if missing else None,
+        waits=[*waited_for, *waits],
     )
+
+
+def _causes(missing: Sequence[_Missing], stalled: set[int], dumps: Sequence[Recording]) -> tuple[str, list[str]]:
+    """Return sentences about what the ranks that others wait for did last, and about how often others wait for them."""
+    behind_in = Counter(rank for each in missing for rank in each.behind)
+    waiting = {rank for each in missing for rank in each.waiting}
+    free = sorted(behind_in.keys() - waiting - stalled)
+    told = []
+    for dump in dumps:
+        if dump.rank in free[:_NAMED]:
+            own = max(dump.entries, key=lambda each: each.made_ns, default=None)
+            if own is None:
+                told.append(f"rank {dump.rank} has none in its dump")
+            elif own.made_ns:
+                state = "finished" if own.finished else "not finished"
+                where = f", at {own.where}" if own.where else ""
+                told.append(f"rank {dump.rank} called {own.said} of group {own.group}{where} ({state})")
+    causes = f" Last calls in any group: {'; '.join(told)}." if told else ""
+    waits = []
+    if max(behind_in.values(), default=1) > 1:
+        counts = sorted(set(behind_in.values()), reverse=True)
+        ranks = [ranks_said(rank for rank, each in behind_in.items() if each == count) for count in counts]
+        who = (f"{own} in {count} group{'s' * (count > 1)}" for own, count in zip(ranks, counts, strict=True))
+        waits.append(f"Others wait for {', '.join(who)}.")
+    if behind_in and not free and not stalled:
+        waits.append(f"{ranks_said(behind_in).capitalize()} wait for each other: none of them entered all calls.")
+    return causes, waits
 
 
 _HANG_ADVICE = (
@@ -166,8 +209,7 @@ _MISMATCH_ADVICE = "Look for a branch that ranks take differently: its calls mus
 
 
 def _groups_said(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"group{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more}"
+    return f"group{'s' * (len(names) > 1)} {format.listed(names, _NAMED)}"
 
 
 def _call(entry: Entry) -> str:
@@ -175,16 +217,12 @@ def _call(entry: Entry) -> str:
     return f"Call {entry.number} of group {entry.group}, {entry.said},{called}"
 
 
-def _missing(group: Group, entry: Entry, entered: Sequence[int], behind: Sequence[int]) -> str:
-    """Return the sentence about a call that some ranks did not enter."""
+def _last_in_group(group: Group, entry: Entry, behind: Sequence[int]) -> str:
+    """Return what the ranks behind called last in a group."""
     most = max(max(group.ranks[rank], default=0) for rank in behind)
-    last = f"whose last call of the group was its call {most}" if most else "whose last call of the group was none"
-    if not most and entry.number > 1:
-        last = "whose dumps hold no call of the group" if len(behind) > 1 else "whose dump holds no call of the group"
-    return (
-        f"{_call(entry)} was entered by {ranks_said(entered)} and not by {ranks_said(behind)}, {last}; it was not over "
-        "when the dumps were written."
-    )
+    if most or entry.number == 1:
+        return f"whose last call of the group was {f'its call {most}' if most else 'none'}"
+    return "whose dumps hold no call of the group" if len(behind) > 1 else "whose dump holds no call of the group"
 
 
 def _first_mismatch(ranks: Ranks) -> tuple[int, dict[str, list[int]]] | None:
@@ -273,32 +311,29 @@ def _messages(dumps: Sequence[Recording]) -> Iterator[str]:
         told.append((not lacks, first.made_ns, f"{what} (call {first.number} of group {first.group}){reason}"))
     if told:
         texts = [text for _, _, text in sorted(told)]
-        more = f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-        yield f"Messages were not finished when the dumps were written: {'; '.join(texts[:_NAMED])}{more}."
+        yield f"Messages were not finished when the dumps were written: {format.listed(texts, _NAMED)}."
 
 
 def last_calls(dumps: Sequence[Recording]) -> list[dict[str, Any]]:
-    """Return the last call of each rank in each group, groups with unfinished calls first."""
-    last = [
-        {rank: calls[max(calls)] for rank, calls in sorted(group.ranks.items()) if calls} for group in groups(dumps)
-    ]
-    return [
-        {
-            "group": each.group, "rank": rank, "number": each.number, "op": each.op, "state": each.state,
-            "finished": each.finished,
-        }
-        for own in sorted(last, key=lambda own: all(each.finished for each in own.values()))
-        for rank, each in own.items()
-    ]  # fmt: skip
+    """Return the last calls of each group with the ranks whose last call each is: groups in which ranks differ first,
+    then those with unfinished calls."""
+    found = []
+    for group in groups(dumps):
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for rank, calls in group.ranks.items():
+            each = calls[max(calls)] if calls else None
+            key = (each.number, each.op, each.state, each.finished) if each else (0, "none", "", True)
+            alike.setdefault(key, []).append(rank)
+        names = ("number", "op", "state", "finished")
+        found.append([
+            {"group": group.name, "ranks": ranks_said(ranks)} | dict(zip(names, key, strict=True))
+            for key, ranks in sorted(alike.items())
+        ])  # fmt: skip
+    found.sort(key=lambda rows: (len(rows) < 2, all(row["finished"] for row in rows)))
+    return [row for rows in found for row in rows]
 
 
-def ranks_said(ranks: Sequence[int]) -> str:
+def ranks_said(ranks: Iterable[int]) -> str:
     """'rank 3', 'ranks 0-5, 7'."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank, rank])
-    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank{'s' * (len(ranks) > 1)} {said}"
+    ranks = list(ranks)
+    return f"rank{'s' * (len(ranks) > 1)} {format.runs(ranks)}"

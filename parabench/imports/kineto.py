@@ -1,18 +1,22 @@
 """Read traces of torch.profiler (Kineto) in the Trace Event Format, one file or several for each rank.
 
 Names and arguments are those of torch 2.13 and of Kineto's `output_json.cpp`. Steps are annotations `ProfilerStep#N`;
-a trace without them is one window, as in HolisticTraceAnalysis. NCCL's kernels have the collective's name, sizes, type
-and group as arguments, unless a CUDA graph runs them; the operation `record_param_comms` of the same `External id`
-calls them. gloo annotates `gloo:all_reduce` on the thread that runs it, with the shapes of its input if the profiler
-records shapes. `ts` counts microseconds after `baseTimeNanoseconds`.
+a trace without them is one window, as in HolisticTraceAnalysis. NCCL's kernels have the collective's name, sizes, type,
+group and number as arguments. Without arguments, as before torch 2.2, they are those of the operation
+`record_param_comms` with the same `External id`, or of the annotation `nccl:all_reduce` in it. gloo annotates
+`gloo:all_reduce` on the thread that runs it. `ts` counts microseconds after `baseTimeNanoseconds`.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from array import array
+from bisect import bisect
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +24,7 @@ import numpy as np
 
 from parabench.errors import UsageError
 from parabench.imports import stream
-from parabench.imports.intervals import Pairs, Times, bridged, union, within, without
+from parabench.imports.intervals import Pairs, bridged, union, within, without
 from parabench.imports.recording import (
     LATEST_NS,
     MOST_RANKS,
@@ -44,13 +48,19 @@ NAME = "kineto"
 
 _STEP = re.compile(r"ProfilerStep ?#(\d{1,10})")
 _BACKEND = re.compile(r"(gloo|mpi|ucc|\w*ccl\w*):(\w+)")
-# Kernels that communicate: NCCL's of all versions, RCCL's, MSCCL's, oneCCL's, HCCL's, NVSHMEM's and DeepEP's.
-_KERNEL = re.compile(r"(void )?(nccl|rccl|msccl|oneccl|hccl|nvshmem|\w+::nvshmem|deep_ep::|dpsk::ep::)", re.IGNORECASE)
-# The operation in such a kernel's name, behind `ncclDevKernel_`, `ncclKernel_`, `ncclSymkDevKernel_`, or `nccl`.
-_KERNEL_OP = re.compile(r"(?:void )?nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)(?![a-z])")
+# Kernels that communicate: of NCCL in all versions, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP, torch's symmetric
+# memory, Transformer Engine, and the all-reduces of vLLM, SGLang and aiter.
+_LIBRARY = re.compile(
+    r"(?:^|::)(?:nccl|rccl|msccl|oneccl|hccl|nvshmem|cross_device_reduce|multimem_|(?:one|two)_shot_|userbuffers_"
+    r"|(?:deep_ep|dpsk::ep|quickreduce|pplx\w*)::(?!layout))",
+    re.IGNORECASE,
+)
+# The operation in an NCCL kernel's name. Some versions run others under it (NVIDIA/nccl#714), so it names the kernel.
+_KERNEL_OP = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(?![a-z])")
 # Backends whose collectives run on CPUs, and words beside them in a process group's backends.
 _ON_CPU = frozenset({"gloo", "mpi", "ucc", "cpu"})
-# Categories of events on devices without kernels that are known here.
+# Backends and categories of events of accelerators that are not CUDA devices.
+_OTHER_BACKEND = frozenset({"xccl", "hccl", "ccl", "xla"})
 _OTHER_DEVICE = re.compile(r"(mtia|xpu|hpu|npu|privateuse1)_", re.IGNORECASE)
 # Categories of Kineto before 2022.
 _OLD_KINDS = {"Operator": "cpu_op", "Kernel": "kernel"}
@@ -62,125 +72,124 @@ _PARTS = (
     ("forward", re.compile(r"(## ?)?forward( ?##)?", re.I)),
     ("backward", re.compile(r"(## ?)?backward( ?##)?", re.I)),
 )
-# What stands for an annotation of that name where there is none: the wrapped module's own.
+# Used for `forward` if no annotation has that name: the wrapped module's own.
 _MODULE = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward")
 _ENGINE = "autograd::engine::evaluate_function"
-# What runs while others compute, or holds them: no computing of its own.
+# Operators that run while others compute, or hold them.
 _NO_WORK = ("c10d::", "record_param_comms", _ENGINE, "ProfilerStep")
 _ANNOTATION, _OPERATOR = "user_annotation", "cpu_op"
+# Numbers of elements are called `In msg size` by torch before 2.2.
+_COUNTS = tuple(f"{way} msg {what}" for way in ("In", "Out") for what in ("nelems", "size"))
+# The longest kernels of a rank that are kept by name.
+_MOST_KERNELS = 20
 
-_MOST_THREADS = 10_000
+
+@lru_cache(maxsize=1 << 14)
+def _kernel(name: str) -> tuple[str, str | None]:
+    """Return a kernel's name for tables, and the name of its operation if it communicates."""
+    bare = re.split(r"[<(]", re.sub(r"\(anonymous namespace\)::|^void ", "", name), maxsplit=1)[0]
+    op = _KERNEL_OP.match(bare)
+    label = f"{op[1]} kernel" if op else line(bare)
+    return line(name.removeprefix("void ")), label if _LIBRARY.search(bare) else None
 
 
 class _Seen(NamedTuple):
-    """A collective as its event tells it; moments in microseconds of the trace."""
+    """A collective's event, in microseconds of the trace. `op` is empty if it is unknown."""
 
     op: str
     at: float
     end: float
     args: Mapping[str, Any]
     external: int | None
-    on_device: bool = False
+    thread: int | str = ""
 
 
 @dataclass
 class _Trace:
-    """What of a trace's events counts, as they come."""
+    """The events of a trace that count."""
 
     steps: list[tuple[int, float, float]] = field(default_factory=list)
     begin: float = math.inf
     end: float = -math.inf
-    parts: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    parts: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     modules: list[tuple[float, float]] = field(default_factory=list)
-    engine: Times = field(default_factory=Times)
+    engine: array[float] = field(default_factory=lambda: array("d"))
     # By thread, because the backend's own threads compute nothing of the training.
-    operators: dict[int | str, Times] = field(default_factory=dict)
+    operators: dict[int | str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
     serving: set[int | str] = field(default_factory=set)
-    kernels: Times = field(default_factory=Times)
+    kernels: dict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
     annotated: list[_Seen] = field(default_factory=list)
     on_device: list[_Seen] = field(default_factory=list)
-    made: dict[str, list[float]] = field(default_factory=dict)
-    params: dict[int, float] = field(default_factory=dict)
-    commanded: list[_Seen] = field(default_factory=list)
-    kernel_count: int = 0
+    made: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    params: dict[int, _Seen] = field(default_factory=dict)
     other_device: bool = False
     backends: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def kernel_count(self) -> int:
+        return len(self.on_device) + sum(len(times) // 2 for times in self.kernels.values())
 
     def take(self, event: Any) -> None:
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
-        name, kind, at, lasts = event.get("name"), event.get("cat"), _us(event.get("ts")), _us(event.get("dur"))
+        name, kind = event.get("name"), event.get("cat")
+        at, lasts = microseconds(event.get("ts")), microseconds(event.get("dur"))
         if not isinstance(name, str) or not isinstance(kind, str) or at is None or lasts is None or lasts < 0:
             return
-        args, thread = mapping(event.get("args")), event.get("tid")
         kind = _OLD_KINDS.get(kind, kind)
         self.other_device |= bool(_OTHER_DEVICE.match(kind))
-        if kind in ("kernel", _ANNOTATION, _OPERATOR):
-            self.begin, self.end = min(self.begin, at), max(self.end, at + lasts)
-        if kind == "kernel":
-            self._kernel(name, at, at + lasts, args)
-        elif kind in (_ANNOTATION, _OPERATOR):
-            self._on_host(name, kind, at, at + lasts, args, thread if isinstance(thread, (int, str)) else "")
-
-    def _kernel(self, name: str, at: float, end: float, args: Mapping[str, Any]) -> None:
-        self.kernel_count += 1
+        # CUPTI writes 0 for a kernel whose times it does not know (pytorch/kineto#109).
+        if kind not in ("kernel", _ANNOTATION, _OPERATOR) or (kind == "kernel" and at == lasts == 0):
+            return
+        self.begin, self.end = min(self.begin, at), max(self.end, at + lasts)
+        args, thread = mapping(event.get("args")), event.get("tid")
+        external = whole(args.get("External id", args.get("external id")))
         told = args.get("Collective name")
-        if isinstance(told, str) or _KERNEL.match(name):
-            named = _KERNEL_OP.match(name)
-            op = op_of(told) if isinstance(told, str) else None
-            op = op_of(named[1]) if op is None and named else op
-            self.on_device.append(_Seen(op or "", at, end, args, whole(args.get("External id")), True))
+        op = (op_of(told) if isinstance(told, str) else None) or ""
+        seen = _Seen(op, at, at + lasts, args, external, thread if isinstance(thread, (int, str)) else "")
+        if kind != "kernel":
+            self._on_host(name, kind, seen)
+            return
+        label, communicates = _kernel(name)
+        if isinstance(told, str) or communicates:
+            self.on_device.append(seen._replace(op=op or communicates or ""))
         else:
-            self.kernels.add(at, end)
+            self.kernels[label].extend((at, at + lasts))
 
-    def _on_host(self, name: str, kind: str, at: float, end: float, args: Mapping[str, Any], thread: int | str) -> None:
+    def _on_host(self, name: str, kind: str, seen: _Seen) -> None:
+        pair = (seen.at, seen.end)
         if step := _STEP.fullmatch(name):
-            if int(step[1]) <= MOST_STEP and (int(step[1]), at, end) not in self.steps[-4:]:
-                self.steps.append((int(step[1]), at, end))
+            if int(step[1]) <= MOST_STEP and (int(step[1]), *pair) not in self.steps[-4:]:
+                self.steps.append((int(step[1]), *pair))
         elif name.startswith(_ENGINE):
-            self.engine.add(at, end)
+            self.engine.extend(pair)
         elif backend := _BACKEND.fullmatch(name):
             self.backends[backend[1]] = None
-            op = op_of(backend[2])
-            if op is not None:
-                self.annotated.append(_Seen(op, at, end, args, None))
-                self.serving.add(thread)
+            if op := op_of(backend[2]):
+                self.annotated.append(seen._replace(op=op))
+                self.serving.add(seen.thread)
         elif name == "record_param_comms":
-            external, told = whole(args.get("External id")), args.get("Collective name")
-            if external is not None:
-                self.params[external] = at
-            op = op_of(told) if isinstance(told, str) else None
-            if op is not None:
-                self.commanded.append(_Seen(op, at, end, args, external))
+            if seen.external is not None:
+                self.params[seen.external] = seen
         elif made := _MADE.fullmatch(name):
-            op = op_of(made[1])
-            if op is not None:
-                self.made.setdefault(op, []).append(at)
+            if op := op_of(made[1]):
+                self.made[op].append(seen.at)
         elif kind == _OPERATOR:
             if not name.startswith(_NO_WORK):
-                if thread not in self.operators and len(self.operators) >= _MOST_THREADS:
-                    raise ValueError(f"it has more than {_MOST_THREADS:,} threads")
-                self.operators.setdefault(thread, Times()).add(at, end)
+                self.operators[seen.thread].extend(pair)
         elif _MODULE.fullmatch(name):
-            self.modules.append((at, end))
-        else:
-            part = next((part for part, pattern in _PARTS if pattern.fullmatch(name)), None)
-            if part is not None:
-                self.parts.setdefault(part, []).append((at, end))
+            self.modules.append(pair)
+        elif part := next((part for part, pattern in _PARTS if pattern.fullmatch(name)), None):
+            self.parts[part].append(pair)
 
 
-# Longer ago, or later, is nothing: no sum of two has no end.
-_MOST_US = LATEST_NS / 1e3
-
-
-def _us(value: object) -> float | None:
+def microseconds(value: object) -> float | None:
     """Return microseconds, which some tools write as a text; None for anything but a number."""
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return None
-    return float(value) if isinstance(value, (int, float)) and abs(value) <= _MOST_US else None
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) <= LATEST_NS / 1e3 else None
 
 
 def read(path: Path) -> list[Recording]:
@@ -195,6 +204,10 @@ def read(path: Path) -> list[Recording]:
                 trace.take(value)
             else:
                 head[key] = value
+        if any("zero_s" in mapping(head.get("otherData")) for _, head in traces):
+            raise ValueError(
+                "`parabench export --trace` wrote it; give `parabench report` the store or the folder that it shows"
+            )
         return [_recording(path, trace, head, alone=len(traces) == 1) for trace, head in traces]
     except (ValueError, OverflowError) as error:
         if isinstance(error, UsageError) and str(path) in str(error):
@@ -211,6 +224,7 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         raise ValueError(f"it says that it is rank {rank} of {size}")
     backend = told.get("backend")
     backends = distinct([backend if isinstance(backend, str) else None, *trace.backends])
+    devices = head.get("deviceProperties")
     found = Recording(
         file=path.name,
         kind=NAME,
@@ -219,7 +233,11 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         host=line(head["host_name"]) if isinstance(head.get("host_name"), str) else None,
         device=_device(trace, backends),
         backend=line(backends[0]) if backends else None,
-        gpus=_gpus(head.get("deviceProperties")),
+        gpus=[
+            {"name": line(each["name"]), "memory_bytes": whole(each.get("totalGlobalMem"))}
+            for each in map(mapping, devices if isinstance(devices, list) else [])
+            if isinstance(each.get("name"), str)
+        ],
         alone=size == 1,
     )
     if not trace.steps:
@@ -228,14 +246,18 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
             return found
         found.whole = True
         trace.steps = [(0, trace.begin, trace.end)]
-    trace.steps = _numbered(trace.steps, found)
-    clock = _Clock(whole(head.get("baseTimeNanoseconds"), LATEST_NS) or 0)
-    found.steps = {step: (clock.ns(begin), clock.ns(end)) for step, begin, end in sorted(trace.steps)}
+    trace.steps.sort(key=lambda step: step[1])
+    if len({number for number, _, _ in trace.steps}) < len(trace.steps):
+        found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
+        trace.steps = [(number, begin, end) for number, (_, begin, end) in enumerate(trace.steps)]
+    found.base_ns = whole(head.get("baseTimeNanoseconds"), LATEST_NS) or 0
+    found.steps = {step: (_ns(found, begin), _ns(found, end)) for step, begin, end in trace.steps}
+    found.kernels = _longest(trace)
     reasons = len(found.unknown)
-    seen = list(_calls(trace, found))
-    running = union(np.array([(one.at, one.end) for one, began in seen if began], dtype=np.float64).reshape(-1, 2))
+    seen, timed = _calls(trace, found)
+    running = union([moment for one in seen if timed for moment in (one.at, one.end)])
     found.parts = [
-        StepPart(step, name, clock.ns(begin), clock.ns(end))
+        StepPart(step, name, _ns(found, begin), _ns(found, end))
         for step, name, begin, end in _parts(trace, running, _computing(trace, found))
     ]
     if size != 1 and len(found.unknown) == reasons and not any(part.name == COMMUNICATION for part in found.parts):
@@ -245,49 +267,27 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
             else "it has no collective, so whether the process communicated is unknown: if there were several "
             "processes, start the profiler after init_process_group"
         )
-    _put_calls(found, trace, seen, clock, _groups(told))
-    found.check_room()
+    _put_calls(found, trace, seen, timed, _groups(told))
     return found
 
 
-def _numbered(steps: list[tuple[int, float, float]], found: Recording) -> list[tuple[int, float, float]]:
-    """Return the steps with different numbers: if a number repeats, as after a restart of the profiler, they are
-    counted from 0 in the order of their time."""
-    if len({number for number, _, _ in steps}) == len(steps):
-        return steps
-    found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
-    return [(number, begin, end) for number, (_, begin, end) in enumerate(sorted(steps, key=lambda step: step[1]))]
-
-
-@dataclass(frozen=True)
-class _Clock:
-    base_ns: int
-
-    def ns(self, us: float) -> int:
-        """Return nanoseconds since 1970 of a time of the trace. Raises ValueError if it is out of range."""
-        # Microseconds since 1970 times 1,000 exceed the whole numbers of a float.
-        moment = self.base_ns + math.floor(us) * 1000 + round((us - math.floor(us)) * 1e3)
-        if not 0 <= moment <= LATEST_NS:
-            raise ValueError(f"an event is at {us:g} us, which is no moment")
-        return moment
+def _ns(found: Recording, us: float) -> int:
+    """Return nanoseconds since 1970 of a time of the trace. Raises ValueError if it is out of range."""
+    # Microseconds since 1970 times 1,000 exceed the whole numbers of a float.
+    moment = found.base_ns + math.floor(us) * 1000 + round((us - math.floor(us)) * 1e3)
+    if not 0 <= moment <= LATEST_NS:
+        raise ValueError(f"an event is at {us:g} us, which is no moment")
+    return moment
 
 
 def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
     """Return the device that computed. Without kernels it is the CPU only if all backends are the CPU's."""
     words = set(re.findall(r"[a-z]+", " ".join(backends).lower()))
+    if trace.other_device or words & _OTHER_BACKEND:
+        return None
     if trace.kernel_count or "nccl" in words:
         return "cuda"
-    return "cpu" if words and words <= _ON_CPU and not trace.other_device else None
-
-
-def _gpus(told: object) -> list[dict[str, Any]]:
-    """The devices as a session's environment has them."""
-    devices = [mapping(each) for each in told] if isinstance(told, list) else []
-    return [
-        {"name": line(each["name"]), "memory_bytes": whole(each.get("totalGlobalMem"))}
-        for each in devices
-        if isinstance(each.get("name"), str)
-    ]
+    return "cpu" if words and words <= _ON_CPU else None
 
 
 def _groups(told: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
@@ -297,48 +297,91 @@ def _groups(told: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
     return {str(each.get("pg_name", at)): ranks_in(each.get("ranks")) for at, each in enumerate(listed)}
 
 
-def _calls(trace: _Trace, found: Recording) -> Iterator[tuple[_Seen, bool]]:
-    """Yield the collectives, on the device if they are there, and whether their times are those when each ran."""
+def _longest(trace: _Trace) -> dict[str, list[float]]:
+    """Return the kernels that compute longest, {name: seconds in each step, by where each begins}."""
+    begins, ends = (np.array([step[at] for step in trace.steps]) for at in (1, 2))
+    found = {}
+    for name, times in trace.kernels.items():
+        pairs = np.reshape(times, (-1, 2))
+        step = np.searchsorted(begins, pairs[:, 0], side="right") - 1
+        inside = (step >= 0) & (pairs[:, 0] < ends[step])
+        lengths = (pairs[:, 1] - pairs[:, 0])[inside] / 1e6
+        found[name] = np.bincount(step[inside], lengths, minlength=len(begins)).tolist()
+    return dict(sorted(found.items(), key=lambda each: -sum(each[1]))[:_MOST_KERNELS])
+
+
+def _calls(trace: _Trace, found: Recording) -> tuple[list[_Seen], bool]:
+    """Return the collectives, on the device if they are there, and whether their times are those when each ran."""
     if trace.on_device:
-        yield from ((one, True) for one in trace.on_device)
-        return
-    if trace.commanded or (trace.annotated and found.device != "cpu"):
+        return list(_described(trace)), True
+    commanded = [one for one in trace.params.values() if one.op]
+    if commanded or (trace.annotated and found.device != "cpu"):
         found.unknown.append(
             f"none of its {trace.kernel_count:,} kernels is known as a collective's, so when they ran is unknown"
             if trace.kernel_count
             else "it has no kernels, so when collectives ran is unknown: profile the device, too"
         )
-    yield from ((one, False) for one in trace.commanded)
-    if not trace.commanded:
-        # NCCL's say when the host called it.
-        yield from ((one, found.device == "cpu") for one in trace.annotated)
+    # NCCL's annotations have the time when the host called it.
+    return commanded or trace.annotated, not commanded and found.device == "cpu"
+
+
+def _described(trace: _Trace) -> Iterator[_Seen]:
+    """Yield the kernels that communicate, each with the operation and arguments of the call that launched it."""
+    kernels = Counter(one.external for one in trace.on_device)
+    notes = _annotations(trace)
+    for one in trace.on_device:
+        if any(name in one.args for name in _COUNTS):
+            yield one
+            continue
+        call = trace.params.get(one.external) if one.external is not None else None
+        note = notes.get(one.external) if one.external is not None else None
+        told = call if call is not None and any(name in call.args for name in _COUNTS) else note
+        op = (call.op if call is not None else "") or (note.op if note is not None else "") or one.op
+        # The sizes of a call that launches several kernels are not those of one kernel.
+        alone = told is not None and kernels[one.external] == 1
+        yield one._replace(op=op, args=told.args if told is not None and alone else {})
+
+
+def _annotations(trace: _Trace) -> dict[int, _Seen | None]:
+    """Return the annotation of each call, {id of the call: annotation}, None if it has several.
+
+    The id is the annotation's own, or that of the `record_param_comms` around it or in it on the same thread.
+    """
+    found: dict[int, _Seen | None] = {one.external: one for one in trace.annotated if one.external is not None}
+    calls: dict[int | str, list[_Seen]] = {}
+    for call in sorted(trace.params.values(), key=lambda one: one.at):
+        calls.setdefault(call.thread, []).append(call)
+    for note in trace.annotated:
+        own = calls.get(note.thread, [])
+        place = bisect(own, note.at, key=lambda one: one.at)
+        for call in own[max(0, place - 2) : place + 1]:
+            if (call.at <= note.at and note.end <= call.end) or (note.at <= call.at and call.end <= note.end):
+                assert call.external is not None
+                found[call.external] = None if call.external in found else note
+    return found
 
 
 def _computing(trace: _Trace, found: Recording) -> Pairs | None:
     """Return when the rank computed; None if that was not recorded."""
     if trace.kernel_count:
-        return trace.kernels.joined()
+        return union(*trace.kernels.values())
     if found.device != "cpu":
         return None
-    own = [times.joined() for thread, times in trace.operators.items() if thread not in trace.serving]
-    return union(np.concatenate([np.zeros((0, 2)), *own]))
+    return union(*(times for thread, times in trace.operators.items() if thread not in trace.serving))
 
 
 def _parts(trace: _Trace, running: Pairs, computing: Pairs | None) -> Iterator[tuple[int, str, float, float]]:
-    """(step, name, begin, end) of what a step is made of: its annotated parts, communication, the exposed time in it,
-    and what is left, so that all parts together are as long as the step."""
+    """Yield (step, name, begin, end) of the annotated parts of each step, of the rest of it without a name, and of
+    communication and its exposed part."""
     exposed = without(running, computing) if computing is not None else None
-    named = {name: union(np.array(pairs, dtype=np.float64)) for name, pairs in trace.parts.items()}
+    named = {name: union(pairs) for name, pairs in trace.parts.items()}
     if "forward" not in named and trace.modules:
-        named["forward"] = union(np.array(trace.modules, dtype=np.float64))
-    if "backward" not in named:
-        engine = trace.engine.joined()
-        if len(engine):
-            named["backward"] = bridged(engine, [*named.values(), np.array(trace.steps)[:, 1:]])
+        named["forward"] = union(trace.modules)
+    if "backward" not in named and len(engine := union(trace.engine)):
+        named["backward"] = bridged(engine, [*named.values(), np.array(trace.steps)[:, 1:]])
     for step, begin, end in trace.steps:
-        whole_step = np.array([[begin, end]])
         own = {name: within(pairs, begin, end) for name, pairs in named.items()}
-        rest = without(whole_step, union(np.concatenate([np.zeros((0, 2)), *own.values()])))
+        rest = without(union((begin, end)), union(*own.values()))
         told = own | {OTHER: rest, COMMUNICATION: within(running, begin, end)}
         if exposed is not None:
             told[WAIT] = within(exposed, begin, end)
@@ -346,101 +389,74 @@ def _parts(trace: _Trace, running: Pairs, computing: Pairs | None) -> Iterator[t
 
 
 def _put_calls(
-    found: Recording,
-    trace: _Trace,
-    seen: Iterable[tuple[_Seen, bool]],
-    clock: _Clock,
-    groups: Mapping[str, tuple[int, ...] | None],
+    found: Recording, trace: _Trace, seen: Iterable[_Seen], timed: bool, groups: Mapping[str, tuple[int, ...] | None]
 ) -> None:
-    """The calls within steps, in the order in which they began, as `found.calls`."""
-    ordered = sorted(seen, key=lambda each: each[0].at)
-    calls_of: dict[str, int] = {}
-    steps = sorted((begin, end, step) for step, begin, end in trace.steps)
-    begins = [begin for begin, _, _ in steps]
-    made_of = {op: sorted(moments) for op, moments in trace.made.items()}
-    counts: dict[str, int] = {}
-    for one, _ in ordered:
-        counts[one.op] = counts.get(one.op, 0) + 1
-    for seq, (one, began) in enumerate(ordered):
-        n = calls_of[one.op] = calls_of.get(one.op, -1) + 1
-        made = trace.params.get(one.external) if one.external is not None else None
-        moments = made_of.get(one.op, [])
-        # gloo runs calls in the order in which they are made, so the n-th is the n-th where none is missing.
+    """Put the calls within steps into `found.calls`, in the order in which they began."""
+    ordered = sorted(seen, key=lambda one: one.at)
+    counts, nth = Counter(one.op for one in ordered), Counter[str]()
+    begins = [begin for _, begin, _ in trace.steps]
+    for seq, one in enumerate(ordered):
+        call = trace.params.get(one.external) if one.external is not None else None
+        made = call.at if call is not None else None
+        moments = trace.made.get(one.op, [])
+        # gloo runs calls in the order in which they are made, so the n-th is the n-th if none is missing.
         if made is None and not trace.kernel_count and len(moments) == counts[one.op]:
-            made = moments[n]
-        if not began:
+            made = sorted(moments)[nth[one.op]]
+        nth[one.op] += 1
+        if not timed:
             made = one.at
         made = None if made is None or made > one.at else made
         moment = one.at if made is None else made
-        place = int(np.searchsorted(begins, moment, side="right")) - 1
-        if place < 0 or moment > steps[place][1]:
-            found.leave_out("they were made outside of the recorded steps")
+        place = bisect(begins, moment) - 1
+        if place < 0 or moment > trace.steps[place][2]:
+            found.left_out["they were made outside of the recorded steps"] += 1
             continue
-        size = _sized(one, groups, found)
-        if size is None:
-            continue
-        ranks, group_size, count, dtype = size
         found.calls.append(
             Call(
-                steps[place][2], seq, one.op, ranks, group_size, count, dtype,
-                None if made is None else clock.ns(made),
-                clock.ns(one.at) if began else None,
-                round((one.end - one.at) * 1e3) if began else None,
-                Phase.INSTRUMENT,
+                trace.steps[place][0], seq, one.op or "unknown", *_sized(one, groups, found),
+                None if made is None else _ns(found, made),
+                _ns(found, one.at) if timed else None,
+                round((one.end - one.at) * 1e3) if timed else None,
+                Phase.INSTRUMENT, whole(one.args.get("Seq"), MOST_STEP),
             )
         )  # fmt: skip
 
 
-_Size = tuple[tuple[int, ...] | None, int, int, str | None]
+_Size = tuple[tuple[int, ...] | None, int | None, int | None, str | None]
 
 
-def _sized(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size | None:
-    """Return (ranks, their number, bytes, type) of a call; None, with the reason in `found`, if they are unknown."""
-    if not one.op:
-        found.leave_out("neither an argument nor the kernel's name names the collective")
-        return None
-    if any(f"{way} msg {what}" in one.args for way in ("In", "Out") for what in _COUNTS):
+def _sized(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size:
+    """Return (ranks, their number, bytes, type) of a call, None for what is unknown, with the reason in `found`."""
+    if any(name in one.args for name in _COUNTS):
         return _of_params(one, groups, found)
-    distinct_ranks = set(groups.values())
-    ranks = next(iter(distinct_ranks)) if len(distinct_ranks) == 1 else None
-    if one.op != "barrier" and not isinstance(one.args.get("Input Dims"), list):
-        found.leave_out(
-            "the trace has no sizes for them: a CUDA graph's kernels have none, nor has torch before 2.2"
-            if one.on_device
-            else "their sizes are unknown: profile with record_shapes=True"
-        )
-        return None
-    if ranks is None:
-        found.leave_out("the trace does not tell which of its groups they are of")
-        return None
+    known = set(groups.values())
+    ranks = next(iter(known)) if len(known) == 1 else None
+    count = None if ranks is None else len(ranks)
     if one.op == "barrier":
-        return ranks, len(ranks), 0, None
+        return ranks, count, 0, None
     shapes, types = one.args.get("Input Dims"), one.args.get("Input type")
     if not isinstance(shapes, list) or not isinstance(types, list) or not shapes:
-        found.leave_out("their sizes are unknown: profile with record_shapes=True")
-        return None
-    counts, kinds = [product(shape) for shape in shapes], [type_of(each) for each in types]
-    if None in counts or not kinds or None in kinds or len(set(kinds)) > 1 or kinds[0] is None:
-        found.leave_out("their sizes or types are of a kind that is not known here")
-        return None
-    total = sum(each for each in counts if each is not None) * kinds[0][1]
-    # One rank's part of the whole.
-    whole_bytes = total * len(ranks) if one.op in ("all_gather", "gather") else total
-    return ranks, len(ranks), whole_bytes, kinds[0][0]
+        reason = "profile with record_shapes=True" if found.device == "cpu" else "the trace has none, as in CUDA graphs"
+        found.unsized[reason] += 1
+        return ranks, count, None, None
+    counts, kinds = [product(shape) for shape in shapes], {type_of(each) for each in types}
+    kind = next(iter(kinds)) if len(kinds) == 1 else None
+    # A rank gives its part of what is gathered.
+    times = count if one.op in ("all_gather", "gather") else 1
+    if None in counts or kind is None or times is None:
+        found.unsized["their shapes, types or groups are unknown"] += 1
+        return ranks, count, None, kind and kind[0]
+    return ranks, count, sum(each or 0 for each in counts) * kind[1] * times, kind[0]
 
 
-# Numbers of elements are called `In msg size` by torch before 2.2.
-_COUNTS = ("nelems", "size")
-
-
-def _of_params(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size | None:
+def _of_params(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size:
     """Return the same from the arguments of NCCL's calls. A gather has its output's bytes, a scatter its input's."""
-    counts = [whole(one.args.get(f"{way} msg {what}")) for way in ("In", "Out") for what in _COUNTS]
-    known, kind = [each for each in counts if each is not None], type_of(one.args.get("dtype"))
+    counts = [count for name in _COUNTS if (count := whole(one.args.get(name))) is not None]
+    kind = type_of(one.args.get("dtype"))
     # torch shortens a list of more than 30 ranks; the trace's own list of groups is whole.
     ranks = ranks_in(one.args.get("Process Group Ranks")) or groups.get(str(one.args.get("Process Group Name")))
     size = whole(one.args.get("Group size"), MOST_RANKS) or (len(ranks) if ranks else None)
-    if not known or kind is None or not size:
-        found.leave_out("their sizes or types are of a kind that is not known here")
-        return None
-    return (ranks if ranks and len(ranks) == size else None), size, max(known) * kind[1], kind[0]
+    if not counts or kind is None:
+        found.unsized["their sizes or types are of a kind that is not known here"] += 1
+    count = max(counts) * kind[1] if counts and kind is not None else None
+    return (ranks if ranks and len(ranks) == size else None), size, count, kind and kind[0]

@@ -18,10 +18,11 @@ from typing import Any
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.errors import UsageError
 from parabench.imports import stream
+from parabench.imports.inspector import opened
 from parabench.imports.recording import MOST_RANKS, Recording, distinct, op_of, type_of
 from parabench.plan.case import UNKNOWN, line
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
-from parabench.probes.nccl import MOST, MOST_BYTES, parse_log
+from parabench.probes.nccl import MOST, parse_log
 from parabench.store.record import CollectiveSample, Failure, Launch, Phase, Status, utc_now
 
 NAME, DEBUG = "nccl-tests", "NCCL debug log"
@@ -140,7 +141,7 @@ def _op(program: str) -> str | None:
 
 def read(path: Path) -> list[Recording]:
     """Return the one recording in a log or a JSON file of nccl-tests. Raises UsageError if it cannot be read."""
-    found, text = _opened(path, NAME)
+    found, text = opened(path, NAME)
     in_name = {_op(name) for name in _FILE_OP.findall(path.name)}
     op = next(iter(in_name)) if len(in_name) == 1 else None
     if text.lstrip().startswith("{"):
@@ -160,19 +161,11 @@ def read(path: Path) -> list[Recording]:
 
 def read_debug(path: Path) -> list[Recording]:
     """Return the one recording in a log of `NCCL_DEBUG=INFO`, of one process or many. Raises UsageError."""
-    found, text = _opened(path, DEBUG)
+    found, text = opened(path, DEBUG)
     found.log = parse_log(text)
     sizes = [int(size) for size in re.findall(r" nranks (\d{1,7})\b", text)]
     found.world_size = max((size for size in sizes if size < MOST_RANKS), default=None)
     return [found]
-
-
-def _opened(path: Path, kind: str) -> tuple[Recording, str]:
-    raw = stream.beginning(path, MOST_BYTES + 1)
-    found = Recording(file=path.name, kind=kind, device="cuda", backend="nccl")
-    if len(raw) > MOST_BYTES:
-        found.unknown.append(f"only its first {MOST_BYTES >> 20} MiB were read")
-    return found, stream.decoder(raw).decode(raw[:MOST_BYTES])
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -282,7 +275,7 @@ def launches(found: Recording, left_out: dict[str, str]) -> Iterator[tuple[Launc
 
 def _launch(test: Test, kind: tuple[str, str], source: str, log: Mapping[str, Any]) -> Launch:
     """Return a test's rows of one type and reduction. Raises UsageError if no case can hold them."""
-    rows, sizes = test.rows[kind], [each.bytes for each in test.rows[kind]]
+    rows, sizes = test.rows[kind], [each.bytes or 0 for each in test.rows[kind]]
     case = CollectiveCase(
         op=test.op or UNKNOWN, algorithm=test.algorithm, world_size=test.world_size or 0, nodes=test.nodes,
         dtype=kind[0], redop=kind[1], min_bytes=min(sizes), max_bytes=max(sizes), factor=None, device=test.device,

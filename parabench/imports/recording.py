@@ -1,19 +1,17 @@
-"""What a reader of somebody else's recording hands over, and what many such files name alike: operations, types."""
+"""Define what a reader returns for a file, and read the names that profilers share: operations, types, ranks."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from parabench.errors import UsageError
 from parabench.probes.nccl import MOST
 from parabench.store.record import Phase
 
-# What one folder may hold: beyond that a table of it has no reader.
-MOST_ROWS = 2_000_000
 MOST_RANKS = 1 << 20
 MOST_STEP = (1 << 31) - 1
 # Nanoseconds since 1970: what is later than the year 2200 is no moment.
@@ -42,24 +40,27 @@ _TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
 
 
 class Call(NamedTuple):
-    """One rank's call of a collective. Moments are nanoseconds since 1970 on the clock of the rank's host, None where
-    nobody noted them; `ranks` those that take part, None where only their number is known."""
+    """One rank's call of a collective, in nanoseconds since 1970 on the clock of the rank's host.
+
+    Unknown is None. `number` is the call's number in its group as torch counts it, the same on all ranks.
+    """
 
     step: int
     seq: int
     op: str
     ranks: tuple[int, ...] | None
-    group_size: int
-    bytes: int
+    group_size: int | None
+    bytes: int | None
     dtype: str | None
     made_ns: int | None
     start_ns: int | None
     duration_ns: int | None
     phase: Phase
+    number: int | None = None
 
 
 class StepPart(NamedTuple):
-    """What a rank did from when to when within a step, named as in `store.record.Span`."""
+    """An activity of a rank within a step, named as in `store.record.Span`."""
 
     step: int
     name: str
@@ -91,10 +92,12 @@ class Entry:
 class Recording:
     """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
-    `steps` are {number: (begin, end)} in nanoseconds; `left_out` is {reason: number of calls}; `unknown` are reasons
-    why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole trace. A
-    flight recorder has `groups`, {name: ranks}, and `messages`, its sends and recvs; `from_start`: it has not dropped a
-    call yet. `tests` are nccl-tests', and `log` is what NCCL's debug messages show (`probes.nccl.parse_log`).
+    `steps` are {number: (begin, end)} in nanoseconds; `left_out` and `unsized` {reason: number of calls}; `unknown` are
+    reasons why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole
+    trace. Its clock counts from `base_ns`, and is `ahead_ns` ahead of the first rank's. `kernels` are the longest ones
+    that compute, {name: seconds in each step}. A flight recorder has `groups`, {name: ranks}, and `messages`, its sends
+    and recvs; `from_start`: it has not dropped a call yet. `tests` are nccl-tests', and `log` is what NCCL's debug
+    messages show (`probes.nccl.parse_log`).
     """
 
     file: str
@@ -108,6 +111,7 @@ class Recording:
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     parts: list[StepPart] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    kernels: dict[str, list[float]] = field(default_factory=dict)
     alone: bool = False
     whole: bool = False
     entries: list[Entry] = field(default_factory=list)
@@ -115,22 +119,13 @@ class Recording:
     groups: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
+    base_ns: int = 0
+    ahead_ns: int = 0
     tests: list[Any] = field(default_factory=list)
     log: dict[str, Any] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    unsized: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
-
-    def leave_out(self, why: str) -> None:
-        self.left_out[why] = self.left_out.get(why, 0) + 1
-
-    @property
-    def rows(self) -> int:
-        return len(self.parts) + len(self.calls) + len(self.entries) + len(self.messages)
-
-    def check_room(self) -> None:
-        """Raise UsageError where it has more rows than anybody reads."""
-        if self.rows > MOST_ROWS:
-            raise UsageError(f"{self.file} has more than {MOST_ROWS:,} steps and calls; record fewer steps")
 
 
 def op_of(name: str) -> str | None:
@@ -177,6 +172,13 @@ def ranks_in(value: object) -> tuple[int, ...] | None:
     if not known or None in known or len(set(known)) < len(known):
         return None
     return tuple(sorted(each for each in known if each is not None))
+
+
+def word(ranks: Sequence[int]) -> str:
+    """Return the ranks of a group as `CollectiveSample` has them: `0-3` or `0,2`."""
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 elements of one member that is a list.
 
 Real files are not always strict JSON. Control characters in strings, invalid UTF-8, a byte order mark, UTF-16, `NaN` in
-any spelling and invalid escapes are accepted, and so are several objects in a file. Files compressed by gzip are
+any spelling and invalid escapes are accepted, and so are several documents in a file. Files compressed by gzip are
 uncompressed.
 """
 
@@ -23,8 +23,6 @@ from parabench.imports.recording import REMEDY
 CHUNK_BYTES = 1 << 20
 # The most characters of one member or element: an event has some hundred, with a stack some thousand.
 LONGEST = 16 << 20
-# The most bytes of a whole file, uncompressed.
-MOST_BYTES = 16 << 30
 GZIP = b"\x1f\x8b"
 _SPACE = " \t\r\n"
 # What may follow a value.
@@ -66,8 +64,8 @@ def decoder(raw: bytes) -> codecs.IncrementalDecoder:
 def members(path: Path, elements_of: str) -> Iterator[tuple[int, str, Any]]:
     """Yield (document, name, value) for each member of each outermost object, documents counted from 0.
 
-    The member called `elements_of` must be a list; its name is yielded with each element.
-    Raises UsageError if the file is not such JSON, is cut off, or has a value longer than LONGEST.
+    The member called `elements_of` must be a list; its name is yielded with each element. An outermost list counts as
+    that member. Raises UsageError if the file is not such JSON, is cut off, or has a value longer than LONGEST.
     """
     try:
         with opened(path) as file:
@@ -84,12 +82,13 @@ class _Text:
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self._file = file
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._text, self._at, self._read, self._over = "", 0, 0, False
+        self._text, self._at, self._over = "", 0, False
 
     def documents(self, elements_of: str) -> Iterator[tuple[int, str, Any]]:
         document = 0
-        while document == 0 or self._next() == "{":
-            for name, value in self._members(elements_of):
+        while (mark := self._next()) in ("{", "[") or document == 0:
+            members = self._members(elements_of) if mark != "[" else ((elements_of, each) for each in self._elements())
+            for name, value in members:
                 yield document, name, value
             document += 1
 
@@ -176,9 +175,6 @@ class _Text:
         """Read on, twice as much if one value takes all there is, so that it is not decoded too often."""
         left = self._text[self._at :]
         raw = self._file.read(max(CHUNK_BYTES, len(left)))
-        self._read += len(raw)
-        if self._read > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
         if self._decoder is None:
             self._decoder = decoder(raw)
         self._over = not raw

@@ -178,10 +178,18 @@ def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Ite
             lane = next((at for at, busy in enumerate(lanes) if busy <= begin), len(lanes))
             if lane == len(lanes):
                 more = f" ({lane + 1})" if lane else ""
-                yield from _named("thread", rank + 1, thread + lane, f"communication {ranks} {algorithm}{more}")
+                who = ranks if isinstance(ranks, str) else format.UNKNOWN
+                yield from _named(
+                    "thread",
+                    rank + 1,
+                    thread + lane,
+                    f"communication {who} {algorithm}{more}",
+                )
                 lanes.append(end)
             lanes[lane] = end
-            told = {name: call[name] for name in ("op", "algorithm", "ranks", "bytes", "dtype", "seq")}
+            # A recording may lack the size, the type and the ranks.
+            names = ("op", "algorithm", "ranks", "bytes", "dtype", "seq")
+            told = {name: None if pd.isna(call[name]) else call[name] for name in names}
             bucket = int(call["bucket"]) if format.known(call["bucket"]) else None
             name = str(call["op"]) if bucket is None else f"{call['op']} of bucket {bucket}"
             told |= {} if bucket is None else {"bucket": bucket}

@@ -256,7 +256,7 @@ def outcome(launch: Launch) -> str:
     if launch.status is not Status.OK:
         return f"{launch.status}: {launch.failure}" if launch.failure else str(launch.status)
     if launch.case.kind == "collectives":
-        size = max(call.bytes for call in launch.collectives)
+        size = max(call.bytes for call in launch.collectives if call.bytes is not None)
         took = launch_number(launch.call_durations(size), launch.case.device)
         return f"{format.milliseconds(took)} per call at {size_text(size)}"
     return f"{format.milliseconds(launch_number(launch.step_times(Phase.MEASURE), launch.case.device))} per step"

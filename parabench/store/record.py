@@ -89,9 +89,9 @@ class CollectiveSample(NamedTuple):
     `step` is the training step; of a microbenchmark it counts the rows of one size, form and phase; of a flight
     recorder it is which call of its group it is. `seq` counts all rows of the rank. A row may stand for several `calls`
     that a microbenchmark made back to back: `duration_s` then is what one of them took, their time divided by their
-    number. `algorithm` is the one that really ran. `bytes` is the
-    whole buffer. `made_s`, when it was called, and `start_s`, when it began to run, are on the clock that all processes
-    of a host share; None is unknown.
+    number. `algorithm` is the one that really ran. `bytes` is the whole buffer; it and `group_size` are None only if a
+    recording does not have them. `made_s`, when it was called, and `start_s`, when it began to run, are on the clock
+    that all processes of a host share; None is unknown.
     `ranks` are those that take part, as in `0-3` or `0,2`. `bucket` is the index of DDP's bucket that it reduced,
     and `ready_s` when the bucket's last gradient was there.
     `n_wrong` counts the elements that this rank found wrong at this size and form; None when it came to no check.
@@ -102,8 +102,8 @@ class CollectiveSample(NamedTuple):
     seq: int
     op: str
     algorithm: str
-    group_size: int
-    bytes: int
+    group_size: int | None
+    bytes: int | None
     start_s: float | None
     duration_s: float | None
     phase: str

@@ -1,12 +1,12 @@
-"""Steps and calls of a training that somebody else recorded, by rank; what a recording does not tell is NaN.
+"""Steps and calls of a training run that other tools recorded, by rank, and their comparison; unknown is NaN.
 
-Communication is when a collective ran, exposed what of it no kernel of the rank's device computed in, on a CPU no
-operator: nobody noted when a rank was blocked.
+Communication is the time when a collective ran. It is exposed while no kernel of the rank's device computed, on a CPU
+no operator, because a profiler does not record when a rank was blocked.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,8 @@ from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
-from parabench.analysis.step.calls import MUTUAL
 from parabench.analysis.step.timeline import Timeline
+from parabench.analysis.text import format
 from parabench.plan.case import UNKNOWN
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
@@ -26,12 +26,19 @@ RANK_COLUMNS = (
     "rank", "steps", "step_s", *STEP_PARTS, "communication_s", "exposed_s", "exposed_share",
 )  # fmt: skip
 _CALL = ["op", "ranks", "group_size", "bytes", "dtype"]
-CALL_COLUMNS = (*_CALL, "seen", "per_step", "duration_s", "shortest_s", "algbw", "busbw")
-FLIGHT_COLUMNS = (*_CALL, "seen", "calls", "duration_s")
+LATE_COLUMNS = ("op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s")
+# Waiting for the last rank is worth a sentence if it takes this share of the steps.
+WORTH = 0.01
+
+
+def told(seen: SessionData) -> dict[str, Any]:
+    """Return the launch's facts about its recordings, as `imports.into_store` writes them."""
+    recorded: dict[str, Any] = seen.facts[int(seen.launches["launch_id"].iloc[0])].get("recorded") or {}
+    return recorded
 
 
 def step_lengths(seen: SessionData) -> pd.DataFrame:
-    """One row per rank and step, with `step_s`, in their order."""
+    """Return one row per rank and step, with `step_s`, in their order."""
     # A recording has thousands of steps at most, not a session's millions.
     rows = seen.results.sample
     rows = rows[(rows["metric"] == "step_s") & rows["launch_id"].isin(seen.launches["launch_id"])]
@@ -40,85 +47,108 @@ def step_lengths(seen: SessionData) -> pd.DataFrame:
 
 
 def slowest_lengths(seen: SessionData) -> pd.Series[float]:
-    """How long each step took on its slowest rank, in seconds, by step."""
+    """Return the length of each step on its slowest rank, in seconds, by step."""
     return seen.once(step_lengths).groupby("step")["step_s"].max()
 
 
-def rank_table(seen: SessionData) -> pd.DataFrame:
-    """One row per rank with steps: `steps`, how many, and medians over them, in seconds: the step, its parts (NaN where
-    none is named so), `other_s` of no name, communication, and how much of it is exposed, also as a share of the
-    step."""
-    lengths = seen.once(step_lengths)
-    if lengths.empty:
-        return pd.DataFrame(columns=list(RANK_COLUMNS))
+def step_table(seen: SessionData) -> pd.DataFrame:
+    """Return seconds by rank and step: `step_s`, the parts of `PARTS`, communication and wait, NaN if unknown."""
+    lengths = seen.once(step_lengths).set_index(["rank", "step"])
     spans = seen.results.span
     spans = spans.assign(length=spans["end_s"] - spans["start_s"])
-    every = lengths.set_index(["rank", "step"])
-    sums = spans.pivot_table("length", ["rank", "step"], "name", "sum").reindex(every.index)
+    sums = spans.pivot_table("length", ["rank", "step"], "name", "sum").reindex(lengths.index)
     sums = sums.reindex(columns=[*PARTS, COMMUNICATION, WAIT])
     named = sums.notna().groupby("rank").any()
-    case = seen.launches.iloc[0]
     # A process without peers does not communicate; otherwise communication that was not recorded is unknown.
     named[COMMUNICATION] |= bool(told(seen).get("alone"))
-    named[WAIT] = named[COMMUNICATION] & bool(case["device"] != UNKNOWN)
+    named[WAIT] = named[COMMUNICATION] & (named[WAIT] | bool(seen.launches.iloc[0]["device"] != UNKNOWN))
     named[OTHER] = True
     known = named.reindex(sums.index.get_level_values("rank")).set_axis(sums.index)
-    sums = sums.fillna(0.0).where(known).assign(step_s=every["step_s"])
-    table = sums.groupby("rank").median().rename(columns={WAIT: "exposed"})
-    table = table.rename(columns={name: f"{name}_s" for name in table if name != "step_s"})
-    share = (sums[WAIT] / sums["step_s"]).groupby("rank").median()
-    table = table.assign(steps=every.groupby("rank").size(), exposed_share=share)
+    return sums.fillna(0.0).where(known).assign(step_s=lengths["step_s"])
+
+
+def rank_table(seen: SessionData) -> pd.DataFrame:
+    """Return one row per rank with steps: `steps`, how many, and medians over them, in seconds: the step, its parts,
+    communication, and its exposed part, also as a share of the step."""
+    if seen.once(step_lengths).empty:
+        return pd.DataFrame(columns=list(RANK_COLUMNS))
+    sums = seen.once(step_table)
+    by_rank = sums.assign(share=sums[WAIT] / sums["step_s"]).groupby("rank")
+    table = by_rank.median().rename(columns={WAIT: "exposed"})
+    table = table.rename(columns={name: f"{name}_s" for name in table if name not in ("step_s", "share")})
+    table = table.rename(columns={"share": "exposed_share"}).assign(steps=by_rank.size())
     return table.reset_index()[list(RANK_COLUMNS)]
 
 
 def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
     rows = seen.results.collective
     rows = with_numbers(rows[rows["phase"] == phase])
+    rows = rows.assign(bytes=pd.to_numeric(rows["bytes"]), group_size=pd.to_numeric(rows["group_size"]))
     return rows.sort_values(["rank", "seq"], kind="stable")
 
 
 def call_table(seen: SessionData) -> pd.DataFrame:
-    """One row per operation, group, size and type of the calls in steps, the longest together first.
+    """Return one row per operation, group, size and type of the calls in steps, the longest together first.
 
-    `seen` is how many ranks told of it, `per_step` its calls on one rank in one, `duration_s` the median of all.
-    `shortest_s` is that of the rank that waited least, which came last, median over calls that all ranks of the group
-    told of; by it `algbw` and `busbw`, in GB/s as nccl-tests has them, NaN for operations that need not wait for all.
+    `seen` is the number of ranks with the call, `per_step` its calls on one rank in one step, `duration_s` the median
+    of all, and `shortest_s` the median time of the rank that came last (`imports.clocks.lateness`). It gives `algbw`
+    and `busbw`, in GB/s as nccl-tests has them.
     """
     rows = _calls(seen, Phase.INSTRUMENT)
-    if rows.empty:
-        return pd.DataFrame(columns=list(CALL_COLUMNS))
-    nth = rows.groupby(["step", "rank", *_CALL], dropna=False).cumcount()
-    rows = rows.assign(nth=nth, told=rows["duration_s"].notna())
-    one = rows.groupby(["step", "nth", *_CALL], dropna=False)
-    calls = one.agg(ranks_told=("told", "sum"), shortest_s=("duration_s", "min")).reset_index()
-    # Groups of the same size with unknown ranks may be different groups, whose calls must not be matched.
-    whole = (calls["ranks_told"] == calls["group_size"]) & calls["op"].isin(MUTUAL) & calls["ranks"].notna()
-    calls["shortest_s"] = calls["shortest_s"].where(whole)
-    shortest = calls.groupby(_CALL, dropna=False)["shortest_s"].median()
     groups = rows.groupby(_CALL, dropna=False)
     table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"), all_s=("duration_s", "sum"))
     per_step = rows.groupby([*_CALL, "rank", "step"], dropna=False).size().groupby(_CALL, dropna=False).median()
-    table = table.assign(per_step=per_step, shortest_s=shortest).sort_values("all_s", ascending=False).reset_index()
+    table = table.assign(per_step=per_step).sort_values("all_s", ascending=False).reset_index()
+    kind = ["op", "ranks", "bytes", "dtype"]
+    shortest = late_table(seen).drop_duplicates(kind)[[*kind, "shortest_s"]]
+    table = table.merge(shortest.assign(bytes=pd.to_numeric(shortest["bytes"])), "left", kind)
     positive = (table["shortest_s"] > 0) & (table["bytes"] > 0)
     algbw = (table["bytes"] / table["shortest_s"] / GB).where(positive)
-    factors = [bus_factor(str(op), int(n)) for op, n in zip(table["op"], table["group_size"], strict=True)]
-    return table.assign(algbw=algbw, busbw=algbw * np.array(factors))[list(CALL_COLUMNS)]
+    sizes = table["group_size"].fillna(1)
+    factors = [bus_factor(str(op), int(n)) for op, n in zip(table["op"], sizes, strict=True)]
+    return table.assign(algbw=algbw, busbw=algbw * np.array(factors))
 
 
 def flight_table(seen: SessionData) -> pd.DataFrame:
-    """One row per operation, group, size and type that flight recorders hold: `seen` ranks told of it, the one with
-    most of so many `calls`; `duration_s` is the median where it was timed."""
+    """Return one row per operation, group, size and type in flight recorders: `seen` is the number of ranks with it,
+    `calls` the most calls of one rank, `duration_s` the median if it was timed."""
     rows = _calls(seen, Phase.FLIGHT)
-    if rows.empty:
-        return pd.DataFrame(columns=list(FLIGHT_COLUMNS))
     groups = rows.groupby(_CALL, dropna=False)
     table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"))
     table["calls"] = rows.groupby([*_CALL, "rank"], dropna=False).size().groupby(_CALL, dropna=False).max()
-    return table.sort_values("calls", ascending=False, kind="stable").reset_index()[list(FLIGHT_COLUMNS)]
+    return table.sort_values("calls", ascending=False, kind="stable").reset_index()
+
+
+def late_table(seen: SessionData) -> pd.DataFrame:
+    """Return one row per kind of collective and rank: its median delay after the first rank, and how often it was last,
+    those first for which others wait longest."""
+    table = pd.DataFrame(told(seen).get("late") or [], columns=list(LATE_COLUMNS))
+    return table.sort_values(["total_s", "last"], ascending=False, kind="stable").reset_index(drop=True)
+
+
+class Latest(NamedTuple):
+    """The rank that others wait for: it was `last` in so many of the `calls`, and `share` of the steps is the time that
+    it came after the first rank."""
+
+    rank: int
+    last: int
+    calls: int
+    share: float
+
+
+def latest(seen: SessionData) -> Latest | None:
+    """Return the rank that came late by the most time in all; None if no collective shows it."""
+    table = late_table(seen)
+    if table.empty:
+        return None
+    by_rank = table.groupby("rank")[["total_s", "last", "calls"]].sum()
+    rank, own = max(by_rank.iterrows(), key=lambda each: each[1]["total_s"])
+    steps = float(slowest_lengths(seen).sum())
+    return Latest(int(str(rank)), int(own["last"]), int(own["calls"]), float(own["total_s"]) / steps if steps else 0.0)
 
 
 def median_timeline(seen: SessionData) -> Timeline | None:
-    """The step of median length (the lower of two), by its slowest rank; None where none was recorded."""
+    """Return the step of median length (the lower of two), by its slowest rank; None if no step was recorded."""
     lengths = slowest_lengths(seen).sort_values(kind="stable")
     if lengths.empty:
         return None
@@ -142,7 +172,51 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     )
 
 
-def told(seen: SessionData) -> dict[str, Any]:
-    """Return the launch's facts about its recordings, as `imports.into_store` writes them."""
-    recorded: dict[str, Any] = seen.facts[int(seen.launches["launch_id"].iloc[0])].get("recorded") or {}
-    return recorded
+COMPARED = ("what", "name", "base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",
+            "candidate_most_s", "ratio", "apart")  # fmt: skip
+
+
+def compared(base: SessionData, candidate: SessionData) -> pd.DataFrame:
+    """Return one row per quantity of two recordings, in seconds: `what` it is and its name; on each side the median
+    over the steps, the least and the most; the `ratio` of the medians, candidate to base; and whether the steps of both
+    lie `apart` from each other, None with less than two steps. A side that lacks the quantity has NaN."""
+    sides = [_per_step(each) for each in (base, candidate)]
+    rows = []
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        found = [side.get(key, pd.Series(dtype=float)).dropna() for side in sides]
+        (own, low, high), (new, least, most) = ((one.median(), one.min(), one.max()) for one in found)
+        ratio = new / own if own > 0 else np.nan
+        # The range of one step is no spread.
+        apart = bool(low > most or least > high) if min(map(len, found)) > 1 else None
+        rows.append((*key, own, low, high, new, least, most, ratio, apart))
+    return pd.DataFrame(rows, columns=list(COMPARED))
+
+
+def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
+    """Return {(kind, name): seconds in each step}: the mean over ranks, except for the step, which is its slowest
+    rank's."""
+    found: dict[tuple[str, str], pd.Series[float]] = {}
+    if len(seen.once(step_lengths)) and not is_whole(seen):
+        found["step", "slowest rank"] = slowest_lengths(seen)
+        means = seen.once(step_table).groupby("step").mean()
+        found |= {("step", name): means[column] for name, column in
+                  (("communication", COMMUNICATION), ("exposed communication", WAIT))}  # fmt: skip
+    calls = _calls(seen, Phase.INSTRUMENT)
+    kinds = calls.groupby(["op", "bytes", "dtype", "group_size"], dropna=False)
+    for key, own in sorted(kinds, key=lambda each: -each[1]["duration_s"].sum()):
+        op, size, dtype, ranks = cast("tuple[str, float, object, float]", key)
+        label = f"{op}, {f'{size:,.0f} bytes' if format.known(size) else 'size unknown'}"
+        label += f", {dtype}" if isinstance(dtype, str) else ""
+        label += f", {format.count(int(ranks), 'rank')}" if format.known(ranks) else ""
+        found["collective", label] = own.groupby("step")["duration_s"].mean()
+    if not is_whole(seen):
+        kernels = pd.DataFrame(told(seen).get("kernels") or [], columns=["rank", "name", "steps_s"])
+        totals = {name: pd.DataFrame(own["steps_s"].tolist()).mean() for name, own in kernels.groupby("name")}
+        for name in sorted(totals, key=lambda each: -totals[each].sum()):
+            found["kernel", str(name)] = totals[name]
+    return found
+
+
+def is_whole(seen: SessionData) -> bool:
+    """Return whether all traces are without steps."""
+    return all(each.get("whole") for each in told(seen).get("files") or [] if each.get("steps"))

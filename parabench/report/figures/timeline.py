@@ -224,7 +224,7 @@ def _ready(traces: list[Trace], calls: Sequence[Row], top: Mapping[int, float]) 
 
 
 def _said_inside(call: Mapping[Any, Any]) -> str:
-    size = f"{format.digits(call['bytes'] / MIB, 2)} MiB"
+    size = f"{format.digits(call['bytes'] / MIB, 2)} MiB" if format.known(call["bytes"]) else ""
     return f"bucket {call['bucket']:.0f}, {size}" if format.known(call["bucket"]) else size
 
 
@@ -236,7 +236,8 @@ def _hover(call: Mapping[Any, Any]) -> str:
 
 
 def _amount(call: Mapping[Any, Any]) -> str:
-    size, seconds = format.mebibytes(call["bytes"]), call["duration_s"]
+    size = format.mebibytes(call["bytes"]) if format.known(call["bytes"]) else "size unknown"
+    seconds = call["duration_s"]
     if not format.known(seconds):
         return f"{size}; when it ended is unknown"
     on_bus = call["op"] in OPS

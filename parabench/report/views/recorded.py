@@ -1,4 +1,4 @@
-"""The report of recordings that others made: what steps, calls and flight recorders tell, and what they do not."""
+"""The page of a training run that other tools recorded, and the comparison of two of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from parabench.analysis.environment.facts import devices_said
 from parabench.analysis.session import Session, SessionData, data_of, session_data
 from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wirings
-from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
-from parabench.report.figures.figures import Panel
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED, nccl_tables
@@ -28,13 +26,16 @@ from parabench.store.results import Results
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
     seen = data_of(results, session)
-    made = (_steps(seen), _timeline(seen), _calls(seen), _flight(seen), _inspector(seen), _nccl(seen), _files(seen))
+    made = (
+        _flight(seen), _steps(seen), _late(seen), _timeline(seen), _calls(seen), _inspector(seen), _nccl(seen),
+        _files(seen),
+    )  # fmt: skip
     sections = [section for section in made if section is not None]
     return fill(
         "recorded.html",
         sections,
         template_folder,
-        session=session,
+        question=session.question,
         name=next(iter(seen.labels.values()), session.suite),
         sentences=list(sentences(seen)),
         facts=_facts(seen),
@@ -46,30 +47,28 @@ def render(results: Results, session: Session, template_folder: Path | None = No
 def conclusions(results: Results) -> list[str]:
     """Return the conclusions and warnings of recordings as lines for the terminal."""
     seen = session_data(results)
-    lines = [each for each in sentences(seen) if not each.endswith(_MORE)]
+    lines = list(sentences(seen))
     # The sentence about the profiler is the same for all traces.
-    messages = [
-        str(row["message"]) for _, row in seen.results.finding.iterrows() if row["code"] != "recording_profiled"
-    ]
+    stored = seen.results.finding
+    messages = stored.loc[stored["code"] != "recording_profiled", "message"]
     return lines + [f"warning: {message}" for message in messages if message not in lines]
 
 
 def sentences(seen: SessionData) -> Iterator[str]:
     """Yield the conclusions: the length of a step, its exposed communication, and whether ranks wait for each other."""
-    if seen.launches.empty:
-        yield "No recording is stored."
-        return
     lengths, ranks = recorded.slowest_lengths(seen), seen.once(recorded.rank_table)
     if len(lengths):
         low, high = (format.milliseconds(float(each)) for each in (lengths.min(), lengths.max()))
         over = f"{format.count(len(lengths), 'step')} of {format.count(len(ranks), 'rank')}"
-        if _whole(seen):
+        if recorded.is_whole(seen):
             over = format.count(len(ranks), "rank")
             yield f"The whole trace, which has no steps, took {high} on the slowest of {over}."
         else:
             median = format.milliseconds(float(lengths.median()))
-            yield f"A step took {median} on its slowest rank, the median of {over} ({_range(low, high)})."
+            spread = f" ({low} to {high})" if low != high else ""
+            yield f"A step took {median} on its slowest rank, the median of {over}{spread}."
         yield _exposed(seen, ranks)
+        yield from _latest(seen, len(ranks))
     yield from _waiting(seen)
     ops = inspected(seen, seen.launches)
     if len(ops):
@@ -79,47 +78,49 @@ def sentences(seen: SessionData) -> Iterator[str]:
         yield f"NCCL's debug logs are of version {format.or_unknown(of.version)} and {network}."
 
 
-def _whole(seen: SessionData) -> bool:
-    """Return whether all traces are without steps."""
-    return all(each.get("whole") for each in recorded.told(seen).get("files") or [] if each.get("steps"))
-
-
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
     known = ranks.dropna(subset="exposed_share")
-    what = "trace" if _whole(seen) else "step"
+    what = "trace" if recorded.is_whole(seen) else "step"
     if known.empty:
         return f"How much of the {what} is exposed communication is unknown: the warnings have the reason."
     most = known.iloc[int(known["exposed_share"].argmax())]
     low, high = (format.percent(float(each)) for each in (known["exposed_share"].min(), most["exposed_share"]))
     who = "" if low == high else f", most on rank {int(most['rank'])}"
     some = "" if len(known) == len(ranks) else f" on {len(known)} of {len(ranks)} ranks; it is unknown on the others"
-    return f"Exposed communication is {_range(low, high)} of each rank's {what}{who}{some}."
+    share = low if low == high else f"{low} to {high}"
+    return f"Exposed communication is {share} of each rank's {what}{who}{some}."
 
 
-def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
-
-
-# Sentences of one kind in front of the tables; the warnings have the others.
-_MOST_SENTENCES = 2
-_MORE = " of this kind."
+def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
+    """Yield which rank the others wait for, or that it is unknown."""
+    found, told = recorded.latest(seen), recorded.told(seen)
+    if found is None:
+        if ranks > 1:
+            yield "Which rank is late is unknown: no timed collective of all ranks of a known group is in the traces."
+        return
+    if found.share < recorded.WORTH:
+        yield f"No rank is late: the time after the first rank is below {format.percent(recorded.WORTH)} of the steps."
+        return
+    how = "" if told.get("one_clock") else ", by the shortest kernel, because their clocks are not known to agree"
+    group = "; the traces name no groups, but these calls end together on all ranks" * bool(told.get("groups_inferred"))
+    yield (
+        f"Others wait for rank {found.rank}: it came last in {found.last:,} of "
+        f"{format.count(found.calls, 'collective')}, and after the first rank by {format.percent(found.share)} of the "
+        f"steps in all{how}{group}."
+    )
 
 
 def _waiting(seen: SessionData) -> Iterator[str]:
     """Yield what flight recorders show of ranks that wait for each other, the first cause first."""
     told, stored = recorded.told(seen), seen.results.finding
     waits = told.get("waits") or []
-    yield from waits[:_MOST_SENTENCES]
-    wrong = [stored[stored["code"] == code]["message"] for code in ("recording_hang", "recording_mismatch")]
-    for messages in wrong:
-        yield from map(str, messages[:_MOST_SENTENCES])
-    more = sum(max(0, len(each) - _MOST_SENTENCES) for each in wrong)
-    if more:
-        yield f"{format.count(more, 'more warning')}{_MORE}"
-    if told.get("dumps") and not (waits or any(map(len, wrong))):
-        of = format.count(len({each["rank"] for each in told["last_calls"]}), "rank")
+    wrong = stored[stored["code"].isin(("recording_hang", "recording_mismatch"))]["message"]
+    every = [*waits, *map(str, wrong)]
+    yield from every
+    if told.get("dumps") and not every:
         yield (
-            f"By the flight recorders of {of} all entered and finished the same collectives: none waits for another."
+            f"By the flight recorders of {format.count(told['dumps'], 'rank')} all entered and finished the same "
+            "collectives: none waits for another."
             if told["last_calls"]
             else "Whether ranks wait for each other is unknown: the flight recorders hold no collective."
         )
@@ -128,16 +129,14 @@ def _waiting(seen: SessionData) -> Iterator[str]:
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
     environment = seen.session.environment
     rows = [("imported", format.when(seen.session.started_utc)), ("parabench", seen.session.version)]
-    if len(seen.launches):
-        case = seen.launches.iloc[0]
-        rows += [
-            ("ranks", _size(seen, int(case["world_size"]))),
-            ("device", str(case["device"])),
-            ("backend", str(case["backend"])),
-        ]
-    rows.append(("hosts", format.or_unknown(environment.get("host"))))
-    gpus = environment.get("gpus")
-    rows.append(("GPUs of the first host", devices_said(environment) if gpus else format.UNKNOWN))
+    case = seen.launches.iloc[0]
+    rows += [
+        ("ranks", _size(seen, int(case["world_size"]))),
+        ("device", str(case["device"])),
+        ("backend", str(case["backend"])),
+        ("hosts", format.or_unknown(environment.get("host"))),
+        ("GPUs of the first host", devices_said(environment) if environment.get("gpus") else format.UNKNOWN),
+    ]
     unknown = environment.get("unknown_versions") or {}
     return rows + [(name, f"{format.UNKNOWN}: {why}") for name, why in unknown.items()]
 
@@ -149,7 +148,7 @@ def _size(seen: SessionData, world_size: int) -> str:
     return f"{world_size:,}" if known else f"{world_size:,} or more: no trace has the number"
 
 
-def _cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
+def cut(title: str, columns: tuple[Column, ...], table: pd.DataFrame, note: str = "") -> Table:
     """The table, of a long one its first rows, which is said."""
     if len(table) > MOST_ROWS:
         note = f"{note} Listed are {MOST_ROWS} of {len(table):,} rows; the store has all.".strip()
@@ -164,7 +163,7 @@ def _steps(seen: SessionData) -> Section | None:
     columns = (
         Column("Rank", "rank"),
         Column("Steps", "steps", "count"),
-        Column("Step", "step_s", "ms"),
+        Column("Step, ms", "step_s", "ms"),
         *(Column(STEP_PARTS[part].capitalize(), part, "ms") for part in named),
         Column("No name", "other_s", "ms"),
         Column("Communication", "communication_s", "ms"),
@@ -174,10 +173,14 @@ def _steps(seen: SessionData) -> Section | None:
     return Section(
         "steps",
         "Where each rank's step goes",
-        ("The traces have no steps: each is one window. " if _whole(seen) else "Medians over the recorded steps. ")
+        (
+            "The traces have no steps: each is one window. "
+            if recorded.is_whole(seen)
+            else "Medians over the recorded steps. "
+        )
         + "Communication runs beside the parts, exposed communication while the rank computes nothing.",
         "No step was recorded: no trace has a rank, or an event with a time.",
-        (_cut("Steps by rank", columns, ranks),) if len(ranks) else (),
+        (cut("Steps by rank", columns, ranks),) if len(ranks) else (),
         reading="A step is what lies between two calls of the profiler's step() on the host. Parts are annotations: "
         "torch's own of DataLoader and optimizer, and those called data, forward, backward, optimizer. Where forward "
         "has none it is DDP's or FSDP's, without the loss; where backward has none it ends with the last gradient. "
@@ -185,33 +188,60 @@ def _steps(seen: SessionData) -> Section | None:
     )
 
 
+def _late(seen: SessionData) -> Section | None:
+    table = recorded.late_table(seen)
+    if table.empty:
+        return None
+    # What no rank waits for has no reader.
+    shown = table[(table["last"] > 0) | (table["total_s"] > 0.05 * table["total_s"].max())]
+    columns = (
+        Column("Collective", lambda row: f"{row['op']}, ranks {row['ranks']}"),
+        Column("Bytes", "bytes", "count"),
+        Column("Rank", "rank", WORDED),
+        Column("Came last", lambda row: f"{row['last']:,} of {row['calls']:,}", WORDED),
+        Column("Late, ms", "late_s", "ms"),
+        Column("In all, ms", "total_s", "ms"),
+    )
+    return Section(
+        "late",
+        "Which rank is late",
+        "How long after the first rank each rank entered the same collective: the median, and the sum of all calls.",
+        "",
+        (cut("Arrival by rank and collective", columns, shown),),
+        reading="Only collectives that no rank can finish before the last one has entered, and that all ranks of their "
+        "group recorded. If the ranks are known to share a clock, a rank enters when its kernel begins. Otherwise it "
+        "is as late as its kernel is shorter than the longest one, because all end together.",
+    )
+
+
 def _timeline(seen: SessionData) -> Section | None:
     one = recorded.median_timeline(seen)
     if one is None:
         return None
-    hosts = {each.get("host") for each in recorded.told(seen).get("files") or [] if each.get("steps")}
-    clocks = (seen.results.finding["code"] == "recording_clocks").any()
-    nothing = "The ranks' clocks differ, or may differ, so their times are not drawn on one axis."
+    nothing = "It is unknown how far the ranks' clocks differ, so their times are not drawn on one axis."
     more = f" {MOST_RANKS} of {len(one.ranks)} ranks are drawn." if len(one.ranks) > MOST_RANKS else ""
-    label = f"step {one.step}: {format.milliseconds(one.length_s)}"
+    whole = recorded.is_whole(seen)
+    label = f"{'whole trace' if whole else f'step {one.step}'}: {format.milliseconds(one.length_s)}"
+    window = "The whole trace" if whole else "The recorded step of median length"
+    panel = timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
     return Section(
         "timeline",
-        "Timeline of one step",
-        "The recorded step of median length. Each rank shows the parts of its step (hatched: exposed communication), "
-        "and below them its collectives.",
+        "Timeline",
+        f"{window}. Each rank shows the parts of its step (hatched: exposed communication), and below them its "
+        "collectives.",
         nothing,
-        panels=[] if len(hosts) > 1 or clocks else [replace(_panel(one, label), case="")],
+        panels=[] if recorded.told(seen).get("clocks") is False else [replace(panel, case="")],
         reading=f"A collective includes the time that it waits for later ranks.{more}",
     )
 
 
-def _panel(one: Timeline, label: str) -> Panel:
-    return timeline_panel(one, label, "exposed communication", {"other_s": "no name"})
+def _group(ranks: object, size: float) -> str:
+    return ranks if isinstance(ranks, str) else f"{size:.0f} ranks" if format.known(size) else format.UNKNOWN
 
 
 _CALL = (
     Column("Operation", "op"),
-    Column("Ranks", lambda row: row["ranks"] if isinstance(row["ranks"], str) else f"{row['group_size']} ranks"),
+    Column("Ranks", lambda row: _group(row["ranks"], row["group_size"])),
     Column("dtype", lambda row: format.or_unknown(row["dtype"] if isinstance(row["dtype"], str) else None)),
     Column("Bytes", "bytes", "count"),
     Column("Told by", lambda row: format.count(int(row["seen"]), "rank"), WORDED),
@@ -234,11 +264,12 @@ def _calls(seen: SessionData) -> Section | None:
         "calls",
         "Collectives in the steps",
         "By operation, group, size and type; those that took longest together come first.",
-        "No collective with a known size was recorded in a step.",
-        (_cut("Collectives in the steps", columns, table),) if len(table) else (),
+        "No collective was recorded in a step.",
+        (cut("Collectives in the steps", columns, table),) if len(table) else (),
         reading="Took is the median over ranks and calls, with the time that a rank waits for later ones. Shortest is "
-        "that of the rank that came last, and the bandwidths are by it, as nccl-tests defines them; they are unknown "
-        "where not all ranks of the group were recorded.",
+        "the time of the rank that came last. It gives the bandwidths, as nccl-tests defines them. They are unknown if "
+        "not all ranks of the group were recorded. An operation called a kernel has only the name of its kernel, and "
+        "NCCL may run another operation in it.",
     )
 
 
@@ -251,14 +282,14 @@ def _flight(seen: SessionData) -> Section | None:
         columns = (
             Column("Group", "group"),
             Column("Last call", "op"),
+            Column("Ranks", "ranks"),
             Column("State", lambda row: f"{row['state']}{', over' if row['finished'] else ''}"),
-            Column("Rank", "rank", WORDED),
             Column("Number", "number", "count"),
         )
-        tables.append(_cut("Last calls", columns, last, "The last call of each rank in each group."))
+        tables.append(cut("Last calls", columns, last, "The last call of each rank in each group."))
     if len(table):
         held = (*_CALL, Column("Calls", "calls", "count"), Column("Took, ms", "duration_s", "ms"))
-        tables.append(_cut("Calls", held, table, "Calls that the recorders hold; calls are those of one rank."))
+        tables.append(cut("Calls", held, table, "Calls that the recorders hold; calls are those of one rank."))
     return Section(
         "flight",
         "Flight recorder",
@@ -279,7 +310,7 @@ def _inspector(seen: SessionData) -> Section | None:
         "NCCL's Inspector",
         "Medians over ranks; calls are one rank's.",
         "",
-        (_cut("Operations and sizes", INSPECTED, table),),
+        (cut("Operations and sizes", INSPECTED, table),),
     )
 
 
@@ -301,4 +332,4 @@ def _files(seen: SessionData) -> Section:
     )
     more = told.get("not_read")
     note = f"{format.count(int(more), 'other file')} in the folder: none of a known kind." if more else ""
-    return Section("files", "Files", "", "No file is recorded.", (_cut("Files", columns, files, note),))
+    return Section("files", "Files", "", "No file is recorded.", (cut("Files", columns, files, note),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 import pickle
@@ -86,6 +87,36 @@ TEXT_TIMES = of_gpu(0)
 TEXT_TIMES["traceEvents"] = [each | {"ts": str(each["ts"])} for each in TEXT_TIMES["traceEvents"]]
 NO_STEPS = of_gpu(0)
 NO_STEPS["traceEvents"] = [each for each in NO_STEPS["traceEvents"] if "ProfilerStep" not in each["name"]]
+# Reports of users of other tools: https://github.com/REPOSITORY/issues/NUMBER.
+ZERO_TIMES = NO_STEPS | {"traceEvents": [*NO_STEPS["traceEvents"], event("volta_sgemm_64x64_nt", "Kernel", 0, 0)]}
+SYNCED = [of_gpu(n) for n in (0, 1)]
+for each in SYNCED:
+    each["traceEvents"] += [event("Stream Sync", "cuda_sync", 1000 + 100 * n, 100, 7) for n in (0, 1)]
+DROPPED = [of_gpu(n) for n in (0, 1)]
+for each in DROPPED:
+    each["traceEvents"] = [step(0, 1000, 200), *(e for e in each["traceEvents"] if "Step#" not in e["name"])]
+del DROPPED[1]["traceEvents"][[e["name"][:7] for e in DROPPED[1]["traceEvents"]].index("ncclDev")]
+NUMBERED = copy.deepcopy(DROPPED)
+for each in NUMBERED:
+    for one in each["traceEvents"]:
+        if one["name"].startswith("nccl"):
+            one["args"]["Seq"] = one["args"]["External id"]
+SINCE_BOOT = of_gpu(0)
+for each in SINCE_BOOT["traceEvents"]:
+    each["ts"] += 5e9 * (each["cat"] != "kernel")
+BATCHED = {
+    "traceEvents": [
+        step(0, 1000, 100),
+        event("gemm", "kernel", 1010, 20, 7),
+        event("record_param_comms", "cpu_op", 1010, 2, **recordings.params(4, "send")),
+        event("record_param_comms", "cpu_op", 1013, 2, **recordings.params(5, "recv")),
+        event("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "kernel", 1020, 30, 20, **{"External id": 9}),
+    ]
+}
+REPEATED = of_gpu(0)
+for each in REPEATED["traceEvents"]:
+    each["name"] = each["name"].replace("Step#0", "Step#8").replace("Step#1", "Step#9")
+LEGACY = [{"name": "aten::mul", "ph": "X", "ts": 9, "dur": 3, "tid": 1, "pid": "CPU functions", "args": {}}]
 LATER = {"baseTimeNanoseconds": 1_700_000_060_000_000_000}
 
 
@@ -119,7 +150,8 @@ ROWS = [
             "rank_0": dump(entry(1), entry(2, **RUNNING), of_group("7", 1, **RUNNING), groups={"7": "[0, 1]"}),
             "rank_1": dump(entry(1), groups={"7": "[0, 1]"}),
         },
-        ("Others wait for rank 1 in 2 groups", "Call 2 of group 0", "Call 1 of group 7"),
+        ("Others wait for rank 1 in 2 groups", "Later calls were not entered, either: call 2 of group 0",
+         "Call 1 of group 7", "Last calls in any group: rank 1 called all_reduce"),
     ),
     Row(
         "device_stuck",
@@ -290,7 +322,7 @@ ROWS = [
     Row(
         "no_arguments",
         {f"rank{n}__json": named_kernels("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", n) for n in (0, 1)},
-        ("Exposed communication is 20 %", "4 calls left out: the trace has no sizes for them"),
+        ("Exposed communication is 20 %", "4 calls without a size: the trace has none"),
         ("record_shapes", "names the collective"),
     ),
     # Clocks.
@@ -381,6 +413,133 @@ ROWS = [
         {"copy__json": of_gpu(0), "rank0__json": of_gpu(0), "rank1__json": of_gpu(1)},
         ("rank0.json: left out, because copy.json is of the same rank and steps", "2 steps of 2 ranks"),
     ),
+    # From reports of users of other tools.
+    Row(  # pytorch/kineto 109
+        "kernels_at_zero",
+        {"rank0__json": ZERO_TIMES},
+        ("The whole trace, which has no steps, took 0.190 ms",),
+    ),
+    Row(  # NVIDIA/nccl 714, 739
+        "send_recv_kernels_of_an_all_reduce",
+        {f"rank{n}__json": named_kernels("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t()", n) for n in (0, 1)},
+        ("Exposed communication is 20 %", "4 calls without a size", "Which rank is late is unknown"),
+        ("Others wait",),
+    ),
+    Row(  # pytorch/pytorch 194693
+        "batched_send_and_recv",
+        {"rank0__json": BATCHED},
+        ("Exposed communication is 20 %", "1 call without a size"),
+        ("when collectives ran is unknown",),
+    ),
+    Row(  # pytorch/pytorch 137969
+        "batch_of_finished_messages",
+        {
+            f"rank_{n}": dump(
+                entry(1), message(1, f"nccl:send {n}->{1 - n}"), message(1, f"nccl:recv {n}<-{1 - n}"),
+                message(1, "nccl:coalesced", state="completed", retired=True),
+            )
+            for n in (0, 1)
+        },
+        (HEALTHY,),
+        ("Messages were not finished",),
+    ),
+    Row(  # pytorch/pytorch 97191
+        "sizes_differ",
+        {
+            "rank_0": dump(entry(1), entry(2, input_sizes=[[2000]], output_sizes=[[2000]], **RUNNING)),
+            "rank_1": dump(entry(1), entry(2, **RUNNING)),
+        },
+        ("Call 2 of group 0 (default_pg) is not the same on its ranks: rank 0 called all_reduce of 8,000 bytes",),
+        (HEALTHY, "finished on none"),
+    ),
+    Row(  # NVIDIA/nccl 1730
+        "healthy_network_and_a_timeout",
+        {f"rank_{n}": dump(entry(1), *(entry(k, **RUNNING) for k in (2, 3, 4))) for n in (0, 1)},
+        ("Call 2 of group 0", "was entered by all 2 ranks and finished on none"),
+        (HEALTHY, "not by rank", "Others wait"),
+    ),
+    Row(  # snowflakedb/ArcticTraining 219
+        "stuck_watchdogs_write_no_dump",
+        {f"rank_{n}": dump(entry(1), entry(2, **RUNNING), ranks=OTHERS) for n in (0, 2)},
+        ("There is no dump of the flight recorder of ranks 1, 3 of 4", "is unknown: ranks 1, 3: it has no dump"),
+        (HEALTHY, "not by rank"),
+    ),
+    Row(  # ray-project/ray 66203
+        "dump_that_failed",
+        {"rank_0": dump(entry(1)), "rank_1__json": {"ok": False, "reason": "torch c10d is unavailable"}},
+        ("There is no dump of the flight recorder of rank 1 of 2",),
+        (HEALTHY,),
+    ),
+    Row(  # pytorch/pytorch 192021
+        "first_kernels_are_dropped",
+        {f"rank{n}__json": DROPPED[n] for n in (0, 1)},
+        ("Which rank is late is unknown",),
+        ("Others wait", "No rank is late"),
+    ),
+    Row(  # pytorch/pytorch 177148
+        "first_kernels_are_dropped_and_calls_are_numbered",
+        {f"rank{n}__json": NUMBERED[n] for n in (0, 1)},
+        ("Others wait for rank 1: it came last in 1 of 1 collective",),
+    ),
+    Row(  # meta-pytorch/torchtune 2504
+        "every_file_is_called_r0",
+        {f"r0-2025-3-14-14-46__174198878122106463{n}__pt__trace__json": of_gpu(n) for n in (0, 1)},
+        ("2 steps of 2 ranks",),
+        ("of the same rank", "left out"),
+    ),
+    Row(  # pytorch/kineto 179
+        "repeated_schedule",
+        {"node1_7__1619000000000__pt__trace__json": of_gpu(0), "node1_7__1619000009000__pt__trace__json": REPEATED},
+        ("4 steps of 1 rank",),
+        ("left out",),
+    ),
+    Row(  # facebookresearch/HolisticTraceAnalysis 162
+        "synchronization_is_no_computing",
+        {f"rank{n}__json": SYNCED[n] for n in (0, 1)},
+        ("Exposed communication is 20 %",),
+    ),
+    Row(  # traceopt-ai/traceml 252
+        "straggler_in_backward",
+        {f"rank{n}__json": of_gpu(n) for n in (0, 1)},
+        ("Others wait for rank 1: it came last in 2 of 2 collectives, and after the first rank by 10 % of the steps",),
+        ("by the shortest kernel",),
+    ),
+    Row(  # the same, on hosts whose clocks differ
+        "straggler_on_another_host",
+        {"rank0__json": of_gpu(0), "rank1__json": of_gpu(1, host="node1") | LATER},
+        ("Others wait for rank 1: it came last in 2 of 2 collectives", "by the shortest kernel", "Times were moved"),
+    ),
+    Row(  # SemiAnalysisAI/InferenceX 1005
+        "all_reduce_of_an_inference_engine",
+        {f"rank{n}__json": named_kernels("void sglang::cross_device_reduce_2stage<bf16, 4>()", n) for n in (0, 1)},
+        ("Exposed communication is 20 %",),
+        ("it has no collective",),
+    ),
+    Row(  # pytorch/kineto 384
+        "device_counts_from_boot",
+        {"rank0__json": SINCE_BOOT},
+        (UNKNOWN_SHARE, "no collective ran within its steps"),
+        (NO_SHARE,),
+    ),
+    Row(  # pytorch/pytorch 95460
+        "list_of_events_without_categories",
+        {"rank0__json": LEGACY},
+        ("rank0.json: it has no operators, annotations or kernels with a time",),
+        ("A step took", NO_SHARE),
+    ),
+    Row(
+        "list_of_events",
+        {f"rank{n}__json": json.dumps(of_gpu(n)["traceEvents"]) for n in (0, 1)},
+        ("2 steps of 2 ranks", "Exposed communication is 20 %"),
+    ),
+    Row(
+        "archive_and_own_trace",
+        {
+            "rank0__json": of_gpu(0), "rank1__json": of_gpu(1), "more__tar__gz": gzip.compress(b"x"),
+            "all__json": {"otherData": {"zero_s": 1.5}, "traceEvents": [step(0, 1, 2)]},
+        },
+        ("2 steps of 2 ranks", "more.tar.gz: it is an archive", "all.json: `parabench export --trace` wrote it"),
+    ),
 ]  # fmt: skip
 
 
@@ -425,27 +584,28 @@ def test_ranks_come_from_the_list_of_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "op"),
+    ("name", "label"),
     [
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
-        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
-        ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_Sum_bf16(ncclSymkDevWorkArgs4K)", "all_reduce"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL()", "reduce_scatter"),
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", ""),
-        ("ncclDevKernel_Generic_4(ncclDevKernelArgs)", ""),
-        ("mscclKernel_Sum_float_LL", ""),
-        ("oneccl_allreduce_pcie", ""),
-        ("void deep_ep::internode::dispatch<false, 4>()", ""),
-        ("void nvshmemi_transfer_put()", ""),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "AllReduce kernel"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "AllReduce kernel"),
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "AllReduce kernel"),
+        ("ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_Sum_bf16(ncclSymkDevWorkArgs4K)", "AllReduce kernel"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL()", "ReduceScatter kernel"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "SendRecv kernel"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgs)", "ncclDevKernel_Generic_4"),
+        ("mscclKernel_Sum_float_LL", "mscclKernel_Sum_float_LL"),
+        ("oneccl_allreduce_pcie", "oneccl_allreduce_pcie"),
+        ("void deep_ep::internode::dispatch<false, 4>()", "deep_ep::internode::dispatch"),
+        ("void dpsk::ep::internode::dispatch_ll<7>()", "dpsk::ep::internode::dispatch_ll"),
+        ("void nvshmemi_transfer_put()", "nvshmemi_transfer_put"),
+        ("void vllm::cross_device_reduce_1stage<__half, 8>(RankData*)", "vllm::cross_device_reduce_1stage"),
+        ("(anonymous namespace)::one_shot_all_reduce_kernel<4>()", "one_shot_all_reduce_kernel"),
     ],
 )
-def test_kernels_of_communication_are_no_computing(tmp_path: Path, name: str, op: str) -> None:
+def test_kernels_of_communication_are_no_computing(tmp_path: Path, name: str, label: str) -> None:
     (tmp_path / "rank0.json").write_text(json.dumps(named_kernels(name)))
-    trace = kineto._Trace()
-    trace.take(event(name, "kernel", 1, 2))
-    assert [one.op for one in trace.on_device] == [op]
     (found,) = kineto.read(tmp_path / "rank0.json")
+    assert {call.op for call in found.calls} == {label}
     assert {part.name for part in found.parts} >= {"communication", "wait"}
 
 
@@ -484,8 +644,98 @@ def test_terminal_shows_conclusions_in_five_lines(tmp_path: Path) -> None:
     )
     done = parabench("report", "--from", tmp_path / "made", "-o", tmp_path / "page.html")
     *told, page, store = done.output.splitlines()
-    assert len(told) == 5
+    assert len(told) <= 5
     assert told[0].startswith("Others wait for rank 1 in 8 groups")
-    assert told[-1].endswith("more lines on the page.")
+    assert told[-1].endswith("and 3 more.")
     assert (Path(page).name, Path(store).name) == ("page.html", "page.db")
     assert "Others wait for rank 1" in Page((tmp_path / "page.html").read_text()).text
+
+
+def old(rank: int, late: float) -> dict[str, Any]:
+    """A trace by a torch that names no groups, of a rank whose all-reduces begin later and end with the others'."""
+    trace = of_gpu(rank, world_size=4) | {"host_name": None}
+    for each in trace["traceEvents"]:
+        if "Collective name" in each["args"]:
+            each["args"] = {"External id": each["args"]["External id"]}
+        if each["name"].startswith("nccl"):
+            at = 1000 + 100 * (each["args"]["External id"] - 7)
+            each["ts"], each["dur"] = at + 30 + late, 40 - late
+    notes = {"Input Dims": [[394241]], "Input type": ["float"]}
+    trace["traceEvents"] += [event("nccl:all_reduce", "user_annotation", 1020 + 100 * n, 1, **notes) for n in (0, 1)]
+    return trace
+
+
+@pytest.mark.parametrize("apart", [0, 30])
+def test_groups_are_inferred_when_calls_end_together(tmp_path: Path, apart: float) -> None:
+    traces = {f"rank{n}__json": old(n, 9 if n == 3 else 0) for n in range(4)}
+    for each in traces["rank2__json"]["traceEvents"]:
+        if each["name"].startswith("nccl") and each["cat"] == "kernel":
+            each["ts"] += apart
+    seen = read(recordings.write(tmp_path / "made", **traces))
+    text = statements(seen)
+    known = "Others wait for rank 3: it came last in 2 of 2 collectives" in text
+    assert known == (apart == 0), text
+    assert ("Which rank is late is unknown" in text) == (apart != 0)
+    (row,) = recorded.call_table(seen).to_dict("records")
+    assert (row["op"], row["bytes"], row["ranks"] == "0-3") == ("all_reduce", 4 * 394241, known)
+
+
+def test_step_with_calls_of_unknown_size_is_exported(tmp_path: Path) -> None:
+    trace = old(0, 0)
+    trace["traceEvents"] = [each for each in trace["traceEvents"] if each["name"] != "nccl:all_reduce"]
+    read(recordings.write(tmp_path / "made", rank0__json=trace))
+    done = parabench("export", tmp_path / "made.db", "--trace", "made, 4 ranks", "-o", tmp_path / "step.json")
+    assert done.exit_code == 0, done.output
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert {each["args"]["bytes"] for each in events if each.get("cat") == "communication"} == {None}
+
+
+def test_compare_from_shows_steps_and_kernels(tmp_path: Path) -> None:
+    slower = of_gpu(0)
+    for each in slower["traceEvents"]:
+        each["ts"], each["dur"] = 2 * each["ts"], 2 * each["dur"]
+    recordings.write(tmp_path / "a", rank0__json=of_gpu(0))
+    recordings.write(tmp_path / "b", rank0__json=slower)
+    files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "markdown", "html")]
+    done = parabench("compare", "--from", tmp_path / "a", tmp_path / "b", *files)
+    assert done.exit_code == 0, done.output
+    assert "takes 2.00 times as long in the candidate: 0.100 ms (0.100 to 0.100) before" in done.output
+    assert "the variance between launches is unknown" in done.output
+    rows = {(row["what"], row["name"]): row for row in json.loads((tmp_path / "json").read_text())["rows"]}
+    for key in (
+        ("step", "slowest rank"), ("step", "exposed communication"), ("kernel", "gemm<float>"),
+        ("collective", "all_reduce, 4,000 bytes, float32, 2 ranks"),
+    ):  # fmt: skip
+        assert (rows[key]["ratio"], rows[key]["apart"]) == (pytest.approx(2), True), key
+    assert "takes 2.00 times as long" in Page((tmp_path / "html").read_text()).text
+    assert "| kernel: gemm" in (tmp_path / "markdown").read_text()
+
+
+def test_compare_from_names_what_a_side_lacks(tmp_path: Path) -> None:
+    recordings.write(tmp_path / "a", rank0__json=alone())
+    recordings.write(tmp_path / "b", rank0__json=NO_STEPS)
+    done = parabench("compare", "--from", tmp_path / "a", tmp_path / "b")
+    assert "Steps cannot be compared" in done.output
+    assert "not in candidate" in done.output
+    assert "not among the longest of candidate" in done.output
+    wrong = parabench("compare", "--from", "--tolerance", "2%", tmp_path / "a", tmp_path / "b")
+    assert "--tolerance has no effect with --from" in wrong.stderr
+
+
+def test_export_merges_all_ranks_on_one_clock(tmp_path: Path) -> None:
+    flow = {"ph": "s", "id": 5, "pid": 1, "tid": 1, "ts": 1010, "cat": "ac2g", "name": "ac2g"}
+    traces = [of_gpu(0), of_gpu(1, host="node1") | LATER]
+    for each in traces:
+        each["traceEvents"].append(flow)
+    recordings.write(tmp_path / "made", rank0__json=traces[0], rank1__json=traces[1], rank_0=dump(entry(1)))
+    done = parabench("export", "--trace", "--from", tmp_path / "made", "-o", tmp_path / "all.json")
+    assert done.exit_code == 0, done.output
+    assert "2 ranks; open it in ui.perfetto.dev" in done.output
+    events = json.loads((tmp_path / "all.json").read_text())["traceEvents"]
+    ends = {each["pid"]: each["ts"] + each["dur"] for each in events if each["name"].startswith("nccl")}
+    first, second = ends.values()
+    assert first == pytest.approx(second, abs=1e-3)
+    assert len({each["id"] for each in events if each["ph"] == "s"}) == 2
+    assert [each["name"] for each in events if each["ph"] == "i"] == ["all_reduce of 4,000 bytes of float32"]
+    wrong = parabench("export", "--trace", "ddp", "--from", tmp_path / "made")
+    assert "goes with --trace alone" in wrong.stderr

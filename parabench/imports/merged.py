@@ -1,0 +1,90 @@
+"""Write the recordings of all ranks as one trace on one clock, for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from parabench.errors import UsageError
+from parabench.files import replacing
+from parabench.imports import Folder, flight_recorder, kineto, stream
+from parabench.imports.into_store import launch_of
+from parabench.imports.recording import Recording
+
+# Numbers of processes of one rank, and of the threads of its flight recorder.
+_OF_A_RANK = 1000
+
+
+def write_merged(folder: Folder, out: Path) -> list[str]:
+    """Write the events of a folder's traces and dumps to `out`, whole or not at all; returns what to print.
+
+    Raises UsageError if nothing in the folder has times, or `out` cannot be written.
+    """
+    launch = launch_of(folder)
+    kept = {each["file"] for each in launch.facts["recorded"]["files"]}
+    found = [one for one in folder.recordings if one.file in kept and one.rank is not None]
+    traces = [one for one in found if one.kind == kineto.NAME]
+    dumps = [one for one in found if one.kind == flight_recorder.NAME and (one.entries or one.messages)]
+    if not traces and not dumps:
+        raise UsageError(f"{folder.path} holds nothing with a time and a rank: give a folder of traces or dumps")
+    zero = min(
+        [one.base_ns - one.ahead_ns for one in traces]
+        or [e.made_ns for one in dumps for e in (*one.entries, *one.messages)]
+    )
+    warnings = [each.message for each in launch.findings if each.code in ("recording_clocks", "recording_ranks")]
+    head = {"displayTimeUnit": "ms", "otherData": {"zero_s": zero / 1e9, "warnings": warnings}}
+    try:
+        with replacing(out, 0o644) as part, part.open("w") as file:
+            file.write(json.dumps(head)[:-1] + ', "traceEvents": [\n')
+            for at, event in enumerate(event for one in found for event in _events(folder, one, zero)):
+                file.write(",\n" * (at > 0) + json.dumps(event, separators=(",", ":")))
+            file.write("\n]}\n")
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error.strerror or error}; give another place with -o") from error
+    ranks = sorted({one.rank for one in (*traces, *dumps) if one.rank is not None})
+    clock = "" if traces and launch.facts["recorded"]["clocks"] else ", each on the clock of its host"
+    return [f"{out}: {len(ranks)} ranks{clock}; open it in ui.perfetto.dev", *warnings]
+
+
+def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of one rank's recording, with processes and flows of its own."""
+    assert one.rank is not None
+    first = (one.rank + 1) * _OF_A_RANK
+    if one.kind == flight_recorder.NAME:
+        yield _named(first + _OF_A_RANK - 1, f"rank {one.rank}: flight recorder")
+        threads: dict[str, int] = {}
+        for entry in (*one.entries, *one.messages):
+            told = {"number": entry.number, "state": entry.state, "called": entry.where, "group": entry.group}
+            yield {
+                "ph": "i", "s": "t", "ts": (entry.made_ns - zero) / 1e3, "pid": first + _OF_A_RANK - 1,
+                "tid": threads.setdefault(entry.group, first + len(threads)), "name": entry.said, "args": told,
+            }  # fmt: skip
+        return
+    name, _, document = one.file.partition(", part ")
+    path = folder.path / name if folder.path.is_dir() else folder.path
+    # Perfetto shows threads best if their numbers are unique, too.
+    processes: dict[str, int] = {}
+    threads_of: dict[tuple[int, str], int] = {}
+    later = (one.base_ns - one.ahead_ns - zero) / 1e3
+    for number, key, event in stream.members(path, "traceEvents"):
+        if key != "traceEvents" or number != int(document or 1) - 1 or not isinstance(event, dict) or "ph" not in event:
+            continue
+        pid = event["pid"] = processes.setdefault(str(event.get("pid")), first + len(processes))
+        event["tid"] = threads_of.setdefault((pid, str(event.get("tid"))), first * _OF_A_RANK + len(threads_of))
+        if event["ph"] == "M":
+            if event.get("name") == "process_name":
+                label = (event.get("args") or {}).get("name")
+                yield _named(pid, f"rank {one.rank}: {label}")
+            elif event.get("name") == "thread_name":
+                yield event
+            continue
+        if (at := kineto.microseconds(event.get("ts"))) is not None:
+            if event["ph"] in ("s", "t", "f"):
+                event["id"] = f"{one.rank}.{event.get('id')}"
+            yield event | {"ts": at + later}
+
+
+def _named(process: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "ts": 0, "pid": process, "tid": process, "name": "process_name", "args": {"name": name}}
