@@ -16,12 +16,12 @@ import sys
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.ranking.race import FIRST_LOOK, confidences
 from parabench.analysis.stats.block_model import fit
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import turns_protocol
-from parabench.store.columns import Columns
 
 STEP_S, TURN_SD, LAUNCH_SD, SHARP = 0.02, 0.10, 0.10, 0.025
 # In so many races equal treatment is simulated too.
@@ -51,7 +51,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
         # Where no case leaves nothing is missed between looks.
         if block < FIRST_LOOK or not (leaves or block % 5 == 0):
             continue
-        launches = Columns({name: np.array(values) for name, values in rows.items()})
+        launches = pd.DataFrame(rows)
         effects = fit(launches)
         best = effects.cases[int(np.argmin(effects.levels))]
         near = effects.indistinguishable(best, confidences(launches, effects.cases))

@@ -29,9 +29,9 @@ from benchmarks.foresight.recorded import Truth, base_of_sessions, on_nodes, rec
 from benchmarks.foresight.sessions import TOGETHER
 from docs.drawing.foresight import Point
 from docs.drawing.foresight import held_out as held_out_picture
+from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction.links import Link, given_link
 from parabench.analysis.prediction.predict import Prediction, Predictor
-from parabench.analysis.prediction.schedule import BETWEEN
 
 MEASURED, GIVEN = "measured", "given"
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from benchmarks.foresight.published_facts import Machine, Strategy, Table
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.links import Link, Links
 from parabench.analysis.prediction.program import BACKWARD, OPTIMIZER, Call, Event, Gradient, Group, Program, timeline
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 
 # Backward computes twice what forward does; with recomputation three times.

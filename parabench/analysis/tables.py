@@ -82,11 +82,11 @@ def launch_table(results: Results, session: Session) -> pd.DataFrame:
         verified=~unverified,
         tokens_per_s=tokens.mask(uncounted),
         **mean_parts(loop_times(table["facts"]), _parts(results.medians, table["launch_id"])),
-        **_of_ranks(results.whole, table["launch_id"]),
+        **rank_numbers(results.whole, table["launch_id"]),
         # Configurations that share a launch share the memory of its devices.
         used_bytes=table["launch_id"].map(used).astype(float).mask(table["in_turns"]),
     )
-    return table.assign(peak_memory_bytes=_peak_memory(table))
+    return table.assign(peak_memory_bytes=peak_memory(table))
 
 
 def _gpus_of_partner(results: Results, session: Session) -> dict[int, bool]:
@@ -187,7 +187,7 @@ def _of_steps(steps: pd.DataFrame, q: float) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(_OF_STEPS, numbers, strict=True)))
 
 
-def _peak_memory(table: pd.DataFrame) -> pd.Series[float]:
+def peak_memory(table: pd.DataFrame) -> pd.Series[float]:
     """Bytes on the rank that holds most: of its process on the CPU, on CUDA what is allocated of its device."""
     return table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
 
@@ -272,7 +272,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(**{name: table[name].fillna(0).astype(int) for name in ("n_ok", "n_launches")})
     tokens = table["global_batch"] * table["seq_len"] / table["step_time_s"]
     table = table.assign(tokens_per_s=tokens.where(counted["tokens_per_s"].max().reindex(table.index).notna()))
-    table = table.assign(peak_memory_bytes=_peak_memory(table))
+    table = table.assign(peak_memory_bytes=peak_memory(table))
     return table.sort_values("step_time_s", kind="stable").reset_index()
 
 
@@ -321,7 +321,7 @@ def _parts(medians: pd.DataFrame, ids: pd.Series[int]) -> pd.DataFrame:
     return slowest.set_index("launch_id").reindex(ids)[list(STEP_PARTS)].set_axis(ids.index)
 
 
-def _of_ranks(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
+def rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
     """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
 
     The mean of the staleness is over the ranks that know it, because each sends as many gradients."""

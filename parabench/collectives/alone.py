@@ -25,9 +25,6 @@ from parabench.machine import accelerator
 
 BACKEND = "alone"
 
-# The standard deviation of what nobody sent: as small as parameters are, which it may become.
-NOISE = 0.02
-
 
 class Log(Protocol):
     """Notes what a rank calls, and when it waits."""
@@ -96,7 +93,6 @@ class AloneGroup(AlgorithmGroup):
     def __init__(self, rank: int, size: int) -> None:
         inner = FakeProcessGroup._create_internal(rank, size)
         super().__init__(inner, ProcessGroup.BackendType.CUSTOM, rank, size, ALONE)
-        self._noises: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
 
     def _by_host(self, tensor: Tensor) -> bool:
         return False
@@ -111,38 +107,6 @@ class AloneGroup(AlgorithmGroup):
         with torch.inference_mode():
             job()
         return _over(results, call)
-
-    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work:
-        """A message that nobody receives."""
-        return _over(tensors, self._message("send", tensors, self.rank(), dst))
-
-    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work:
-        """A message that nobody sent: noise to compute with, and ones where ranks agree by numbers."""
-        call = self._message("recv", tensors, src, self.rank())
-        for tensor in (each.detach() for each in tensors):
-            if tensor.is_floating_point():
-                tensor.copy_(self._noise(tensor))
-            else:
-                tensor.fill_(1)
-        return _over(tensors, call)
-
-    def _message(self, op: str, tensors: list[Tensor], source: int, target: int) -> int | None:
-        if log is None:
-            return None
-        ranks = dist.get_process_group_ranks(self)
-        return log.called(op, sum(tensor.nbytes for tensor in tensors), [ranks[source], ranks[target]])
-
-    def _noise(self, like: Tensor) -> Tensor:
-        """The same for every message of a kind: making it would count as computing."""
-        key = like.shape, like.dtype
-        if key not in self._noises:
-            self._noises[key] = NOISE * torch.randn(like.shape, device=like.device).to(like.dtype)
-        return self._noises[key]
-
-
-def is_alone() -> bool:
-    """Whether this process is in a group of which no other rank is there."""
-    return dist.is_initialized() and dist.get_backend() == BACKEND
 
 
 def join(rank: int, world_size: int, timeout_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from parabench.commands.options import complete_stores
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError, did_you_mean
 from parabench.store import json_text
+
+if TYPE_CHECKING:
+    from parabench.store.results import Results
 
 
 @click.command(
@@ -78,20 +81,25 @@ def predict(
     from parabench.analysis.prediction.predict import Predictor
     from parabench.analysis.text import prediction as text
     from parabench.plan.suite import parse_axes
-    from parabench.store.results import load
 
     files = files_in(options)
     if check is not None and (world_size or axes or ranks_per_node or best):
         raise UsageError("--check predicts the configurations of that database; give it alone")
     if world_size is None and check is None:
         raise UsageError("how many ranks? give --world-size 8, or 8,16")
-    sizes, given = _world_sizes(world_size) if world_size is not None else [], _links(links)
-    base = base_of([load(_store(store)) for store in stores])
+    try:
+        sizes = [int(each) for each in world_size.split(",")] if world_size is not None else []
+    except ValueError:
+        sizes = [0]
+    if min(sizes, default=1) < 1:
+        raise UsageError(f"--world-size {world_size!r} is not a number of ranks; give 8, or 8,16")
+    given = _links(links)
+    base = base_of([_load(store) for store in stores])
     if logs is not None:
         base = replace(base, rows=_logged_rows(logs, base.backend))
     predictor = Predictor(base, given)
     if check is not None:
-        measured = [each for each in trainings(load(_store(check))) if each.case.world_size > 1]
+        measured = [each for each in trainings(_load(check)) if each.case.world_size > 1]
         predictions = [predictor.predict(each.case) for each in measured]
         lines = text.check_lines(predictions, measured)
     elif best:
@@ -139,33 +147,22 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
     )
 
 
-def _store(name: str) -> Path:
-    """Return the file of a database. Raises UsageError for a single session: a prediction needs several."""
+def _load(name: str) -> Results:
+    """Return a database. Raises UsageError for a single session: a prediction needs several."""
+    from parabench.store.results import load
     from parabench.store.store import split
 
     path, session = split(name)
     if session is not None:
         raise UsageError(f"{name}: predictions are made of all sessions of a store; give {path}")
-    return path
-
-
-def _world_sizes(text: str) -> list[int]:
-    """Return the numbers of ranks. Raises UsageError."""
-    try:
-        sizes = [int(each) for each in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise UsageError(f"--world-size {text!r} is not a number of ranks; give 8, or 8,16")
-    return sizes
+    return load(path)
 
 
 def _links(given: tuple[str, ...]) -> dict[str, Any]:
     """Return the links of --link by tier. Raises UsageError."""
-    from parabench.analysis.prediction.links import given_link
-    from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
+    from parabench.analysis.prediction.links import NAMES, given_link
 
-    tiers = {"node": BETWEEN, "local": WITHIN}
+    tiers = {name: tier for tier, name in NAMES.items()}
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")

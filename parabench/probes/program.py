@@ -24,7 +24,7 @@ from parabench.probes.step_clock import BACKWARD, MARKS, Moments, step_of
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 from parabench.strategies.base import StepMarker
 
-# The parts of a step by the mark that begins them; a pipeline's forward and backward take turns, and have no mark.
+# The parts of a step by the mark that starts them.
 PARTS = ("data", "forward", "backward", "optimizer")
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +35,12 @@ from parabench.store import json_text
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
-from parabench.workloads import kind_of
+
+# The fields of a protocol that decide how long a launch takes.
+_AMOUNT = (
+    "warmup", "steps", "warmup_s", "measure_s", "instrumented", "profile", "memory_snapshot", "mode", "graph",
+    "iterations", "batches", "rounds",
+)  # fmt: skip
 
 # (case, block, protocol) of a launch to come.
 ExpectedLaunch = tuple[Any, int, Any]
@@ -72,7 +74,7 @@ def dry_run(request: Request, console: Console) -> int:
     store = request.out / STORE_NAME
     runner = RUNNERS[request.kind](plan=state.plan, done=state.done, references=dict(state.references))
     launches = list(runner.expected())
-    times = Times(store, known_seconds(store, state.plan.protocol), machine)
+    times = Times(store, known_seconds(store, request.kind, state.plan.protocol), machine)
     done = sum(block >= FIRST_BLOCK for _, block in state.done)
     log = logger(console, request.prefix, answers=True)
     for line in (
@@ -216,42 +218,26 @@ def _total(seconds: Iterable[float | None]) -> str:
     return "unknown" if None in known else format.duration(sum(filter(None, known)))
 
 
-def known_seconds(store: Path, protocol: Protocol | CollectiveProtocol) -> dict[tuple[str, bool], float]:
+def known_seconds(store: Path, kind: str, protocol: Protocol | CollectiveProtocol) -> dict[tuple[str, bool], float]:
     """Return the median seconds of launches in a store, by case id and whether NCCL's log was read.
 
-    Only sessions with as many steps or calls per launch count. Raises UsageError if the store cannot be read.
+    Only sessions of the same kind with as many steps or calls per launch count. Raises UsageError if the store cannot
+    be read.
     """
-    if not os.path.isfile(store):
+    if not store.is_file():
         return {}
     results = load(store)
-    alike = []
-    sessions = results.read("session", names=("id", "plan"))
-    for number, text in zip(sessions["id"].tolist(), sessions["plan"], strict=True):
-        plan = json_text.parsed(text, f"plan of session {number} of {store}")
-        fields = plan.get("protocol")
-        if plan.get("kind", "training") != kind_of(protocol) or not fields or unknown_fields(type(protocol), fields):
-            continue
-        # Logs of nccl-tests have another mode, and no length.
-        if fields.get("mode") != getattr(protocol, "mode", None):
-            continue
-        if _amount(type(protocol)(**fields)) == _amount(protocol):
-            alike.append(number)
-    if not alike:
-        return {}
+    sessions = results.of(results.of_kind(kind)).read("session", names=("id", "plan"))
+    plans = [
+        json_text.parsed(text, f"plan of session {number} of {store}").get("protocol") or {}
+        for number, text in zip(sessions["id"], sessions["plan"], strict=True)
+    ]
+    amount = {name: getattr(protocol, name) for name in _AMOUNT if hasattr(protocol, name)}
+    alike = [amount.items() <= plan.items() and not unknown_fields(type(protocol), plan) for plan in plans]
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}')"
-    launch = results.of(alike).read("launch", ended, ("case_id", "block", "wall_s"))
+    launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "block", "wall_s"))
     if isinstance(protocol, Protocol) and protocol.by_time:
-        launch = launch[launch["block"] != REFERENCE_BLOCK]  # a reference takes a fixed number of steps
-    took: dict[tuple[str, bool], list[float]] = defaultdict(list)
-    for case_id, block, wall_s in zip(launch["case_id"], launch["block"], launch["wall_s"], strict=True):
-        took[case_id, block == EXPLAIN_BLOCK].append(wall_s)
-    return {key: statistics.median(seconds) for key, seconds in took.items()}
-
-
-def _amount(protocol: Protocol | CollectiveProtocol) -> tuple[object, ...]:
-    """Return the fields that decide how long a launch takes."""
-    if isinstance(protocol, Protocol):
-        return protocol.all_steps, protocol.warmup_s, protocol.measure_s
-    return (
-        protocol.timing, protocol.warmup, protocol.iterations, protocol.batches, protocol.measure_s, protocol.rounds,
-    )  # fmt: skip
+        launches = launches[launches["block"] != REFERENCE_BLOCK]  # a reference takes a fixed number of steps
+    logged = launches["block"] == EXPLAIN_BLOCK
+    medians = launches.assign(logged=logged).groupby(["case_id", "logged"])["wall_s"].median().reset_index()
+    return {(case, log): seconds for case, log, seconds in zip(*(medians[name] for name in medians), strict=True)}

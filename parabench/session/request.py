@@ -3,7 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -13,18 +13,17 @@ from parabench.cluster.topology import ONE_MACHINE, LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
-from parabench.plan.case import DEFAULTS
 from parabench.plan.cohorts import cohorts
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.plan.collectives import collective_protocol, plan_collectives
 from parabench.plan.fields import option_fields
-from parabench.plan.plan import C, P, Plan, check_axes, make_plan
+from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
 from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import MEASURED_ON_CPU, Finding, check_label
-from parabench.strategies import OPTIONAL, entry_of
+from parabench.strategies import entry_of
 
 QUESTION = "Which algorithm moves data fastest here, at which size?"
 
@@ -180,7 +179,7 @@ _OF_TRAININGS = {"launches", *BY_STEPS_OR_TIME.values()} | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeRequest(Request):
-    """A session of what ranks compute alone: the cases that a suite declares for it."""
+    """A session of compute-only launches of a suite."""
 
     kind = "compute"
     planned = (ComputeProtocol,)
@@ -276,61 +275,36 @@ def measured_on_cpu(devices: Collection[str], plan: Plan[Any, Any], machine: Mac
 
 
 def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Planned[Any, Protocol]:
-    """The plan of what ranks of the suite's cases compute alone. Raises UsageError.
+    """Return the plan of a suite's compute-only launches. Raises UsageError.
 
-    Unless the suite says how many nodes there are, a case of more ranks than this machine has devices, or cores, is one
-    of several nodes like it, of which the ranks of one are measured. Of a strategy whose ranks differ all are, on this
-    machine.
+    If a sweep does not set `nodes`, ranks that exceed this machine's devices, or cores, are divided among the fewest
+    nodes like it. The launches measure the ranks of one node.
     """
     overrides = parse_axes(request.axes)
-    asked, strategies = overrides.pop("world_size", None), overrides.pop("strategy", None)
-    device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
-    here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
+    asked = overrides.pop("world_size", None)
     for size in asked or ():
         if not is_count(size):
             raise UsageError(f"world_size is {size!r}; it must be a whole number of 1 or more")
-    check_axes(replace(suite, sweeps=suite.compute), {**overrides, **({"strategy": strategies} if strategies else {})})
-    sweeps = [
-        own
+    device = resolve_device((overrides.get("device") or ("auto",))[0], "auto", machine)["device"]
+    here = machine.ranks_per_node or (len(machine.gpus) if device == accelerator.TYPE else machine.cores)
+    sweeps = tuple(
+        Sweep({"nodes": (fewest_nodes(size, here),), **each.axes, "world_size": (size,)})
         for each in suite.compute
         for size in asked or each.axes.get("world_size", (1,))
-        for own in _by_nodes(each, strategies, size, here, asked is not None)
-    ]
-    if not sweeps:
-        raise UsageError(
-            f"{', '.join(strategies or ())} needs a core or device for each rank, and here are {here}; give --set "
-            "world_size to measure it all the same"
-        )
-    # However many nodes take part, one computes.
+    )
+    for name in overrides.get("strategy") or (name for each in sweeps for name in each.axes.get("strategy", ())):
+        if entry_of(name).ranks_differ:
+            raise UsageError(f"{name} cannot be predicted, because its ranks do different things; drop it")
+    # Only one node computes, whatever the number of nodes.
     others = replace(machine, nodes=max(max(each.axes["nodes"]) for each in sweeps), ranks_per_node=None)
-    of_compute = replace(suite, sweeps=tuple(sweeps), others={})
+    of_compute = replace(suite, sweeps=sweeps, others={})
     protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0, listed=asked is None)
     return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
 
 
-def _by_nodes(sweep: Sweep, strategies: Sequence[str] | None, ranks: int, most: int, asked: bool) -> Iterator[Sweep]:
-    """The sweep for so many ranks: of strategies whose ranks are alike on nodes of `most` ranks at most. Of the others
-    on one node, where each rank has a core or device of its own, or that is `asked` for, by a suite's `nodes` too."""
-    named = strategies or sweep.axes.get("strategy", (DEFAULTS["strategy"],))
-    whole = tuple(each for each in named if entry_of(each).ranks_differ)
-    alike = tuple(each for each in named if each not in whole)
-    for some in filter(None, (whole, alike)):
-        # What none of them has is not theirs.
-        axes = {
-            name: values
-            for name, values in sweep.axes.items()
-            if name not in OPTIONAL or any(name in entry_of(each).axes for each in some)
-        }
-        axes |= {"strategy": some, "world_size": (ranks,)}
-        if some is alike:
-            yield Sweep({"nodes": (fewest_nodes(ranks, most),), **axes})
-        elif asked or "nodes" in sweep.axes or ranks <= max(most, 2):
-            yield Sweep({**axes, "nodes": (1,)})
-
-
 def fewest_nodes(ranks: int, most: int) -> int:
-    """The fewest nodes of `most` ranks at most that share so many ranks evenly."""
+    """Return the smallest number of nodes, of at most `most` ranks each, that divides `ranks` evenly."""
     return ranks // next(each for each in range(min(ranks, max(1, most)), 0, -1) if ranks % each == 0)
 
 

@@ -95,15 +95,7 @@ class Results:
     def steps(self) -> pd.DataFrame:
         """`launch_id, step, step_s` of each measured step, by launch and step: seconds on the slowest rank, NaN if the
         time on a rank is unknown."""
-        return self._steps(Phase.MEASURE)
-
-    @cached_property
-    def settling(self) -> pd.DataFrame:
-        """The same for the discarded steps at the start of interleaved rounds."""
-        return self._steps(Phase.SETTLE)
-
-    def _steps(self, phase: Phase) -> pd.DataFrame:
-        found = self._digested(SLOWEST, f"phase = '{phase}'")
+        found = self._digested(SLOWEST, f"phase = '{Phase.MEASURE}'")
         # A step of 0 s was not measured.
         step_s = found["value"].where(found["value"] > 0)
         return pd.DataFrame({"launch_id": found["launch_id"], "step": found["rank"], "step_s": step_s})

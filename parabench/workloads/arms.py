@@ -31,14 +31,6 @@ class Arm:
         self.taken += steps
 
 
-class Unmarked:
-    """The clock of steps that belong to no case."""
-
-    def mark(self) -> None: ...
-
-    def skip(self) -> None: ...
-
-
 def built(case: Case, info: RankInfo, material: Material) -> Arm:
     """Build a case's training over the default group.
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from parabench.analysis.launch_number import QUANTILE, device_of
 from parabench.analysis.prediction.links import Links, Row, links_from_rows, measured_rows
@@ -17,7 +16,7 @@ from parabench.analysis.prediction.program import Program, program_of
 from parabench.analysis.session import Session, data_of, select_sessions
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.stored import case_of
-from parabench.analysis.tables import numbered, valid_launches
+from parabench.analysis.tables import numbered, peak_memory, rank_numbers, valid_launches
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
@@ -121,8 +120,9 @@ def base_of(stores: Sequence[Results]) -> Base:
     if not computed:
         there = " and ".join(str(each.path) for each in stores)
         raise UsageError(f"{there} has no compute-only launches; {NEEDED}")
-    gpus, cores = _machine(sessions)
-    case = next(iter(computed))
+    machine, case = sessions[-1].environment, next(iter(computed))
+    gpus = [float(each.get("memory_bytes") or math.inf) for each in machine.get("gpus") or []]
+    cores = machine.get("cores")
     return Base(
         tuple(computed.values()),
         tuple(rows.values()),
@@ -154,8 +154,9 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
     results = results.of([session.id])
     rows = results.launch
     gpus = {session.id: bool(session.environment.get("gpus"))}
-    good = valid_launches(numbered(rows.rename(columns={"id": "launch_id"}), results.steps, gpus))
-    peaks = _peaks(results.whole)
+    table = numbered(rows.rename(columns={"id": "launch_id"}), results.steps, gpus)
+    table = table.assign(**rank_numbers(results.whole, table["launch_id"]))
+    good = valid_launches(table.assign(peak_memory_bytes=peak_memory(table)))
     found = []
     for name in dict.fromkeys(good["case_id"].tolist()):
         launches = good[good["case_id"] == name]
@@ -163,8 +164,7 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
         case = replace(case, device=device_of(case.device, gpus[session.id]))
         facts = [json_text.parsed(text) for text in launches["facts"]]
         last = next((each for each in reversed(facts) if each.get("program")), None)
-        # Ranks that do different things, as in a pipeline, are not predicted.
-        if last is None or entry_of(case.strategy).ranks_differ:
+        if last is None:
             continue
         events = last["program"][0]["events"]
         program = program_of(events, case.world_size, last.get("gradients") or ())
@@ -174,33 +174,14 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
         program = program.scaled(math.exp(float(np.mean(np.log(step_s)))) / (program.work_s + in_calls))
         ids = launches["launch_id"].tolist()
         jitter = [_steps(results, at) / each for at, each in zip(ids, step_s, strict=True)]
-        peak = max((peaks[at] for at in ids if at in peaks), default=None)
-        found.append(Computed(case, program, np.concatenate(jitter), peak))
+        peak = launches["peak_memory_bytes"].max()
+        found.append(Computed(case, program, np.concatenate(jitter), float(peak) if peak > 0 else None))
     return found
 
 
 def _steps(results: Results, launch: int) -> Numbers:
     rows = results.read("sample", f"launch_id = {launch} AND metric = 'step_s' AND phase = 'measure'")
     return np.asarray(rows["value"], dtype=float)
-
-
-def _peaks(whole: pd.DataFrame) -> dict[int, float]:
-    """Return the peak memory of each launch's ranks: of the device, on the CPU of the process."""
-    found: dict[int, float] = {}
-    for metric in ("peak_rss_bytes", "peak_allocated_bytes"):
-        rows = whole[(whole["metric"] == metric) & (whole["phase"] != "instrument")]
-        of_metric: dict[int, float] = {}
-        for launch, value in zip(rows["launch_id"].tolist(), rows["value"].tolist(), strict=True):
-            of_metric[launch] = max(of_metric.get(launch, 0.0), value)
-        found |= {launch: value for launch, value in of_metric.items() if value > 0}
-    return found
-
-
-def _machine(sessions: Sequence[Session]) -> tuple[list[float], int | None]:
-    """Return the bytes of each device, and the cores, of the newest machine."""
-    environment = sessions[-1].environment
-    sizes = [float(each.get("memory_bytes") or math.inf) for each in environment.get("gpus") or []]
-    return sizes, environment.get("cores")
 
 
 def slowest(computed: Computed, ranks: int) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from parabench.analysis.collectives.bus import good_sizes, launch_sizes
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN, Round, rounds
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN, rounds
 from parabench.analysis.session import Session
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import levels_of
@@ -28,6 +28,8 @@ from parabench.plan.collective_case import size_text
 from parabench.store.results import Results
 
 TIERS = (WITHIN, BETWEEN)
+NAMES = {WITHIN: "local", BETWEEN: "node"}
+_NODES = {WITHIN: "", BETWEEN: " --nnodes 2"}
 
 # Messages of up to this many times the largest measured message are predicted.
 BEYOND = 8
@@ -109,7 +111,12 @@ class Links:
             link = self._link(op, algorithm, each.tier)
             shared = each.flows * (beside if each.tier == BETWEEN else 1)
             if each.share * size > link.most:
-                raise UsageError(_too_large(op, algorithm, each, size, link))
+                asked, known = (size_text(round(most)) for most in (each.share * size, link.most / BEYOND))
+                raise UsageError(
+                    f"{op} {algorithm} has messages of {asked} {each.tier}, more than {BEYOND} times the largest "
+                    f"measured ({known}); measure larger ones: parabench collectives --op {op} --algorithm {algorithm} "
+                    f"--world-size 2{_NODES[each.tier]} --max {size_text(2 * size).replace(' ', '')}"
+                )
             total += each.times * (link.latency_s + shared * each.share * size * link.byte_s)
         return total
 
@@ -124,10 +131,9 @@ class Links:
                 return given
             return Link(max(given.latency_s, inside.latency_s), max(given.byte_s, inside.byte_s))
         if link is None:
-            nodes, flag = ("", "local") if tier == WITHIN else (" --nnodes 2", "node")
             raise UsageError(
                 f"links {tier} were not measured for {part}; measure them: parabench collectives --algorithm {part} "
-                f"--world-size 2{nodes}, or give them: --link {flag}=25GB/s,20us"
+                f"--world-size 2{_NODES[tier]}, or give them: --link {NAMES[tier]}=25GB/s,20us"
             )
         return link
 
@@ -192,13 +198,3 @@ def _least_squares(design: Numbers, seconds: Numbers) -> Numbers:
 def _schedule(algorithm: str, backend: str) -> str:
     """Return the algorithm whose rounds are used: NCCL's own choice is taken to be a ring."""
     return "ring" if backend == accelerator.BACKEND and algorithm == "native" else algorithm
-
-
-def _too_large(op: str, algorithm: str, message: Round, size: int, link: Link) -> str:
-    asked, known = (size_text(round(each)) for each in (message.share * size, link.most / BEYOND))
-    nodes = "" if message.tier == WITHIN else " --nnodes 2"
-    return (
-        f"{op} {algorithm} has messages of {asked} {message.tier}, more than {BEYOND} times the largest measured "
-        f"({known}); measure larger ones: parabench collectives --op {op} --algorithm {algorithm} "
-        f"--world-size 2{nodes} --max {size_text(2 * size).replace(' ', '')}"
-    )

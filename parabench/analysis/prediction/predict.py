@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import numpy as np
 
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Timeline, timeline
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case, ranks_in_words
 from parabench.plan.suite import BATCH_PER_RANK
@@ -85,12 +85,14 @@ class Predictor:
             computed = self.computed(case)
             self._check_memory(case, computed)
             late = slowest(computed, case.world_size)
-            step = self._step(case, computed, self._links, late * self.correction.get(case.strategy, 1.0))
+            links = replace(self.base.links, given=self.given)
+            step = self._step(case, computed, links, late * self.correction.get(case.strategy, 1.0))
             if step.step_s > LONGEST_S:
                 raise UsageError("a step would take centuries; give fewer ranks, or a faster link")
         except UsageError as error:
             return Prediction(case=case, refused=str(error))
-        doublings = math.log2(max(1.0, case.world_size / max(2, self._most_measured(case))))
+        trained = (each.case.world_size for each in self.base.measured if each.case.strategy == case.strategy)
+        doublings = math.log2(max(1.0, case.world_size / max([2, *trained])))
         factor = math.exp(Z90 * math.hypot(SPREAD, SPREAD_OF_DOUBLING * doublings))
         return Prediction(
             case=case,
@@ -127,10 +129,6 @@ class Predictor:
             ),
         )  # fmt: skip
 
-    @cached_property
-    def _links(self) -> Links:
-        return Links(self.base.links.fitted, self.given, self.base.backend)
-
     def _step(self, case: Case, computed: Computed, links: Links, slower: float) -> Timeline:
         @cache
         def takes(call: Call) -> tuple[float, str]:
@@ -155,11 +153,6 @@ class Predictor:
             longer = max(each.step_s - waiting, step.compute_s / 2) / step.compute_s
             logs.setdefault(each.case.strategy, []).append(math.log(longer))
         return {strategy: math.exp(float(np.mean(own))) for strategy, own in logs.items()}
-
-    def _most_measured(self, case: Case) -> int:
-        """Return the largest number of ranks that trained by the strategy."""
-        own = (each.case.world_size for each in self.base.measured if each.case.strategy == case.strategy)
-        return max(own, default=2)
 
     def _check_memory(self, case: Case, computed: Computed) -> None:
         room = self.base.device_bytes

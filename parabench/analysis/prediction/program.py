@@ -68,11 +68,6 @@ class Program:
         """The seconds of computing."""
         return sum(event.seconds for event in self.events)
 
-    @property
-    def calls(self) -> list[Call]:
-        """The collectives of the step, in order."""
-        return [event.call for event in self.events if event.call is not None]
-
     def scaled(self, by: float) -> Program:
         """Return the program with every time multiplied."""
         return replace(

@@ -37,8 +37,14 @@ def cases(base: Base, world_sizes: Sequence[int], axes: Axes, ranks_per_node: in
         if not any(_has(strategy, name) for strategy in strategies):
             raise UsageError(f"--set {name} makes no sense here: {', '.join(strategies)} has no such option; drop it")
     found: dict[Case, None] = {}
+    full = ranks_per_node or base.per_node
     for strategy, world_size in itertools.product(strategies, world_sizes):
-        nodes = _nodes_filled(world_size, ranks_per_node or base.per_node)
+        if world_size > full and world_size % full:
+            raise UsageError(
+                f"world size {world_size} does not fill nodes of {full} ranks; give a multiple, or another "
+                "--ranks-per-node"
+            )
+        nodes = max(1, world_size // full)
         own = {name: values for name, values in axes.items() if name != "strategy" and _has(strategy, name)}
         for values in itertools.product(*own.values()):
             chosen = dict(zip(own, values, strict=True))
@@ -83,17 +89,6 @@ def _strategies(base: Base, axes: Axes) -> tuple[str, ...]:
         )
     strategies: tuple[str, ...] = axes.get("strategy", tuple(known))
     return strategies
-
-
-def _nodes_filled(world_size: int, ranks_per_node: int) -> int:
-    if world_size <= ranks_per_node:
-        return 1
-    if world_size % ranks_per_node:
-        raise UsageError(
-            f"world size {world_size} does not fill nodes of {ranks_per_node} ranks; give a multiple, or another "
-            "--ranks-per-node"
-        )
-    return world_size // ranks_per_node
 
 
 def _pattern(base: Base, strategy: str, chosen: Mapping[str, Any], world_size: int) -> Case:

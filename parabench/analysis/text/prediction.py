@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import Measured
 from parabench.analysis.prediction.predict import Prediction
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.text import format
 
 HEAD = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import Base, base_of
 from parabench.analysis.prediction.predict import Prediction, Predictor
 from parabench.analysis.prediction.question import grown
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.analysis.text.prediction import interval, refusals

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
 import fake_collectives as fake
-from parabench.analysis.collectives import cost_formula
 from parabench.analysis.collectives.bus import launch_sizes
 from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
 from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs, points_of, to_dict
 from parabench.analysis.session import select_session
-from parabench.collectives import LEVELS, levels_of, wire
+from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import make, reduction
 from parabench.plan.collective_case import OPS
 from simulated import Simulation, rounds
@@ -61,7 +60,7 @@ def constants(fit: Fit):
         ("reduce_scatter", "ring", 4, Terms(3, 0.75 * MIB, 0.75 * MIB)),
         ("all_gather", "ring", 4, Terms(3, 0.75 * MIB)),
         ("broadcast", "ring", 4, Terms(3, 3 * MIB)),
-        ("all_reduce", "tree", 4, Terms(4, 2 * MIB, MIB)),
+        ("all_reduce", "tree", 4, Terms(6, 3 * MIB, MIB)),
         ("all_gather", "tree", 4, Terms(5, 1.25 * MIB)),
         ("broadcast", "tree", 4, Terms(3, 3 * MIB)),
         ("all_reduce", "halving_doubling", 8, Terms(6, 1.75 * MIB, 0.875 * MIB)),
@@ -95,13 +94,10 @@ def test_one_rank_costs_nothing_and_the_backends_own_has_no_formula():
 
 def test_every_algorithm_of_ours_has_a_formula_for_every_operation():
     lacking = {*itertools.product(LEVELS, OPS)} - {*FORMULAS}
-    assert not lacking, f"analysis/collectives/cost_formula.py: give FORMULAS and _flat {sorted(lacking)}"
+    assert not lacking, f"analysis/collectives/cost_formula.py: give FORMULAS {sorted(lacking)}"
     assert set(FORMULAS) == set(itertools.product(LEVELS, OPS))
     for inner, outer in itertools.product(LEVELS, LEVELS):
-        name = f"two_level({inner},{outer})"
-        assert cost_formula._levels(name) == levels_of(name)
-        assert formula("all_reduce", name)
-    assert cost_formula._levels("two_level") == levels_of("two_level")
+        assert formula("all_reduce", f"two_level({inner},{outer})")
 
 
 def counted(op: str, algorithm: str, n: int, pieces: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, float]:
@@ -125,10 +121,13 @@ def counted(op: str, algorithm: str, n: int, pieces: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
-@pytest.mark.parametrize(("algorithm", "op"), [pair for pair in FORMULAS if pair != ("tree", "all_reduce")])
+@pytest.mark.parametrize(("algorithm", "op"), [*FORMULAS])
 def test_a_formula_counts_what_the_algorithm_sends(algorithm, op, n, monkeypatch):
     found = terms(op, algorithm, n, MIB, None, MIB)[NODE]
-    assert counted(op, algorithm, n, 1, monkeypatch) == (found.messages, pytest.approx(found.sent / MIB))
+    # The two trees of 8 ranks wait for each other once more.
+    waits = (op, algorithm, n) == ("all_reduce", "tree", 8)
+    expected = (found.messages + waits, pytest.approx(found.sent / MIB + waits / 2))
+    assert counted(op, algorithm, n, 1, monkeypatch) == expected
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
@@ -140,9 +139,12 @@ def test_pieces_are_counted_as_they_are_sent(algorithm, pieces, n, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_the_double_tree_comes_near_its_formula_with_many_pieces(n, monkeypatch):
-    _, sent = counted("all_reduce", "tree", n, 240, monkeypatch)
-    assert sent == pytest.approx(terms("all_reduce", "tree", n, MIB, None, MIB)[NODE].sent / MIB, rel=0.02)
+@pytest.mark.parametrize("pieces", [16, 240])
+def test_the_double_tree_comes_near_its_formula_with_many_pieces(n, pieces, monkeypatch):
+    found = terms("all_reduce", "tree", n, MIB, None, MIB // pieces)[NODE]
+    messages, sent = counted("all_reduce", "tree", n, pieces, monkeypatch)
+    assert messages == pytest.approx(found.messages, rel=0.06)
+    assert sent == pytest.approx(found.sent / MIB, rel=0.06)
 
 
 @pytest.mark.parametrize("pieces", [1, 8])

@@ -8,8 +8,8 @@ import pytest
 
 from fake_base import FAR, NEAR, pair_rows
 from message_logs import BYTES, Line, clocked, sent
+from parabench.analysis.collectives.rounds import BETWEEN, OPS, WITHIN, rounds
 from parabench.analysis.prediction.links import BEYOND, Link, Links, Row, given_link, links_from_rows
-from parabench.analysis.prediction.schedule import BETWEEN, OPS, WITHIN, rounds
 from parabench.collectives import LEVELS
 from parabench.errors import UsageError
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fake_base import DDP, FAR, NEAR, ROWS, base, computed, of_ranks
+from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction import question
 from parabench.analysis.prediction.base import Measured, slowest, work_of
 from parabench.analysis.prediction.links import given_link
 from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, place_of
 from parabench.analysis.prediction.program import Call, Group
-from parabench.analysis.prediction.schedule import BETWEEN, WITHIN
 from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.session.request import fewest_nodes

@@ -3,7 +3,7 @@
 A rank sends and receives one message at a time (the one-port model of Thakur, Rabenseifner and Gropp, "Optimization of
 collective communication operations in MPICH", 2005), and messages of a node's ranks share its network card. A round
 that uses both tiers counts as one between nodes. The rounds follow the source of `parabench/collectives`; the tests
-count the same bytes on a simulated wire.
+count the same messages and bytes on a simulated wire. Predictions and the cost model are both derived from them.
 
 `native` is gloo's own algorithm: a ring for all_reduce and all_gather, a binomial tree for broadcast (pytorch/gloo,
 gloo/allreduce.cc, allgather.cc, broadcast.cc). For reduce_scatter, torch runs an all_reduce of the whole buffer
@@ -21,7 +21,7 @@ from parabench.collectives import levels_of
 WITHIN, BETWEEN = "within a node", "between nodes"
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
 
-# Chains and trees pass on pieces of at most this many bytes (`collectives.wire`).
+# Chains and trees pass on pieces of at most this many bytes (`collectives.wire.PIECE_BYTES`).
 PIECE_BYTES = 2 << 20
 
 
@@ -40,11 +40,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """`n` ranks on `m` nodes of `g`, and the bytes of the whole buffer."""
+    """`n` ranks on `m` nodes of `g`, and the length of the whole buffer in pieces, which may be a fraction."""
 
     n: int
     g: int
-    size: float
+    parts: float
 
     @property
     def m(self) -> int:
@@ -55,10 +55,12 @@ class _Shape:
         return BETWEEN if self.m > 1 else WITHIN
 
     def pieces(self, share: float = 1.0) -> int:
-        return max(1, math.ceil(self.size * share / PIECE_BYTES))
+        return max(1, math.ceil(self.parts * share))
 
 
-def rounds(op: str, algorithm: str, ranks: int, ranks_per_node: int, size: float) -> tuple[Round, ...] | None:
+def rounds(
+    op: str, algorithm: str, ranks: int, ranks_per_node: int, size: float, piece_bytes: float = PIECE_BYTES
+) -> tuple[Round, ...] | None:
     """Return the rounds of a collective of `size` bytes, or None if its schedule is unknown.
 
     `algorithm` is one of the flat algorithms or two_level. The root of a broadcast is rank 0. Raises ValueError for
@@ -69,7 +71,7 @@ def rounds(op: str, algorithm: str, ranks: int, ranks_per_node: int, size: float
     levels = levels_of(algorithm)
     if op not in OPS or (levels is None and algorithm not in _FLAT):
         return None
-    shape = _Shape(ranks, min(ranks, ranks_per_node), size)
+    shape = _Shape(ranks, min(ranks, ranks_per_node), size / piece_bytes)
     return tuple(_flat(op, algorithm, shape) if levels is None else _two_level(op, *levels, shape))
 
 
@@ -82,7 +84,7 @@ def _two_level(op: str, inner: str, outer: str, at: _Shape) -> Iterator[Round]:
     """`inner` in every node, and `outer` once for each place in a node, all at once; a broadcast has one place."""
     inside = replace(at, n=at.g)
     places = 1 if op == "broadcast" else at.g
-    outside = _Shape(at.m, 1, at.size / places)
+    outside = _Shape(at.m, 1, at.parts / places)
     across = [replace(each, share=each.share / places, flows=each.flows * places) for each in _flat(op, outer, outside)]
     order = {"all_reduce": ("reduce_scatter", "", "all_gather"), "reduce_scatter": (op, "")}.get(op, ("", op))
     for part in order:
@@ -99,7 +101,7 @@ def _ring(op: str, at: _Shape) -> Iterator[Round]:
         return
     k = at.pieces()
     crossed = at.m - 2 if at.m > 1 else 0
-    yield Round(1, 1, at.across)
+    yield Round(k, 1 / k, at.across)
     # The last piece goes the rest of the chain alone.
     yield Round(crossed, 1 / k, BETWEEN)
     yield Round(at.n - 2 - crossed, 1 / k, WITHIN)
@@ -150,8 +152,8 @@ def _one_tree(at: _Shape) -> Iterator[Round]:
     # On 2 or 3 nodes a rank has one child elsewhere, on more it has two.
     far = min(children, 2 if at.m > 3 else 1) if at.m > 1 else 0
     down = 0 if at.m == 1 else last if at.g == 1 else min(last, 2 * log2(at.m) - 1)
-    yield Round(far, 1, BETWEEN)
-    yield Round(children - far, 1, WITHIN)
+    yield Round(far * k, 1 / k, BETWEEN)
+    yield Round((children - far) * k, 1 / k, WITHIN)
     # The last piece then goes down the tree.
     yield Round(down, 1 / k, BETWEEN)
     yield Round(last - down, 1 / k, WITHIN)
@@ -164,21 +166,19 @@ def _double_tree(at: _Shape) -> Iterator[Round]:
     """
     k, depth = at.pieces(0.5), log2(at.n)
     stream, alone = {2: (2, 0), 3: (3, 2)}.get(at.n, (4, 4 * depth - 6))
+    share = 1 / 2 / k
     if at.m == 1 or at.g == 1:
-        yield Round(stream, 1 / 2, at.across)
-        yield Round(alone, 1 / 2 / k, at.across)
+        yield Round(stream * k + alone, share, at.across)
         return
     far = 4 if at.m > 3 else 2
     crossed = min(alone, 4 * log2(at.m) - 2)
     # Edges of both trees that end in the busiest node: its card sends for one tree while the other waits.
     crossings = 4 if at.m <= 3 else 6 if at.m % 2 == 0 else 8
     if crossings > far + crossed / k:
-        yield Round(far, 1 / 2, BETWEEN, crossings / far)
+        yield Round(far * k, share, BETWEEN, crossings / far)
         return
-    yield Round(far, 1 / 2, BETWEEN)
-    yield Round(stream - far, 1 / 2, WITHIN)
-    yield Round(crossed, 1 / 2 / k, BETWEEN)
-    yield Round(alone - crossed, 1 / 2 / k, WITHIN)
+    yield Round(far * k + crossed, share, BETWEEN)
+    yield Round((stream - far) * k + alone - crossed, share, WITHIN)
 
 
 def _trees_of_all(op: str, at: _Shape) -> Iterator[Round]:
