@@ -162,12 +162,11 @@ def story(dumps: Sequence[Recording], case_id: str) -> Story:
     ]
     return Story(
         findings=[
-            Finding(code=code, message=text, advice=advice, case_id=case_id)
-            for code, advice, texts in (
-                (RECORDING_HANG, _HANG_ADVICE, hangs),
-                ("recording_mismatch", _MISMATCH_ADVICE, mismatches),
-            )
-            for text in texts
+            *(Finding(code=RECORDING_HANG, message=text, advice=_HANG_ADVICE, case_id=case_id) for text in hangs),
+            *(
+                Finding(code="recording_mismatch", message=text, advice=_MISMATCH_ADVICE, case_id=case_id)
+                for text in mismatches
+            ),
         ],
         hang=next(iter(hangs), None) if missing else None,
         waits=[*waited_for, *waits],
