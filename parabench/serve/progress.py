@@ -74,7 +74,7 @@ def read_progress(path: Path, name: str | None = None, now: datetime | None = No
     elif stalled and quiet_s is not None:
         text += f"; no launch has ended for {format.duration(quiet_s)}, so the run seems to have stopped"
     elif ended and len(ended) < planned:
-        left_s = (planned - len(ended)) * sum(row["wall_s"] or 0.0 for row in ended) / len(ended)
+        left_s = (planned - len(ended)) * sum(map(_wall_s, ended)) / len(ended)
         text += f", about {format.duration(left_s, 1)} left"
     finishes = sum(bool(each.finished_utc) for each in variants)
     return Progress(
@@ -98,13 +98,18 @@ def _other_variants(results: Results, session: Session) -> list[Session]:
 
 def _quiet_s(last: dict[str, Any], now: datetime) -> float:
     """Return the seconds since this launch ended."""
-    return (now - datetime.fromisoformat(last["started_utc"])).total_seconds() - (last["wall_s"] or 0.0)
+    return (now - datetime.fromisoformat(last["started_utc"])).total_seconds() - _wall_s(last)
 
 
 def _patience_s(variants: list[Session], launches: list[dict[str, Any]]) -> float:
     """Return the time after which the driver has ended and recorded a launch that hangs."""
     deadlines = [(each.plan.get("protocol") or {}).get("deadline_s") or 0 for each in variants]
-    return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * max(row["wall_s"] or 0.0 for row in launches), *deadlines)
+    return max(LEAST_DEADLINE_S, DEADLINE_FACTOR * max(map(_wall_s, launches)), *deadlines)
+
+
+def _wall_s(launch: dict[str, Any]) -> float:
+    """Return the seconds of a launch; 0 for a log of nccl-tests, whose length is unknown."""
+    return float(launch["wall_s"]) if format.known(launch["wall_s"]) else 0.0
 
 
 def _ended(launch: dict[str, Any], variants: list[Session]) -> str:
@@ -113,7 +118,7 @@ def _ended(launch: dict[str, Any], variants: list[Session]) -> str:
     case = format.one_line(case_type(session.kind).from_dict(json.loads(launch["case_json"])).label)
     block = launch["block"]
     what = f"{UNCOUNTED[block]}, {case}" if block in UNCOUNTED else f"{case}, block {block + 1}"
-    how = "ok" if launch["wall_s"] is None else f"ok after {format.duration(launch['wall_s'])}"
+    how = "ok" if not format.known(launch["wall_s"]) else f"ok after {format.duration(launch['wall_s'])}"
     if launch["status"] != Status.OK:
         how = format.error_line(", ".join(filter(None, (launch["status"], launch["error"]))))
     return f"{session.name}: {what}: {how}" if len(variants) > 1 else f"{what}: {how}"

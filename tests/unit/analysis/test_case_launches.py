@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-import fake_results as fake
 from parabench.analysis.case_launches import NO_LAUNCHES, by_case, in_turns
-from parabench.analysis.session import Facts, session_data
 
 
 def launches(*rows):
@@ -26,13 +24,3 @@ def test_of_sides_that_took_turns_the_blocks_that_both_have_are_compared():
     sides = by_case(table, "value")
     assert [own.ids for own in in_turns((sides["a"], sides["b"]))] == [(1, 3), (5, 4)]
     assert [len(own) for own in in_turns((sides["a"], NO_LAUNCHES))] == [0, 0]
-
-
-def test_facts_are_those_of_their_launch_however_many_there_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(Facts, "KEPT", 2)
-    told = [fake.launch(fake.case(), block=block) for block in range(5)]
-    for each in told:
-        each.facts["block"] = each.block
-    seen = session_data(fake.write(tmp_path / "r.db", told))
-    assert [seen.facts[at]["block"] for at in (1, 2, 3, 4, 5, 1, 3)] == [0, 1, 2, 3, 4, 0, 2]
-    assert len(seen.facts) == len(list(seen.facts)) == 5

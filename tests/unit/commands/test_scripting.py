@@ -90,7 +90,7 @@ def test_the_json_of_a_run_is_that_of_best(launcher: FakeLauncher) -> None:
 def test_json_of_collectives_is_alone_too(launcher: FakeLauncher) -> None:
     words = ("collectives", "--op", "all_reduce", "--algorithm", "native", "--max", "256KiB", "--device", "cpu")
     done = parabench(*words, "--json", "-")
-    assert (done.exit_code, json.loads(done.stdout)["version"]) == (0, 2)
+    assert (done.exit_code, json.loads(done.stdout)["version"]) == (0, 3)
     assert "# Avg bus bandwidth" in done.stderr
     quiet = parabench(*words, "--quiet")
     assert quiet.stdout.startswith("# all_reduce native, 2 ranks, gloo on cpu\n")

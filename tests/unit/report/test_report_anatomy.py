@@ -283,7 +283,7 @@ def test_what_is_missing_is_said_once(tmp_path, monkeypatch, world_size, protoco
         fake.instrumented(launch, 25)
     results = fake.write(tmp_path / "r.db", [launch])
     plans = results.session["plan"]
-    plans[:] = [plan.replace('"warmup"', _json(protocol) + '"warmup"') for plan in plans]
+    results.session["plan"] = [plan.replace('"warmup"', _json(protocol) + '"warmup"') for plan in plans]
     found = Shown(results)
     assert list(found.sections) == ["anatomy"]
     assert said in found.text("anatomy")
