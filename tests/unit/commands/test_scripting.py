@@ -93,7 +93,7 @@ def test_json_of_collectives_is_alone_too(launcher: FakeLauncher) -> None:
     assert (done.exit_code, json.loads(done.stdout)["version"]) == (0, 3)
     assert "# Avg bus bandwidth" in done.stderr
     quiet = parabench(*words, "--quiet")
-    assert quiet.stdout.startswith("# all_reduce native, 2 ranks, gloo on cpu\n")
+    assert quiet.stdout.startswith("# Collective test starting: all_reduce_perf\n")
     assert quiet.stdout.rstrip().splitlines()[-1].startswith("# all_reduce, 2 ranks: ")
     assert quiet.stderr == ""
 

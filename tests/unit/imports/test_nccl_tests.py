@@ -232,7 +232,7 @@ def test_logs_without_wall_time_do_not_stop_other_commands(tmp_path: Path) -> No
     page(tmp_path, a__log=FULL)
     store = tmp_path / "page.db"
     assert read_progress(store).last.endswith("block 1: ok")
-    assert known_seconds(store, CollectiveProtocol()) == {}
+    assert known_seconds(store, "collectives", CollectiveProtocol()) == {}
     done = parabench("compare", "--from", tmp_path / "logs", tmp_path / "logs")
     assert (done.exit_code, "holds logs of nccl-tests alone" in done.stderr) == (2, True)
 

@@ -29,8 +29,7 @@ def raced(path, blocks=8):
         own = CASES[:4] if block > 4 else CASES
         ids = [*(each.id for each in own), own[0].id]
         of = fake_turns.shared(ids, rng, seed=block, noise=0.02, of_launch=0.008, disturbed=0.0)
-        for steps in of.timed[-1]:
-            steps -= 0.1  # as fast as its twin
+        of.turns[-1] -= 0.1  # as fast as its twin
         arms = fake_turns.launches(of, [*own, own[0]], block)
         arms[-1].block = TWIN_BLOCK
         written += arms
