@@ -105,7 +105,7 @@ def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):
 def test_what_shared_launches_say_of_themselves_stands_beside_the_answer(results, seen):
     said = of_turns(seen)
     assert said[0].startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
-    assert "arry-over between turns" in said[1]
+    assert "nterference between interleaved configurations" in said[1]
     text = Page(render(results)).text
     assert all(each in text for each in said)
 
