@@ -156,4 +156,4 @@ def _by_launch(steps: Any) -> dict[int, Array]:
     """The logarithms of each launch's steps, in their order."""
     ids, first = np.unique(steps["launch_id"], return_index=True)
     # Of no steps there is one part too, of no launch.
-    return dict(zip(ids.tolist(), np.split(np.log(steps["step_s"]), first[1:]), strict=False))
+    return dict(zip(ids.tolist(), np.split(np.log(steps["step_s"].to_numpy()), first[1:]), strict=False))
