@@ -1,9 +1,7 @@
-"""A launch's samples in brief, kept beside them: reading a large store then costs a hundredth of its rows.
+"""Summarize the samples of a launch, so that answers read a hundredth of the rows.
 
-Nothing is decided here that an analysis could want otherwise: a digest holds each timed or settling step on its slowest
-rank, each rank's median of every part of a timed step and of how far its device lagged, and all that belongs to no
-step, as it was told.
-Numbers that are unknown are NaN.
+A digest holds the time of each measured step on its slowest rank, the median over each rank's measured steps of
+`step_s`, its parts and the device's lag, and every sample without a step. Unknown numbers are NaN.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from typing import NamedTuple
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Phase, Sample
 
-# The kinds of digests: of timed and of settling steps `slowest`, by step; of timed ones `median`, by rank; `whole`, by
-# rank, is of no step.
+# The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of no step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 _TIMED = ("step_s", *STEP_PARTS, "device_lag_s")
@@ -34,10 +31,10 @@ class Digest(NamedTuple):
 
 
 def digests(samples: Iterable[Sample]) -> list[Digest]:
-    """Those of one launch, from its samples in the order in which they were told."""
+    """Return the digests of one launch, from its samples in the order in which they were recorded."""
     whole: dict[tuple[str, str], list[tuple[int, float]]] = {}
     by_rank: dict[str, dict[int, list[float]]] = {}
-    steps: dict[str, dict[int, float]] = {}
+    slowest: dict[int, float] = {}
     for rank, step, phase, metric, told in samples:
         value = _UNKNOWN if told is None else float(told)
         if step is None:
@@ -45,12 +42,11 @@ def digests(samples: Iterable[Sample]) -> list[Digest]:
             continue
         if phase == Phase.MEASURE and metric in _TIMED:
             by_rank.setdefault(metric, {}).setdefault(rank, []).append(value)
-        if metric == "step_s" and phase in (Phase.MEASURE, Phase.SETTLE):
-            slowest = steps.setdefault(phase, {})
+        if phase == Phase.MEASURE and metric == "step_s":
             before = slowest.get(step, value)
-            # Unknown on one rank is unknown: nobody can say that another was the slowest.
+            # If one rank's time is unknown, the slowest rank is unknown.
             slowest[step] = value if value > before or value != value else before
-    found = [_packed(SLOWEST, phase, "step_s", sorted(slowest.items())) for phase, slowest in steps.items()]
+    found = [_packed(SLOWEST, Phase.MEASURE, "step_s", sorted(slowest.items()))] if slowest else []
     for metric, ranks in by_rank.items():
         medians = [(rank, _median(values)) for rank, values in sorted(ranks.items())]
         found.append(_packed(MEDIAN, Phase.MEASURE, metric, medians))
@@ -66,7 +62,7 @@ def _packed(kind: str, phase: str, metric: str, numbers: Sequence[tuple[int, flo
 
 
 def _median(values: list[float]) -> float:
-    """Of those that are known."""
+    """Return the median of the known values."""
     import statistics  # a hundredth of a second: not to read what is told already
 
     known = [value for value in values if value == value]

@@ -95,7 +95,7 @@ class Results:
     def steps(self) -> pd.DataFrame:
         """`launch_id, step, step_s` of each measured step, by launch and step: seconds on the slowest rank, NaN if the
         time on a rank is unknown."""
-        found = self._digested(SLOWEST, f"phase = '{Phase.MEASURE}'")
+        found = self._digested(SLOWEST)
         # A step of 0 s was not measured.
         step_s = found["value"].where(found["value"] > 0)
         return pd.DataFrame({"launch_id": found["launch_id"], "step": found["rank"], "step_s": step_s})
@@ -130,9 +130,9 @@ class Results:
         of_launch = f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
         return [f"+launch_id <= {self.newest.launch}", *([of_launch] if own else [])]
 
-    def _digested(self, kind: str, where: str = "TRUE") -> pd.DataFrame:
+    def _digested(self, kind: str) -> pd.DataFrame:
         """Return one row per number: `launch_id, rank, phase, metric, value`; `rank` can be a step."""
-        packed = self.read("digest", f"kind = '{kind}' AND {where}")
+        packed = self.read("digest", f"kind = '{kind}'")
         counts = packed["value"].map(len).to_numpy(dtype=np.int64) // 8
         repeated = {name: packed[name].to_numpy().repeat(counts) for name in ("launch_id", "phase", "metric")}
         rank, value = (b"".join(packed[name]) for name in ("place", "value"))
