@@ -56,25 +56,27 @@ def test_links_from_pairs_are_those_of_each_tier() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(8, 1), (2, 2), (16, 2)])
-@pytest.mark.parametrize("op", OPS)
-def test_links_from_rows_reproduce_a_log_of_nccl_tests(op: str, ranks: int, nodes: int) -> None:
-    """All sizes of one number of ranks, as nccl-tests prints them; NCCL's own algorithm is taken to be a ring."""
+@pytest.mark.parametrize(
+    ("op", "algorithm"), [*((op, "native") for op in OPS), ("all_gather", "nccl:ring"), ("all_reduce", "nccl:tree")]
+)
+def test_links_from_rows_reproduce_a_log_of_nccl_tests(op: str, algorithm: str, ranks: int, nodes: int) -> None:
+    """All sizes of one number of ranks, as nccl-tests prints them; NCCL's own choice is taken to be a ring."""
     truth = Links({}, {WITHIN: FAST, BETWEEN: SLOW}, "nccl")
     rows = [
-        Row(op, "native", ranks, nodes, size, truth.seconds(op, "native", ranks, ranks // nodes, size))
+        Row(op, algorithm, ranks, nodes, size, truth.seconds(op, algorithm, ranks, ranks // nodes, size))
         for size in (1 << power for power in range(10, 28))
     ]
     links = Links(links_from_rows(rows, "nccl"), {}, "nccl")
     for row in rows:
-        assert links.seconds(op, "native", ranks, ranks // nodes, row.bytes) == pytest.approx(row.seconds, rel=0.05)
+        assert links.seconds(op, algorithm, ranks, ranks // nodes, row.bytes) == pytest.approx(row.seconds, rel=0.05)
     # The link of the slower tier is known, so more ranks can be predicted.
     tier = WITHIN if nodes == 1 else BETWEEN
     expected = {WITHIN: FAST, BETWEEN: SLOW}[tier].byte_s
-    assert links.fitted[op, "native", tier].byte_s == pytest.approx(expected, rel=0.05)
+    assert links.fitted[op, algorithm, tier].byte_s == pytest.approx(expected, rel=0.05)
 
 
 def test_links_from_rows_leave_out_unknown_schedules() -> None:
-    rows = [Row("all_reduce", name, 2, 1, MIB, 1e-3) for name in ("nccl:ring", "two_level")]
+    rows = [Row("all_reduce", name, 2, 1, MIB, 1e-3) for name in ("nccl:nvls", "two_level")]
     assert links_from_rows([*rows, Row("barrier", "ring", 2, 1, 0, 1e-5)], "nccl") == {}
 
 
@@ -143,7 +145,7 @@ def test_unmeasured_links_are_refused_with_the_command() -> None:
     with pytest.raises(UsageError, match="links within a node were not measured for tree"):
         links.seconds("all_reduce", "tree", 4, 4, MIB)
     with pytest.raises(UsageError, match="its schedule is unknown"):
-        links.seconds("all_reduce", "nccl:ring", 4, 4, MIB)
+        links.seconds("all_reduce", "nccl:nvls", 4, 4, MIB)
 
 
 def test_messages_far_beyond_the_measured_ones_are_refused() -> None:
