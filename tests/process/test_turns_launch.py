@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fake_results
-from benchmarks.turns_soak import every_case
+from benchmarks.soak import every_case
 from guard import GUARD_S
 from parabench.analysis.carry_over import carry_over
 from parabench.analysis.session import session_data

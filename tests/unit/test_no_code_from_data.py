@@ -77,9 +77,6 @@ EXCEPTIONS = {
     "benchmarks/gpu/machine.py": {
         "SimpleQueue": "answers of its own child processes, over their own pipe, in a benchmark that is not installed",
     },
-    "benchmarks/turns_soak.py": {
-        "all_gather_object": "between ranks of one machine, on loopback, in a benchmark that is not installed",
-    },
 }
 # Modules with a multiprocessing connection: to their own child process, with bytes of JSON alone.
 CONNECTIONS = {

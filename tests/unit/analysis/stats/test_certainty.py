@@ -10,7 +10,6 @@ from scipy import stats
 
 import fake_results as fake
 from benchmarks.certainty import sweet_spots, until_decided
-from benchmarks.former_gate import former_verdict
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, pooled_alarms, wrong_passes
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise, launch_frame
 from parabench.analysis.compare.gate import compare
@@ -81,17 +80,6 @@ def test_it_passes_no_more_often_where_sessions_differ(stored):
 def test_the_bound_is_not_too_wide_either():
     """One case and nothing but noise: the test is exact, so 5 % pass, and not 1 %."""
     assert wrong_passes(PURE, 40, cases=1, gates=1000) > 0.03
-
-
-def test_power_after_the_fact_would_pass_half_of_them():
-    random = np.random.default_rng(0)
-    passed = 0
-    for _ in range(200):
-        base, candidate = (0.004 * random.standard_normal((CASES, 20)) for _ in range(2))
-        candidate[0] += np.log(1.02)
-        said = former_verdict(base, candidate, paired=True, tolerance=0.02, alpha=0.01)
-        passed += said is Verdict.NO_REGRESSION
-    assert passed > 60
 
 
 def test_a_slowdown_of_twice_the_tolerance_is_found_and_none_passes():
