@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 import hostile_helpers as hostile
-from browser_helpers import drawn, each_tab, needs_chromium, opened, pages, resize, too_wide, unmarked
+from browser_helpers import each_tab, needs_chromium, opened, pages, resize, too_wide, unmarked
 from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
@@ -17,7 +17,7 @@ from parabench.report.sections import history as history_report
 from parabench.report.views import comparison
 from parabench.report.views import gate as compare_report
 from parabench.store.results import load
-from tests.faults.naughty import CALL, TEXTS
+from tests.faults.naughty import TEXTS
 
 pytestmark = needs_chromium
 
@@ -91,29 +91,6 @@ def test_nothing_runs_and_everything_is_text(browser, request, which):
         assert too_wide(page) <= 0
         assert list(hostile.missing(page.evaluate(hostile.TEXT))) == []
         assert page.evaluate("typeof hacked") == "undefined"
-
-
-def test_nothing_of_the_fuzzers_list_runs_either(browser, naughty):
-    with opened(browser, naughty) as page:
-        for tab in each_tab(page):
-            page.evaluate(hostile.HOVER)
-            assert page.evaluate(hostile.GROWN) == [], tab
-        assert page.evaluate("typeof hacked") == "undefined"
-        assert CALL in page.evaluate(hostile.TEXT)
-
-
-def test_a_hostile_value_can_be_filtered_by(browser, training):
-    with opened(browser, training) as page:
-        page.click(".filter[data-filter=status] summary")
-        box = page.locator(".filter[data-filter=status] input").last
-        box.check()
-        drawn(page)
-        said = page.locator("#filters output").inner_text()
-        assert not said.startswith("all")
-        address = page.evaluate("location.hash")
-    with opened(browser, training, address) as page:
-        assert page.locator("#filters output").inner_text() == said
-        assert page.evaluate(hostile.GROWN) == []
 
 
 def test_every_text_column_of_the_schema_is_hostile(stores):

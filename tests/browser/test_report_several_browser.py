@@ -6,7 +6,7 @@ import pytest
 
 import fake_results as fake
 from browser_helpers import WIDTHS, assert_it_fits, choose, counted, go_to, needs_chromium, opened, pages, points, until
-from parabench.report.views.comparison import SIDES, write_comparison
+from parabench.report.views.comparison import write_comparison
 from several_sides import CASES, dead_store, four_stores
 
 pytestmark = needs_chromium
@@ -62,22 +62,3 @@ def test_a_click_opens_what_every_side_knows_of_the_case(browser, written):
         assert "Per joule, times" not in head  # unknown on every side
         page.keyboard.press("Escape")
         until(page, "!location.hash.includes('case=')")
-
-
-def test_the_table_sorts_by_a_sides_ratio(browser, written):
-    with opened(browser, written["two"], "#tab=data") as page:
-        page.click("th[data-column='ratio.1'] button")
-        shown = page.eval_on_selector_all(
-            "#cases tbody tr", "rows => rows.map(row => parseFloat(row.children[3].textContent))"
-        )
-        assert shown == sorted(shown)
-        assert len(shown) == 6
-
-
-def test_a_panel_has_a_curve_for_each_side_in_its_colour(browser, written):
-    with opened(browser, written["four"], "#tab=buckets") as page:
-        colours = page.evaluate("document.querySelector('#buckets .plot').data.map(trace => trace.line.color)")
-        assert colours == list(SIDES[:4])
-        go_to(page, "scaling")
-        names = page.evaluate("document.querySelector('#scaling .plot').data.map(trace => trace.name)")
-        assert names == ["old", "new", "alike", "other"]

@@ -11,7 +11,6 @@ import pytest
 from benchmarks import measure
 from docs.drawing import rooms
 from paths import ROOT
-from tests.unit.test_imports import READING, arrows, names
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
 # Files whose text may name modules: documents, and comments and docstrings of what is shipped.
@@ -40,16 +39,6 @@ def circles(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
     reach = {name: reached(name) for name in to}
     each = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in to if a in reach[a]}
     return sorted(sorted(circle) for circle in each)
-
-
-def test_a_circle_is_found() -> None:
-    assert circles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "a")]) == [["a", "b", "c"]]
-    assert circles([("a", "b"), ("a", "c"), ("b", "c")]) == []
-
-
-def test_nothing_that_measures_imports_in_a_circle() -> None:
-    side = {name for name in names() if name.split(".")[0] not in READING}
-    assert [circle for circle in circles(arrows()) if side & set(circle)] == []
 
 
 def test_measure_prints_a_number_and_a_limit_in_each_row() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -184,23 +183,3 @@ def test_connections_carry_bytes() -> None:
 )
 def test_each_is_found(source: str, what: str) -> None:
     assert what in {each for each, _ in found(source)}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "json.load(file)",
-        "from queue import SimpleQueue",
-        "queue.SimpleQueue()",
-        "re.compile('a')",
-        "torch.compile(f)",
-        "subprocess.run(words, shell=False)",
-        "load(a)",
-    ],
-)
-def test_what_is_harmless_is_not(source: str) -> None:
-    assert list(found(source)) == []
-
-
-def test_the_rooms_are_there() -> None:
-    assert [room for room in ROOMS if not Path(ROOT, room).is_dir()] == []
