@@ -19,14 +19,13 @@ from parabench.data.datasets import dataset_of
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.machine import Machine
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
 from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.plan.validate import entry_of_model, missing_requirement
+from parabench.plan.validate import entry_of_model
 from parabench.store.record import Status
 from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import reference_of, verify
@@ -93,10 +92,6 @@ def test_what_a_model_brings_is_seen_by_building_it() -> None:
     assert not entry_of_model(Case(model="own_helpers:bare")).brings
 
 
-def test_a_model_that_needs_real_numbers_to_build_is_built_on_the_cpu() -> None:
-    assert entry_of_model(Case(model="own_helpers:stubborn")).parameters == 12 * 24 + 24 + 24 * 4 + 4
-
-
 def test_a_model_of_sequences_takes_the_case(machine: Any) -> None:
     entry = entry_of_model(Case(model="own_helpers:sequential"))
     assert (entry.takes_case, entry.sequences, entry.vocabulary, entry.context) == (True, True, 512, 128)
@@ -117,15 +112,6 @@ def test_what_depends_on_the_case_is_seen_with_that_case(machine: Any) -> None:
     assert entry_of_model(case).blocks == 2
     with pytest.raises(UsageError, match="own_helpers:as_deep has 1 blocks"):
         plan(machine, strategy="pp", world_size=2, model="own_helpers:as_deep", seq_len=8)
-
-
-def test_a_batch_that_needs_real_numbers_is_given_them(machine: Any) -> None:
-    assert len(plan(machine, strategy="single", model="own_helpers:table_batch").cases) == 1
-
-
-def test_a_batch_is_asked_only_where_its_samples_are_used(machine: Any) -> None:
-    axes = {"strategy": "single", "model": "own_helpers:few_samples"}
-    assert len(plan(machine, data="own_helpers:rows", **axes).cases) == 1
 
 
 def test_an_installed_packages_model_and_data_go_by_their_entry_points(
@@ -170,12 +156,6 @@ def test_blocks_that_are_not_the_whole_module_are_none_for_a_pipeline(
             for strategy in ("pp", "layer_split")
         ]
     assert len(plan(machine, strategy="pp", world_size=2, model="own_helpers:blocks_and_ends").cases) == 1
-
-
-@pytest.mark.parametrize("strategy", [name for name, entry in STRATEGIES.items() if entry.needs and not entry.package])
-def test_a_model_that_brings_everything_lacks_nothing(strategy: str) -> None:
-    case = Case(strategy=strategy, model="own_helpers:rich", data="synthetic", world_size=2)
-    assert missing_requirement(case, Machine(cores=2)) is None
 
 
 def test_a_width_that_does_not_divide_is_refused(machine: Any) -> None:
