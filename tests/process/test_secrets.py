@@ -64,7 +64,8 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
     (made.suites / "mine.py").write_text(SUITE)
     out = made.out
     parabench(made, "run", made.suites / "mine.py", "--out", out, "--profile", code=1)
-    few = "--op all_reduce --min 1K --max 1K --iterations 2 --launches 1 --algorithm native".split()
+    few = ["--op", "all_reduce", "--algorithm", "native", "--min", "1K", "--max", "1K", "--iterations", "2"]
+    few += ["--launches", "1"]
     parabench(made, "collectives", *few, "--out", out / "planted-ops-9f2c65", "--json", out / "nccl.json", code=0)
     return made
 
