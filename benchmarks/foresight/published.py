@@ -111,7 +111,7 @@ def _spread(table: Table, work: float) -> float:
 
 
 def summary(found: Sequence[Forecast]) -> Iterator[str]:
-    """Yield the errors of each way: of all larger rows, of rows beyond the line's two, and of rows where a line fails."""
+    """Yield the errors of all larger rows, of rows beyond the line's two, and of rows where a line fails."""
 
     def errors(rows: Sequence[Forecast], *ways: str) -> str:
         sizes = {way: np.abs([each.error(way) for each in rows]) for way in ways}
