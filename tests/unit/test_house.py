@@ -1,10 +1,9 @@
-"""Rules of the house that no linter knows: no circles, and no document that names what is not there."""
+"""Rules of the house that no linter knows: sizes in `make measure`, and no document that names what is not there."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable
 
 import pytest
 
@@ -20,25 +19,6 @@ NOT_OURS = {
     "direct.py", "digits.py", "mine.py", "my_formats.py", "my_model.py", "suites/training.py", "train.py", "version.py",
 }  # fmt: skip
 OTHERS = ("torch/", "torchtitan/", "mnist/", "2/blob/")
-
-
-def circles(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Return the modules that import one another, directly or through others."""
-    to: dict[str, set[str]] = {}
-    for importing, imported in pairs:
-        to.setdefault(importing, set()).add(imported)
-
-    def reached(start: str) -> set[str]:
-        found, left = set(), [start]
-        while left:
-            new = to.get(left.pop(), set()) - found
-            found |= new
-            left += new
-        return found
-
-    reach = {name: reached(name) for name in to}
-    each = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in to if a in reach[a]}
-    return sorted(sorted(circle) for circle in each)
 
 
 def test_measure_prints_a_number_and_a_limit_in_each_row() -> None:
