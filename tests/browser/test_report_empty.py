@@ -11,6 +11,7 @@ from parabench.report.build import write_report
 
 pytestmark = needs_chromium
 
+
 def without_memory():
     launches = fake.sweep([fake.case(world_size=n) for n in (2, 4)], lambda c: 0.04, noise=0.01)
     for one in launches:
