@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,8 +14,6 @@ from torch.distributed import ReduceOp
 
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import Algorithm, Reduction, make, reduction
-from parabench.collectives.ring import RING
-from parabench.collectives.two_level import two_level
 from parabench.collectives.wire import Wire
 from ranks_helpers import FLOATS, OPS, combined, whole_numbers
 from simulated import Simulation
@@ -199,13 +196,3 @@ def test_nothing_is_allocated_in_steady_state(group: tuple[Simulation, Algorithm
     before = buffers()
     simulation.run(work)
     assert buffers() == before
-
-
-def test_two_levels_have_a_broadcast_only_where_both_have_one() -> None:
-    """Else ranks of a node, or of a place, would keep what they had, and nobody would be told."""
-    none = replace(RING, broadcast=None)
-    assert two_level(2, RING, RING).broadcast is not None
-    for levels in ((none, RING), (RING, none)):
-        made = two_level(2, *levels)
-        assert made.broadcast is None
-        assert made.of("broadcast") == "native"
