@@ -20,7 +20,7 @@ from simulated import Simulation
 
 SUM = ReduceOp.SUM
 TWO_LEVELS = tuple(f"two_level({inner},{outer})" for inner, outer in itertools.product(LEVELS, LEVELS))
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=30, deadline=None)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -174,7 +174,7 @@ def test_half_precision_is_no_worse_than_the_backends_sum_in_rank_order(name: st
     assert error(mine) <= 1.03 * error(in_order)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(group=groups(), numel=st.integers(0, 60))
 def test_nothing_is_allocated_in_steady_state(group: tuple[Simulation, Algorithm], numel: int) -> None:
     simulation, algorithm = group

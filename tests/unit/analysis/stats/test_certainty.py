@@ -28,8 +28,7 @@ def test_a_thousand_gates_of_a_machine_against_itself_raise_ten_false_alarms_at_
     assert false_alarms(SHARED, 5, gates=1000) <= 0.01
 
 
-@pytest.mark.parametrize("noise", [QUIET, SHARED, PURE, UNLIKE])
-@pytest.mark.parametrize("blocks", [2, 3, 5])
+@pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 3), (PURE, 5), (PURE, 2), (UNLIKE, 2)])
 def test_a_gate_of_one_case_raises_no_more(noise, blocks):
     """Where variances leaned on other cases, or on a prior, one case alone raised 2.6 % with 2 launches."""
     assert false_alarms(noise, blocks, cases=1, gates=2000) <= few(0.01, 2000)
@@ -60,8 +59,7 @@ def test_sessions_that_drift_raise_no_more(blocks):
     assert false_alarms(SHARED, blocks, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
 
 
-@pytest.mark.parametrize("noise", [QUIET, SHARED, PURE, UNLIKE])
-@pytest.mark.parametrize("blocks", [2, 3, 5, 20])
+@pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 5), (PURE, 3), (PURE, 20), (UNLIKE, 3)])
 def test_a_slowdown_of_exactly_the_tolerance_passes_in_5_percent_at_most(noise, blocks):
     assert wrong_passes(noise, blocks, cases=1, gates=1000) <= few(0.05, 1000)
 
@@ -79,20 +77,20 @@ def test_a_slowdown_of_twice_the_tolerance_is_found_and_none_passes():
 
 def test_steps_taken_as_independent_would_raise_many():
     """What the protocol is for: the same launches, judged by their steps."""
-    assert pooled_alarms(SHARED, 5, gates=60) > 0.2
+    assert pooled_alarms(SHARED, 5, gates=30) > 0.2
 
 
 def test_equal_sides_pass_with_as_many_launches_as_the_gate_asks_for():
     for cases in (1, CASES):
-        passed, asked = as_asked(PURE, 5, cases=cases, gates=60)
+        passed, asked = as_asked(PURE, 5, cases=cases, gates=40)
         assert passed >= 0.9
         assert 20 < asked < 300
 
 
 def test_the_sweet_spot_set_holds_the_true_best_and_each_that_is_as_fast():
-    for noise in (QUIET, SHARED, PURE):
-        assert sweet_spots(noise, 5, gap=0.005, sessions=100)[0] >= 0.95
-        assert sweet_spots(noise, 5, gap=0.0, sessions=300, seed=1)[1] >= 0.94  # 95 %, known within ±0.6 %
+    for noise in (SHARED, PURE):
+        assert sweet_spots(noise, 5, gap=0.005, sessions=60)[0] >= 0.95
+        assert sweet_spots(noise, 5, gap=0.0, sessions=200, seed=1)[1] >= 0.94  # 95 %, known within ±0.7 %
 
 
 def test_launching_until_decided_ends_with_the_true_best():
