@@ -102,7 +102,7 @@ def summary(held: Sequence[Held]) -> Iterator[str]:
 INTRODUCTION = """# Held-out configurations
 
 Measured step times and predicted 90% intervals, with the error of the prediction
-([method](../explanation/foresight.md)). A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
+([method](../explanation/prediction.md)). A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
 
 """
 HEAD = ("configuration", "machine", "measured, ms", "links measured", "links given")
