@@ -115,7 +115,7 @@ def rows(held: Sequence[Held]) -> Iterator[tuple[str, ...]]:
         if each.links == MEASURED:
             machine, case = each.truth.machine, each.truth.case
             cells = (_cell(by_links.get((machine, case, links))) for links in (MEASURED, GIVEN))
-            yield (case.label, str(machine), f"{each.truth.step_s * 1e3:.0f}", *cells)
+            yield (case.label.partition(",")[0], str(machine), f"{each.truth.step_s * 1e3:.0f}", *cells)
 
 
 def _cell(held: Held | None) -> str:
