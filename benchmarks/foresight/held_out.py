@@ -101,8 +101,9 @@ def summary(held: Sequence[Held]) -> Iterator[str]:
 
 INTRODUCTION = """# Held-out configurations
 
-Measured step times and predicted 90% intervals, with the error of the prediction
-([method](../explanation/prediction.md)). A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
+Measured step times, and 90% intervals that were predicted from measured or given links
+([method](../explanation/prediction.md)). The error of the prediction is in brackets; *outside* marks intervals that do
+not contain the measured step time. A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
 
 """
 HEAD = ("configuration", "machine", "measured, ms", "links measured", "links given")
