@@ -101,8 +101,9 @@ def summary(held: Sequence[Held]) -> Iterator[str]:
 
 INTRODUCTION = """# Held-out configurations
 
-Measured step times and predicted 90% intervals, with the error of the prediction
-([method](../explanation/prediction.md)). A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
+Measured step times, and 90% intervals that were predicted from measured or given links
+([method](../explanation/prediction.md)). The error of the prediction is in brackets; *outside* marks intervals that do
+not contain the measured step time. A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
 
 """
 HEAD = ("configuration", "machine", "measured, ms", "links measured", "links given")
@@ -115,7 +116,7 @@ def rows(held: Sequence[Held]) -> Iterator[tuple[str, ...]]:
         if each.links == MEASURED:
             machine, case = each.truth.machine, each.truth.case
             cells = (_cell(by_links.get((machine, case, links))) for links in (MEASURED, GIVEN))
-            yield (case.label, str(machine), f"{each.truth.step_s * 1e3:.0f}", *cells)
+            yield (case.label.partition(",")[0], str(machine), f"{each.truth.step_s * 1e3:.0f}", *cells)
 
 
 def _cell(held: Held | None) -> str:
