@@ -25,16 +25,16 @@ class Net(nn.Module):
 
 
 # --- for parabench ---
-from parabench import Model  # noqa: E402 - it stands here to show what is needed
+from parabench import Model  # noqa: E402 - here, to show everything that parabench needs
 
 
 def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noise, and which of its first eight features is the largest."""
+    """Return noise, and the index of the largest of its first eight features."""
     inputs = torch.randn(n, 64, generator=generator)
     return inputs, inputs[:, :8].argmax(1)
 
 
 def factory() -> Model:
-    """The module, how to train it, and its blocks, which FSDP shards one by one."""
+    """Return the module, its loss and data, and its blocks, which FSDP shards one by one."""
     net = Net()
     return Model(module=net, loss=nn.CrossEntropyLoss(), batch=batch, blocks=list(net.layers))
