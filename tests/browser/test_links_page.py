@@ -36,11 +36,6 @@ def texts(matrix):
     return [[cell.text for cell in row] for row in matrix.rows]
 
 
-def test_nothing_stands_there_where_nobody_measured(tmp_path):
-    assert links_section(link_table(measured(tmp_path / "a.db", []), select_session(load(tmp_path / "a.db")))) is None
-    assert 'id="links"' not in render(load(tmp_path / "a.db"))
-
-
 def test_between_nodes_one_cell_reaches_over_the_ranks_of_both(tmp_path):
     one = section(tmp_path / "a.db", fake_links.rows(2, 2, lambda a, b: 0.5 if (a, b) == (3, 2) else 1.0))
     bandwidth, latency = one.matrices
@@ -61,16 +56,6 @@ def test_between_nodes_one_cell_reaches_over_the_ranks_of_both(tmp_path):
     ]
     assert "Between nodes, their first ranks were measured." in one.reading
     assert "apart" not in one.reading
-
-
-def test_many_ranks_become_their_nodes_and_many_nodes_their_tiers(tmp_path):
-    one = section(tmp_path / "a.db", fake_links.rows(3, 8))
-    assert texts(one.matrices[0]) == [["4.0", "0.50", "0.50"], ["0.50", "4.0", "0.50"], ["0.50", "0.50", "4.0"]]
-    assert (one.matrices[0].names, one.matrices[0].groups) == (("node 0", "node 1", "node 2"), ())
-    assert "The diagonal is the median inside a node." in one.reading
-    many = section(tmp_path / "b.db", fake_links.rows(70, 1))
-    assert (many.matrices, [row[0] for row in many.tables[0].rows]) == ((), ["across nodes"])
-    assert "Of so many nodes, only those 1, 2, 4, 8, ... apart were measured." in many.reading
 
 
 def test_the_page_has_it_after_the_machine_with_heads_and_captions(tmp_path):

@@ -181,17 +181,6 @@ def test_the_address_keeps_what_was_chosen(browser, rich):
         assert page.locator(".filter.set b").all_inner_texts() == ["ring, tree", "default"]
 
 
-def test_back_returns_to_the_tab_before(browser, rich):
-    with opened(browser, rich) as page:
-        go_to(page, "buckets")
-        go_to(page, "trust")
-        for tab in ("buckets", "answer"):
-            page.go_back()
-            drawn(page)
-            assert page.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == tab
-            assert page.locator("[role=tabpanel]:visible").get_attribute("id") == f"tab-{tab}"
-
-
 def test_tabs_are_moved_through_by_keys(browser, rich):
     with opened(browser, rich) as page:
         names = tab_names(page)

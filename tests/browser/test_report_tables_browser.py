@@ -11,10 +11,8 @@ import pytest
 
 import fake_results as fake
 from browser_helpers import choose, needs_chromium, opened, too_wide
-from parabench.analysis.session import select_session
 from parabench.plan.case import Case
 from parabench.report.build import write_report
-from parabench.report.rerun import rerun_of
 from parabench.store.record import Failure, Status
 from paths import DOCS
 
@@ -186,23 +184,6 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         dialog.get_by_role("button", name="Close").click()
         assert not dialog.is_visible()
         page.wait_for_url(lambda url: "case=" not in url)
-
-
-def test_the_command_is_the_one_that_python_makes(browser, tmp_path):
-    cases = [
-        fake.case(bucket_mib=0.123456, algorithm="ring"), fake.case(strategy="single", world_size=1),
-        fake.case(strategy="pp", schedule="gpipe", microbatches=2), fake.case(grad_accumulation=2, no_sync=False),
-        fake.case(algorithm="two_level(ring,tree)", ranks_per_node=2, world_size=4),
-        fake.case(data="text:/a b/it's, here.txt"),
-    ]  # fmt: skip
-    results = fake.write(tmp_path / "r.db", [fake.launch(case) for case in cases])
-    rerun = rerun_of(select_session(results))
-    report = write_report(results, tmp_path / "report.html")
-    with opened(browser, report) as page:
-        for case in cases:
-            page.evaluate("address => { location.hash = address; }", f"case={case.id}")
-            page.get_by_role("heading", name=case.label, exact=True).wait_for()
-            assert page.locator("dialog pre").inner_text() == rerun.command(case)
 
 
 def traces(page, section, at=0):

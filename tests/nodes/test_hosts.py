@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.hosts import Host
-from cluster_helpers import cluster, namespaces
+from cluster_helpers import cluster
 from guard import GUARD_S
 
 pytestmark = pytest.mark.alone
@@ -153,24 +153,3 @@ def test_what_runs_in_a_host_ends_with_it_and_nothing_else_does() -> None:
         assert other.poll() is None
         assert others[0].processes() == {other.pid}
     assert other.returncode == -signal.SIGKILL
-
-
-def test_what_a_killed_process_has_left_is_removed(pair: tuple[Host, ...]) -> None:
-    code = """if True:
-        import sys
-        from benchmarks.hosts import hosts
-        with hosts(2) as made:
-            print(made[0].namespace, made[0].bridge, flush=True)
-            made[0].start([sys.executable, "-c", sys.argv[1]])
-            input()
-    """
-    with subprocess.Popen([sys.executable, "-c", code, SPEAK], stdin=-1, stdout=-1, text=True) as owner:
-        left = set(said(owner).split())
-        deserted = psutil.Process(int(said(owner).split()[0]))
-        with cluster(2):
-            assert left <= namespaces()
-        assert deserted.is_running()
-        owner.kill()
-    with cluster(2):
-        assert not left & namespaces()
-    assert not deserted.is_running() or deserted.status() == psutil.STATUS_ZOMBIE

@@ -21,7 +21,6 @@ from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
 from parabench.store.record import MIB, Phase
 from parabench.store.results import load
 from parabench.workloads.link_wires import rate
-from parabench.workloads.links import MARKS, LinksWorkload
 
 QUICK = LinkProtocol(warmup=2, round_trips=50, most_bytes=4 * MIB, transfers=3)
 THREE = Case(world_size=3, device="cpu", backend="gloo")
@@ -76,13 +75,6 @@ def test_what_was_measured_before_a_hang_is_kept_and_the_rest_has_its_reason(mon
     assert links[0].latency_s is not None
     assert links[-1].latency_s is None
     assert "ranks 1 and 2" in str(links[0].reason)
-
-
-def test_marks_say_how_far_ranks_came():
-    where = LinksWorkload().marks(LaunchSpec.of(THREE, QUICK, GUARD_S)).position
-    assert where(0) == "to round 1 of 3 (ranks 1 and 2)"
-    assert where(2 * MARKS + 1) == "to round 3 of 3 (ranks 0 and 1)"
-    assert where(3 * MARKS) == "to the end of its pairs"
 
 
 # Two drivers that import torch, and seconds of transfers at 24 MB/s: about 20 s.

@@ -91,24 +91,6 @@ def test_each_part_has_its_own_peak_and_what_lies_idle_after_it(monkeypatch: pyt
     assert (second["forward_allocated_bytes"], second["backward_allocated_bytes"]) == (130, 190)
 
 
-def test_forward_and_backward_that_take_turns_are_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    allocator, marks = FakeAllocator(monkeypatch), Marks()
-    clock = MemoryClock(marks, CUDA, 0)
-    for _ in range(2):
-        clock.mark()
-        clock.mark()
-        clock.skip()
-        allocator.hold(70)
-        allocator.hold(-70)
-        clock.mark()
-        clock.mark()
-    assert {name.removesuffix("_allocated_bytes") for name in readings(clock, 1) if "allocated" in name} == {
-        "begin", "forward_backward", "optimizer"
-    }  # fmt: skip
-    assert readings(clock, 1)["forward_backward_allocated_bytes"] == 70
-    assert marks.calls == ["mark", "mark", "skip", "mark", "mark"] * 2
-
-
 def test_the_resident_set_grows_by_what_is_touched() -> None:
     look = ResidentSet()
     [(name, before)] = look("begin")

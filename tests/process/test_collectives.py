@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -220,37 +219,6 @@ def test_jobs_keep_their_order_whoever_does_them() -> None:
     queue.run(lambda: done.append("third"), [torch.zeros(1)], "third", waits=True)
     assert done == ["first", "second", "third"]
     assert all(work.wait() for work in works)
-    queue.stop()
-
-
-def test_an_interrupt_in_a_callers_job_fails_what_is_behind_it() -> None:
-    queue, done = ThreadQueue("test"), []
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        queue.run(interrupted, [torch.zeros(1)], "the first", waits=True)
-    work = queue.run(lambda: done.append("second"), [torch.zeros(1)], "the second", waits=True)
-    with pytest.raises(RuntimeError, match="the first: KeyboardInterrupt"):
-        work.wait()
-    assert done == []
-    assert not work.is_success()
-    assert "the first" in str(work.exception())
-    queue.stop()
-
-
-def test_a_wait_keeps_its_timeout() -> None:
-    queue, go_on = ThreadQueue("test"), threading.Event()
-    work = queue.run(go_on.wait, [torch.zeros(1)], "ring")
-    with pytest.raises(RuntimeError, match=r"not over after 0.001 s"):
-        work.wait(timedelta(milliseconds=1))
-    assert work.exception() is None
-    assert not work.is_success()
-    go_on.set()
-    assert work.wait(timedelta(seconds=GUARD_S))
-    assert work.is_success()
-    assert work.result() == [torch.zeros(1)]
     queue.stop()
 
 

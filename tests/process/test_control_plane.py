@@ -330,16 +330,3 @@ def test_a_node_0_whose_store_is_filled_ends_the_session(cluster: Cluster, monke
     assert cluster.node_0._store.server is None
     assert isinstance(node.end(), (NodeGone, int))
     stranger.end()
-
-
-def test_who_was_killed_before_it_said_who_it_is_keeps_nobody_out(cluster: Cluster) -> None:
-    stranger = cluster.stranger()
-    stranger.call("add", "joining", 1)
-    node = Node(cluster.store())
-    cluster.node_0.assemble(())
-    # Nor does one who claims that very many ask.
-    stranger.call("add", "joining", 1 << 40)
-    assert [result.node for result in cluster.run()] == [0, 1]
-    cluster.node_0.end(0)
-    assert node.end() == 0
-    stranger.end()

@@ -224,21 +224,6 @@ def test_a_text_is_encoded_once_and_again_when_it_changed(
     assert sorted(path.suffix for path in kept.iterdir()) == [".tokens", ".tokens"]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("not base64!\n", "is none of tiktoken's, see line 1"),
-        ("dGhl x\n", "is none of tiktoken's, see line 1"),
-        ("dGhl 0\n", "lacks the byte 0x00"),
-        ("", "lacks the byte 0x00"),
-    ],
-)
-def test_a_file_that_is_no_vocabulary_is_refused(machine: Any, tmp_path: Path, content: str, said: str) -> None:
-    path = tmp_path / "v.tiktoken"
-    path.write_text(content)
-    assert said in refused(machine, model="gpt2", vocabulary=str(path))
-
-
 def test_bad_vocabularies_and_texts_are_refused(
     machine: Any, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,18 +299,6 @@ def test_damaged_digits_are_refused(machine: Any, tmp_path: Path, files: dict[st
     assert said in refused(machine, model="mnist", data=f"mnist:{digits(tmp_path, **files)}")
 
 
-def test_absent_and_broken_digits_are_refused(machine: Any, tmp_path: Path) -> None:
-    assert "give mnist:DIR" in refused(machine, model="mnist", data="mnist")
-    assert f"has no {mnist.IMAGES} and no {mnist.IMAGES}.gz" in refused(
-        machine, model="mnist", data=f"mnist:{tmp_path}"
-    )
-    digits(tmp_path, zipped=True)
-    whole = (tmp_path / f"{mnist.IMAGES}.gz").read_bytes()
-    for broken in (whole[:-40], b"no gzip", whole[:40] + b"?" + whole[41:]):
-        (tmp_path / f"{mnist.IMAGES}.gz").write_bytes(broken)
-        assert "cannot be read" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
-
-
 # -- a user's own, and what does not fit ----------------------------------------------------------------------------
 
 
@@ -374,14 +347,3 @@ def test_data_that_nobody_chose_is_what_the_model_takes(machine: Any, tmp_path: 
     # A vocabulary is for those that read text.
     said = refused(machine, strategy="single", model="toy", vocabulary="any.tiktoken")
     assert said == "vocabulary 'any.tiktoken' is for data text, and data is synthetic with model toy; drop it"
-
-
-def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
-    for path in (tmp_path, "/dev/null"):
-        assert "it is not a regular file; give one" in refused(machine, strategy="single", data=f"text:{path}")
-        assert "it is not a regular file; give one" in refused(machine, model="gpt2", vocabulary=str(path))
-    for path in (tmp_path / "absent", "x" * 5000):
-        assert "there is no such file" in refused(machine, strategy="single", data=f"text:{path}")
-    assert f"has no {mnist.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
-    (tmp_path / mnist.IMAGES).mkdir()
-    assert "it is not a regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")

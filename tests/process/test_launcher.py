@@ -17,13 +17,10 @@ from faulty_helpers import FAULTY_RANK
 from guard import GUARD_S
 from hang_helpers import begun_and_gone, pass_when
 from parabench import files
-from parabench.launch import processes
 from parabench.launch.launcher import launch
-from parabench.launch.node import run_on_node
-from parabench.launch.outcome import missing_calls
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import main
-from parabench.launch.rendezvous import HUNG, LOOPBACK, LaunchContext
+from parabench.launch.rendezvous import LOOPBACK
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
@@ -206,18 +203,6 @@ def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest
     assert "of the group of ranks 0, 1, in which rank 0 waits" in seen.failure.message
     assert seen.failure.traceback is not None
     assert "not over: " in seen.failure.traceback.partition("\n")[0]
-
-
-def test_ranks_that_another_node_has_ended_for_a_hang_say_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = LaunchContext(local_world_size=2)
-    monkeypatch.setattr(processes._Deadline, "_passed", lambda deadline: context.abort.set(HUNG))
-    pass_when(monkeypatch)
-    result = run_on_node(
-        LaunchSpec.of(case("waiting_in_build"), PROTOCOL, deadline_s=GUARD_S), TrainingWorkload(), context
-    )
-    assert (result.outcome.hung, result.outcome.aborted_by) == (False, HUNG)
-    (missing,) = missing_calls(dict(enumerate(result.answers)))
-    assert (missing.waiting, missing.absent) == ((0,), (FAULTY_RANK,))
 
 
 def test_no_rank_is_blamed_for_a_hang_when_all_came_equally_far(monkeypatch: pytest.MonkeyPatch) -> None:

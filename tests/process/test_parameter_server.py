@@ -13,15 +13,13 @@ import torch
 from torch import nn
 
 from guard import GUARD_S
-from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Status
-from parabench.strategies.base import StrategyContext, adamw
-from parabench.strategies.parameter_server import FlatParameters
+from parabench.strategies.base import adamw
 from parabench.strategies.parameter_server_async import ParameterVersions
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, Reference, reference_of, verify
 
@@ -53,14 +51,6 @@ def test_a_step_carries_what_theory_says_and_rank_0_alone_has_optimizer_state(si
     assert numbers(seen, "optimizer_bytes") == [2 * K, *others]
     assert numbers(seen, "gradient_bytes") == [K] * size
     assert numbers(seen, "parameter_bytes") == [K] * size
-
-
-@pytest.mark.parametrize("strategy", ["parameter_server", "parameter_server_async"])
-def test_a_model_of_two_dtypes_is_refused(strategy: str) -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
-    context = StrategyContext(0, 1, torch.device("cpu"), case(strategy, model="my.module:model"))
-    with pytest.raises(UsageError, match=r"one dtype, model 'my.module:model' has torch.float32, torch.float64"):
-        FlatParameters(module, context, on_host=True)
 
 
 # -- the asynchronous server's parameters ---------------------------------------------------------------------------

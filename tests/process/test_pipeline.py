@@ -23,7 +23,6 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
-from parabench.plan.pipeline_schedule import automatic, fault
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import resolve
 from parabench.plan.validate import check, check_fit
@@ -32,7 +31,6 @@ from parabench.strategies import pipeline
 from parabench.strategies.base import StrategyContext
 from parabench.strategies.pipeline import BusyShare
 from parabench.strategies.pipeline_stages import holders, stages_from
-from parabench.workloads.verify import reference_of, verify
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
 
 SHORT = Protocol(warmup=2, steps=2, instrumented=1)
@@ -259,27 +257,6 @@ def test_only_the_second_step_is_timed_and_only_what_is_counted(monkeypatch: pyt
     assert met == [119.0, 131.0]
 
 
-def test_ranks_compute_one_after_the_other_where_the_batch_is_not_cut() -> None:
-    shares = busy_shares(case(strategy="layer_split", model="gpt-nano", seq_len=64))
-    assert len(shares) == 2
-    assert all(share > 0 for share in shares)
-    # They never compute at the same time, on no machine; the clock's ends are a little apart.
-    assert sum(shares) < 1.02
-
-
-def busy_shares(each: Case) -> list[float]:
-    """A real launch, verified as a session does it; its ranks' shares."""
-    reference = launch(LaunchSpec.of(each.reference(), SHORT, deadline_s=GUARD_S))
-    got = launch(LaunchSpec.of(each, SHORT, deadline_s=GUARD_S))
-    verify(got, reference_of(reference))
-    assert got.status is Status.OK, got.failure
-    metrics = {sample.metric for sample in got.samples}
-    assert "forward_backward_s" in metrics
-    assert not metrics & {"forward_s", "backward_s"}
-    assert {sample.rank for sample in got.samples if sample.metric == "loss"} == {each.world_size - 1}
-    return [float(s.value or 0) for s in got.samples if s.metric == "stage_busy_share"]
-
-
 def test_a_rank_that_is_killed_ends_the_launch() -> None:
     dying = case(strategy="pipeline_helpers:killed", schedule="1f1b", microbatches=4)
     got = launch(LaunchSpec.of(dying, SHORT, deadline_s=GUARD_S))
@@ -293,20 +270,6 @@ def test_a_rank_that_is_killed_ends_the_launch() -> None:
 
 def settled(machine: Machine, **fields: Any) -> Case:
     return resolve(Case(**({"strategy": "pp", "model": "gpt2", "seq_len": 8} | fields)), machine)
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
-def test_the_automatic_number_of_microbatches_is_a_possible_one(schedule: str, machine: Machine) -> None:
-    for ranks in range(1, 9):
-        for batch in range(1, 49):
-            chosen = automatic(schedule, ranks, batch)
-            assert batch % chosen == 0
-            some = any(batch % each == 0 and fault(schedule, ranks, each) is None for each in range(1, batch + 1))
-            assert (fault(schedule, ranks, chosen) is None) == some
-            if batch % (2 * ranks) == 0:
-                assert chosen == 2 * ranks
-    assert settled(machine, schedule=schedule, world_size=4, global_batch=24).microbatches == 8
-    assert settled(machine, schedule=schedule, world_size=4, global_batch=24, microbatches=12).microbatches == 12
 
 
 REFUSED = [

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from fake_launch import FakeLauncher
 from guard import GUARD_S
-from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
@@ -57,16 +56,6 @@ def test_a_profiled_step_leaves_a_trace_of_each_rank_and_is_in_no_statistic(tmp_
         assert marked["name"] == "ProfilerStep#5"
         # The ring adds on a thread of its own.
         assert len({event["tid"] for event in operators}) > 1
-
-
-def test_nothing_is_traced_unless_asked(tmp_path: Path) -> None:
-    case = Case(strategy="single", device="cpu", backend="gloo")
-    launched = launch(
-        LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=0), deadline_s=GUARD_S, traces=tmp_path / "traces")
-    )
-    assert launched.status is Status.OK, launched.failure
-    assert list(tmp_path.iterdir()) == []
-    assert "profile" not in launched.facts
 
 
 def probe(info: RankInfo, take_step: Callable[[], None], traces: Path) -> ProfilerProbe:
@@ -117,11 +106,3 @@ def test_a_run_on_the_cpu_says_once_that_there_is_no_memory_snapshot_and_goes_on
     protocol = json.loads(results.session["plan"].iloc[0])["protocol"]
     assert (protocol["profile"], protocol["memory_snapshot"]) == (True, False)
     assert ran(tmp_path, memory_snapshot=True, profile=True, resume=True)[0] == 0
-
-
-@pytest.mark.parametrize("option", ["profile", "memory_snapshot"])
-def test_a_resumed_session_is_traced_as_it_was_planned(option: str, tmp_path: Path) -> None:
-    ran(tmp_path)
-    asked = TrainingRequest.of(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
-    with pytest.raises(UsageError, match="cannot change a session that is resumed"):
-        run_session(asked, Console(file=io.StringIO()), FakeLauncher())

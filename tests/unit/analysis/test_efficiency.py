@@ -10,7 +10,7 @@ import torch
 
 import fake_results as fake
 from guard import GUARD_S
-from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, POWER, efficiency, flops_per_token
+from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, efficiency, flops_per_token
 from parabench.analysis.session import session_data
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
@@ -185,45 +185,6 @@ def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(t
     assert row["joules_source"] == COUNTER
 
 
-def test_launches_give_their_median_and_power_is_used_where_there_is_no_counter(tmp_path):
-    case = gpu_case()
-    powers = [(0, t, "power_w", 100 + 10 * t) for t in (0.0, 9.0, 11.0, 13.0, 20.0)]
-    row = table(tmp_path, [metered(case, powers)], on_gpus(2)).iloc[0]
-    assert row["joules_per_step"] == pytest.approx((100 + 10 * 12) * 4 / 20)  # a straight line: its middle
-    assert row["joules_source"] == POWER
-    mixed = [metered(case, counters(watts)) for watts in (100, 200, 900)] + [metered(case, powers)]
-    for block, launch in enumerate(mixed):
-        launch.block = block
-    row = table(tmp_path / "mixed", mixed, on_gpus(2)).iloc[0]
-    assert (row["joules_per_step"], row["joules_source"]) == (pytest.approx(200 * 4 / 20), COUNTER)
-
-
-@pytest.mark.parametrize(
-    ("readings", "window", "why"),
-    [
-        (counters(400, end=12.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
-        (counters(400, begin=11.0), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
-        (counters(-400), (1010.0, 1014.0), "its devices were not read before and after the measured steps"),
-        (
-            counters(400),
-            (1010.0, 1011.9),
-            "the measured steps took 1.9 s, and the sensors need 2 s: measure longer",
-        ),
-        (
-            [(0, float(t), "energy_j", 400.0 * (t // 2)) for t in range(21)],
-            (1010.0, 1014.0),
-            "the energy counter moved 2 times in the measured steps, and 10 are needed: measure longer",
-        ),
-        ([], (1010.0, 1014.0), "no energy of its devices was recorded"),
-        (counters(400), (), "when the measured steps ran was not recorded"),
-    ],
-)
-def test_readings_that_do_not_span_the_steps_give_no_joules(tmp_path, readings, window, why):
-    row = table(tmp_path, [metered(gpu_case(), readings, window=window)], on_gpus(2)).iloc[0]
-    assert np.isnan(row["joules_per_step"])
-    assert row["joules_reason"] == why
-
-
 def counted(training):
     return count_flops(training.compute, training.batches)
 
@@ -255,13 +216,6 @@ def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
     attention = 12 * 2 * 4 * 16 * TRAINED_TOKENS * tokens.numel()
     assert found["counted"] == formula - 6 * vectors * tokens.numel() + attention / 6
     assert sum(found["by"].values()) == found["counted"]
-
-
-def test_a_counter_that_fails_is_an_unknown_with_its_reason():
-    model = small_gpt()
-    tokens = torch.zeros(1, TRAINED_TOKENS, dtype=torch.long)
-    found = counted(training_of(model, (tokens, tokens), fails=True))
-    assert found == {"counted": None, "reason": "the counter failed: RuntimeError: this loss fails"}
 
 
 @pytest.mark.parametrize(("more", "counts"), [({}, True), ({"fused": False}, False)])

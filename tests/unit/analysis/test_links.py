@@ -51,10 +51,6 @@ def test_every_pair_meets_once_in_the_fewest_rounds_in_which_nobody_is_twice(n):
         assert len({rank for pair in each for rank in pair}) == 2 * len(each)
 
 
-def test_first_ranks_stand_for_their_nodes_and_nodes_measure_inside_at_once():
-    assert schedule(2, 3) == (((0, 3),), ((1, 2), (4, 5)), ((0, 2), (3, 5)), ((0, 1), (3, 4)))
-
-
 def test_of_more_nodes_than_64_only_some_distances_are_measured_and_each_pair_once():
     assert len(list(itertools.chain(*schedule(64, 1)))) == 64 * 63 // 2
     found = list(itertools.chain(*schedule(65, 1)))
@@ -229,19 +225,6 @@ def test_a_node_all_of_whose_links_are_slow_is_named_and_its_links_are_not(nodes
     assert found(rows(nodes, 1, **changed)) == [f"slow_node_links: {said}"]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "ranks_per_node", "changed", "on_devices"),
-    [
-        (1, 4, {"slowed": lambda a, b: 0.2 if (a, b) in ((1, 2), (2, 1), (3, 0)) else 1.0}, 2),
-        (2, 3, {"slowed": lambda a, b: 0.5 if min(a, b) > 2 else 1.0}, 1),
-        (1, 4, {"delayed": slow((0, 1), (1, 0), by=3)}, 1),
-    ],
-)
-def test_what_is_slow_between_processes_of_one_host_is_the_schedulers(nodes, ranks_per_node, changed, on_devices):
-    assert len(found(rows(nodes, ranks_per_node, **changed))) == on_devices
-    assert found(rows(nodes, ranks_per_node, **changed, device="cpu")) == []
-
-
 # ---- why an algorithm wins
 
 SLOW = tiers_of(table(rows(2, 2)))
@@ -268,23 +251,6 @@ def test_two_levels_win_because_of_what_they_spare_in_numbers():
     said = explained(on_nodes("two_level", 3, 24), [], [on_nodes("native", 3, 24)], SLOW)
     assert "m = 3 nodes of g = 8 ranks it sends 2(m-1)/m S/g = 0.167 S over them per rank, 1.33 S per node" in said
     assert "a flat ring of n = 24 ranks 2(n-1)/n S = 1.92 S per node, all from one rank of it, in 46." in said
-
-
-@pytest.mark.parametrize(
-    ("best", "equals", "slower"),
-    [
-        (RING, [], [TWO]),
-        (TWO, [RING], []),
-        (TWO, [], []),
-        (TWO, [], [on_nodes("ring", world_size=2)]),
-        (on_nodes("two_level(ring,tree)"), [], [RING]),
-        (on_nodes("two_level", ranks_per_node=4), [], [RING]),
-        (on_nodes("two_level", strategy="fsdp"), [], [on_nodes("ring", strategy="fsdp")]),
-        (Case(), [], [TWO]),
-    ],
-)
-def test_nothing_more_is_claimed_than_the_tiers_where_the_formula_does_not_hold(best, equals, slower):
-    assert explained(best, equals, slower, SLOW) == SAID
 
 
 def test_answer_verdict_and_page_tell_it(tmp_path):
@@ -323,15 +289,6 @@ def test_links_come_before_the_first_launch_and_are_kept(tmp_path):
     results = load(tmp_path / "out" / "results.db")
     assert (len(results.links), list(results.link_messages["duration_s"])) == (2, [40e-6])
     assert [spec.kind for spec in launcher.specs] == ["links", "training", "training"]
-
-
-def test_what_failed_is_said_and_the_session_goes_on(tmp_path):
-    rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in rows(1, 2)]
-    launcher = FakeLauncher(links=rows_)
-    code, told = session(tmp_path, launcher)
-    assert (code, len(launcher.calls)) == (0, 3)
-    assert "links: unknown\nlinks: 2 of 2 directions between ranks could not be measured: hung: x.\n" in told
-    assert "links_unknown" in render(load(tmp_path / "out" / "results.db"))
 
 
 def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_missing(tmp_path):

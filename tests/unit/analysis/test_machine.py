@@ -15,8 +15,6 @@ from fake_nvml import GIB, Device, FakeNvml
 from parabench.analysis.compare.sides import read_side
 from parabench.analysis.environment.diff import differences
 from parabench.analysis.environment.facts import environment_rows
-from parabench.data.text import cache_folder
-from parabench.errors import UsageError
 from parabench.launch import rank
 from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
@@ -78,18 +76,6 @@ def test_mig_instance_is_the_only_device(two_devices, monkeypatch, visible, name
     assert (record["name"], record["memory_bytes"], record["mig"]) == (name, gib * GIB, True)
 
 
-def test_mig_device_without_readable_instances_is_whole(two_devices):
-    """A driver may refuse to list them, and then the memory is the device's."""
-    two_devices[0].mig = True
-    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB] * 2
-
-
-def test_whole_device_is_visible_if_the_mig_device_is_hidden(two_devices, monkeypatch):
-    two_devices[0].mig, two_devices[0].instances = True, slices(10)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [gpu.name for gpu in machine.this_machine().gpus] == ["device 1"]
-
-
 def test_without_nvml_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
     fake_nvml.absent(monkeypatch)
@@ -140,25 +126,6 @@ def test_of_variables_that_name_files_only_that_they_are_set_is_recorded(monkeyp
     assert seen["env"]["NCCL_MNNVL_ENABLE"] == "0"
     assert seen["nccl_files"] == ["/etc/nccl.conf"]
     assert str(tmp_path) not in json.dumps(seen)
-
-
-def test_a_user_without_a_home_has_a_machine(monkeypatch):
-    """As in a container whose user is a number alone."""
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
-    assert machine.environment(machine.Machine(cores=1))["nccl_files"] == []
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    with pytest.raises(UsageError, match="set XDG_CACHE_HOME"):
-        cache_folder()
-
-
-def test_without_proc_it_is_said_what_to_mount(monkeypatch):
-    def none():
-        raise FileNotFoundError(2, "No such file or directory", "/proc/meminfo")
-
-    monkeypatch.setattr(machine.psutil, "virtual_memory", none)
-    with pytest.raises(UsageError, match=r"/proc/meminfo is not there: .*mount -t proc"):
-        machine.this_machine()
 
 
 @pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])

@@ -68,22 +68,6 @@ def test_the_rank_that_holds_most_stands_for_the_case(tmp_path):
     assert ([row[part] for part in PARTS], row["measured"]) == ([8.0, 8.0, 8.0], 24.0)
 
 
-def test_where_theory_is_unknown_it_is_null(tmp_path):
-    """A user's own strategy, DeepSpeed's, and a launch that did not tell the sizes that its formula needs."""
-    own = fake.tell(fake.launch(fake.case(strategy="my.module:ddp")), fake.SIZES)
-    theirs = fake.tell(fake.launch(fake.case(strategy="deepspeed1")), fake.SIZES)
-    silent = fake.launch(fake.case())
-    rootless = fake.tell(fake.launch(fake.case(strategy="fsdp")), {"model": {"bytes": 12}})
-    table = states(fake.write(tmp_path / "r.db", [held(one) for one in (own, theirs, silent, rootless)]))
-    assert len(table) == 4
-    assert table["theory"].isna().all()
-    assert table["ratio"].isna().all()
-    assert (table["measured"] == 12 * MIB).all()
-    formulas = dict(zip(table["strategy"], table["formula"], strict=True))
-    assert formulas["fsdp"] == "E + 4K/n"
-    assert not isinstance(formulas["my.module:ddp"], str)
-
-
 def holding(mib, **fields):
     """A launch of gpt-nano whose ranks each hold that much, a quarter of it parameters; fake.SIZES are its theory."""
     quarter = mib * MIB / 4
@@ -94,24 +78,6 @@ def holding(mib, **fields):
 def said(tmp_path, *launches):
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
     return sentences(states(fake.write(path, launches)))
-
-
-SINGLE = {"strategy": "single", "world_size": 1}
-
-
-def test_who_holds_least_against_one_device_and_theory(tmp_path):
-    """Theory: 48 for single and ddp, 14 for fsdp on 4 ranks; an even split for pp."""
-    one, ddp, fsdp = holding(48, **SINGLE), holding(48), holding(14.28, strategy="fsdp", world_size=4)
-    pp = holding(16, strategy="pp", microbatches=4, schedule="gpipe", world_size=4)
-    split = holding(36, strategy="layer_split")
-    theirs = holding(15, strategy="deepspeed3", world_size=4)
-    assert said(tmp_path, one, ddp, fsdp, pp, split, theirs) == [
-        "Lowest peak training state per rank: fsdp native, 4 ranks: 14.3 MiB. "
-        "One device holds 48.0 MiB, 3.4 times as much. "
-        "Measured memory is 1.00 to 1.02 times the formula in 3 cases. "
-        "For layer_split and pp, the formula is an even split: measured is 1.33 to 1.50 times it in 2 cases. "
-        "No formula for 1 case: deepspeed3."
-    ]
 
 
 def test_strategies_that_do_not_hold_what_their_formulas_say_are_named(tmp_path):

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import fake_results as fake
-import fake_turns
 from answers_helpers import check
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
 from parabench.analysis.tables import case_table, launch_table
 from parabench.errors import UsageError
-from parabench.store.record import MIB, DeviceSample, Failure, Sample, Status
+from parabench.store.record import MIB, Failure, Sample, Status
 
 
 def tables(results):
@@ -72,30 +71,6 @@ def test_cases_average_launches_on_the_log_scale_and_count_what_failed(tmp_path)
     assert row["error"] == "rank 1: out of memory"
     parts = [row[name] for name in ("data_s", "forward_s", "backward_s", "optimizer_s")]
     assert parts == pytest.approx([0.065 * share for share in (0.05, 0.3, 0.55, 0.1)])  # median of two launches
-
-
-def test_unknown_memory_stays_unknown(tmp_path):
-    known = fake.launch(
-        fake.case(), device_samples=[DeviceSample(0, t, "used_bytes", v) for t, v in ((0, 5.0), (1, 7.0))]
-    )
-    unknown = fake.launch(fake.case(bucket_mib=1.0), peak_bytes=None)
-    partly = fake.launch(fake.case(bucket_mib=2.0))
-    partly.samples = [s._replace(value=None) if s.rank == 1 and s.step is None else s for s in partly.samples]
-    launches, _ = tables(fake.write(tmp_path / "r.db", [known, unknown, partly]))
-    assert launches["used_bytes"][0] == 7.0
-    assert launches["peak_rss_bytes"].isna().tolist() == [False, True, True]
-    assert launches["used_bytes"].isna().tolist() == [False, True, True]
-
-
-def test_what_cases_that_share_a_launch_use_of_a_device_is_no_ones_memory(tmp_path):
-    used = [DeviceSample(0, 0.0, "used_bytes", 5.0)]
-    names = [fake.case(bucket_mib=size) for size in (1, 2)]
-    of = fake_turns.shared([case.id for case in names], np.random.default_rng(0), seed=0)
-    together = fake_turns.launches(of, names, block=1)
-    together[0].device_samples.extend(used)
-    own = [fake.launch(case, device_samples=list(used)) for case in names]
-    launches, _ = tables(fake.write(tmp_path / "r.db", [*own, *together]))
-    assert launches["used_bytes"].isna().tolist() == [False, False, True, True]
 
 
 def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path):

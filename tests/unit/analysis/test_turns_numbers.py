@@ -64,15 +64,6 @@ def test_turns_that_somebody_came_into_are_trimmed():
     assert numbers.to_numpy() / numbers.iloc[0] == pytest.approx(RATIOS, rel=1e-6)
 
 
-def test_a_case_of_unknown_steps_is_left_as_it_is_and_the_others_compared():
-    rng = np.random.default_rng(2)
-    steps = shared(np.ones(ROUNDS), rng)
-    steps.loc[steps["launch_id"].eq(12) & steps["step"].eq(5), "step_s"] = np.nan
-    alone, numbers = numbers_of(steps)
-    assert numbers[12] == alone[12]
-    assert numbers[11] / numbers[10] == pytest.approx(1.03)
-
-
 def test_launches_are_of_the_processes_that_their_cases_shared():
     facts = [json.dumps({"turns": {"cases": cases}}) for cases in (["a", "b"], ["a", "b"], ["c", "d"], ["c", "d"])]
     ids = np.arange(1, 7)

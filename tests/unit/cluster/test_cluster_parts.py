@@ -18,13 +18,12 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 import parabench
 from guard import GUARD_S
 from parabench.cluster import fingerprint, network
-from parabench.cluster.waiting import AGAIN_S, Waiting, numbered
 from parabench.errors import UsageError
 from parabench.launch import store_client
 from parabench.launch.launcher import align, facts_of
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.rendezvous import FAILED, HUNG, LOST, Abort, RendezvousPoint
+from parabench.launch.rendezvous import FAILED, HUNG, Abort, RendezvousPoint
 from parabench.launch.results import MarkLayout, NodeResult, RankError
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
@@ -194,13 +193,6 @@ def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
     assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, told.clock]
 
 
-def test_a_duration_is_no_moment_and_an_unknown_clock_shifts_nothing() -> None:
-    reports = [TrainingReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.0}), silent(3)]
-    told, untold = part(1, reports=reports), part(1)
-    assert align([part(0), told], layout(moments=1))[1].marks[0][0].tolist() == [1.0, 101.0, 102.0, 103.0, 104.0]
-    assert align([part(0), untold], layout())[1] is untold
-
-
 def test_what_a_node_saw_travels_as_json() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, None, None, 1, None)
     error = RankError(1.0, "ValueError: no", "Traceback", False)
@@ -256,59 +248,10 @@ def test_an_error_comes_before_its_echo_whatever_the_clocks_say() -> None:
     assert failure.message == "ValueError: no such layer on node 1 (h1)"
 
 
-def test_what_was_told_to_end_is_no_cause() -> None:
-    zero = part(
-        0, ProcessOutcome(ok=False, aborted_by=FAILED), reports=[error(0, "RuntimeError: told", 0.0), silent(1)]
-    )
-    one = part(1, ProcessOutcome(ok=False, rank=2), reports=[error(2, "MemoryError", 1.0, oom=True), silent(3)])
-    status, failure = judged(zero, one)
-    assert (status, failure and failure.rank) == (Status.OOM, 2)
-
-
 def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> None:
     zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
     status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=FAILED), vanished=[2, 3]))
     assert (status, str(failure)) == (Status.CRASHED, "rank 2: ended without a trace on node 1 (h1)")
-
-
-def test_who_waits_until_the_deadline_for_a_rank_that_has_left_is_not_hung() -> None:
-    zero = part(0, ProcessOutcome(ok=False, hung=True), reports=[silent(0), silent(1)], vanished=[1])
-    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=HUNG)))
-    assert (status, str(failure)) == (Status.CRASHED, "rank 1: ended without a trace on node 0 (h0)")
-    assert judged(replace(zero, vanished=[]), part(1, ProcessOutcome(ok=False, aborted_by=HUNG)))[0] is Status.HUNG
-
-
-def test_a_rank_that_leaves_as_all_are_done_is_the_cause_though_no_rank_waited_for_it() -> None:
-    """torch elastic waits for what that rank would have returned, and node 0 for that node."""
-    zero = part(0, ProcessOutcome(ok=True), reports=[TrainingReport(rank=0), TrainingReport(rank=1)])
-    one = part(1, ProcessOutcome(ok=False, aborted_by=HUNG), reports=[TrainingReport(rank=2), silent(3)], vanished=[3])
-    status, failure = judged(zero, one)
-    assert (status, str(failure)) == (Status.CRASHED, "rank 3: ended without a trace on node 1 (h1)")
-
-
-def test_a_rank_that_left_with_exit_code_0_is_the_cause_of_its_peers_echo() -> None:
-    """torch elastic takes it for done."""
-    status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)], tails=["", "last"]))
-    assert (status, str(failure)) == (Status.CRASHED, "rank 1: ended without a trace")
-    assert failure is not None
-    assert failure.traceback == "last"
-    done = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, TrainingReport(rank=1)])
-    assert judged(done)[0] is Status.FAILED
-    # Which of several left, and which were ended for it, nobody knows.
-    both = part(1, reports=[silent(2), silent(3)])
-    status, failure = judged(part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)]), both)
-    assert (status, str(failure)) == (Status.CRASHED, "one of ranks 1, 2, 3 ended without a trace")
-
-
-def test_a_node_that_lost_node_0_is_the_cause_and_without_any_nobody_is_blamed() -> None:
-    zero = part(0, ProcessOutcome(ok=False, rank=0), reports=[ECHO, silent(1)])
-    status, failure = judged(zero, part(1, ProcessOutcome(ok=False, aborted_by=LOST)))
-    assert status is Status.CRASHED
-    assert str(failure).startswith("node 1 (h1) had no answer from node 0 for 10 s")
-    status, failure = judged(
-        part(0, ProcessOutcome(ok=False, aborted_by=LOST)), part(1, ProcessOutcome(ok=False, aborted_by=FAILED))
-    )
-    assert (status, str(failure)) == (Status.CRASHED, "every node ended its ranks, told that the launch was lost")
 
 
 def test_a_lost_node_and_a_hang() -> None:
@@ -452,21 +395,3 @@ def test_ranks_of_one_machine_need_loopback(
 )
 def test_ranks_keep_to_the_interface(route: network.Route, environ: dict[str, str], told: dict[str, str]) -> None:
     assert route.environment(environ) == told
-
-
-def test_waiting_prints_a_line_now_and_then(monkeypatch):
-    now, said, first_s = [100.0], [], 5.0
-    monkeypatch.setattr("parabench.cluster.waiting.time.monotonic", lambda: now[0])
-    waiting = Waiting(said.append, 20.0, first_s)
-    for after in (0.0, first_s - 1, first_s, first_s + 1, first_s + AGAIN_S - 1, first_s + AGAIN_S):
-        now[0] = 100.0 + after
-        assert waiting.left_s == 20.0 - after
-        waiting.still(lambda after=after: f"{after:g}")
-    assert said == ["5", "20"]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"), [([3], "rank 3"), ([1, 2], "ranks 1, 2"), ([1, 4, 5, 6, 7, 9], "ranks 1, 4-7, 9")]
-)
-def test_numbered_joins_runs_of_numbers(numbers, words):
-    assert numbered("rank", numbers) == words

@@ -105,14 +105,6 @@ def test_group_of_is_none_for_a_process_alone(environ: dict[str, str], terminal:
     assert group_of(environ, terminal=terminal) is None
 
 
-@pytest.mark.parametrize(
-    "environ", [OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "3"}, SRUN | {"SLURM_STEP_TASKS_PER_NODE": "3,1"}]
-)
-def test_group_of_refuses_uneven_hosts(environ: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"started \d processes, and not as many on each host"):
-        group_of(environ)
-
-
 # -- cores and devices -----------------------------------------------------------------------------------------------
 
 
@@ -128,17 +120,6 @@ def allowed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def share(core: int, *devices: str, **visible: str) -> dict[str, Any]:
     return {"local_rank": core, "cores": [core], "devices": [*devices], "visible": visible}
-
-
-def test_take_unites_cores_and_devices(allowed: dict[str, Any]) -> None:
-    allowed["devices"] = ["3B", "1A"]
-    environ = {"CUDA_VISIBLE_DEVICES": "1"}
-    shares = [share(0, "3B", CUDA_VISIBLE_DEVICES="1"), share(1, "1A", CUDA_VISIBLE_DEVICES="0,1")]
-    take(shares, "mpirun", environ)
-    assert (allowed["now"], environ) == ({0, 1}, {"CUDA_VISIBLE_DEVICES": "1,0"})
-    # One process may use all devices.
-    take([shares[0], share(1)], "mpirun", environ)
-    assert environ == {}
 
 
 @pytest.mark.parametrize(
@@ -210,17 +191,6 @@ def test_once_per_host_ends_all_processes_when_the_leader_is_killed(
     second.send_signal(signal.SIGTERM)  # a launcher asks all of them, and the leader ends in order
     first.kill()
     assert (first.wait(GUARD_S), second.wait(GUARD_S)) == (-signal.SIGKILL, 1)
-
-
-def test_once_per_host_goes_on_when_another_process_is_killed(start: Callable[..., subprocess.Popen[str]]) -> None:
-    code = "print('leads', flush=True); sys.stdin.read(); sys.exit(0)"
-    first, second = start(0, code), start(1, code)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "leads\n"
-    second.kill()
-    second.wait(GUARD_S)
-    first.communicate(timeout=GUARD_S)
-    assert first.returncode == 0
 
 
 @pytest.mark.parametrize(

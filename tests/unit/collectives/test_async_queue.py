@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -118,17 +117,6 @@ def test_inputs_live_until_the_kernels_are_over_though_nobody_waits(device: Devi
     assert there() is None, "kept for ever"
 
 
-def test_who_has_waited_may_free_at_once(device: Device) -> None:
-    """What is allocated on the waiting stream from then on comes after the job."""
-    queue, alive = StreamQueue(), []
-    work, there = held(device, queue, alive)
-    gc.collect()
-    assert there() is not None
-    work.wait()
-    gc.collect()
-    assert there() is None
-
-
 def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follows(device: Device) -> None:
     queue, done = StreamQueue(), []
 
@@ -148,44 +136,6 @@ def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follo
         assert not work.is_success()
         assert isinstance(work.exception(), RuntimeError)
     assert done == []
-
-
-def test_ctrl_c_in_a_job_reaches_its_caller_and_no_other_job_runs(device: Device) -> None:
-    queue, done = StreamQueue(), []
-
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        queue.run(interrupted, outcome(), "the first")
-    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
-        queue.run(lambda: done.append("second"), outcome(), "the second").wait()
-    assert done == []
-
-
-def test_a_future_is_made_when_it_is_asked_for_and_no_callback_where_nothing_failed(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-
-    class Noting(HostFuture):
-        def set_result(self, result: Any) -> None:
-            made.append((device.current, result))
-            super().set_result(result)
-
-        def then(self, callback: Callable[[Future[Any]], Any]) -> Any:
-            raise AssertionError("a callback, which runs on a stream of the pool")
-
-    monkeypatch.setattr(stream_queue, "Future", Noting)
-    queue, tensors = StreamQueue(), outcome()
-    work = queue.run(lambda: device.kernel("job"), tensors, "ring all_reduce")
-    work.wait()
-    assert made == []
-    future = work.get_future()
-    assert future.wait() == tensors
-    assert made == [(queue.stream(CUDA), tensors)]
-    assert work.get_future() is future
-    assert work.result() == tensors
 
 
 # -- over gloo: a thread, and a stream for its copies ----------------------------------------------------------------

@@ -185,31 +185,6 @@ def test_buildkite_compares_with_the_merge_base(repository: Path, tmp_path: Path
     assert Ran(tmp_path / "clone", BASE=asked.read_text()).base == "base"
 
 
-@pytest.fixture
-def with_submodule(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A merge whose base has a submodule, checked out with it."""
-    for at, (name, value) in enumerate([("protocol.file.allow", "always"), ("user.name", "a"), ("user.email", "a@b")]):
-        monkeypatch.setenv(f"GIT_CONFIG_KEY_{at}", name)
-        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{at}", value)
-    monkeypatch.setenv("GIT_CONFIG_COUNT", "3")
-    library = tmp_path / "library"
-    library.mkdir()
-    git(library, "init", "-q")
-    commit(library, "library")
-    git(repository, "submodule", "--quiet", "add", str(library), "part")
-    git(repository, "rm", "-q", "side.txt")
-    (repository / "side.txt").symlink_to("part/side.txt")
-    git(repository, "add", "-A")
-    git(repository, "commit", "-q", "-m", "submodule")
-    return repository
-
-
-def test_the_base_has_its_submodules_too(with_submodule: Path) -> None:
-    ran = Ran(with_submodule, BASE="HEAD")
-    assert (ran.code, ran.error, ran.base) == (0, "", "library")
-    assert git(with_submodule, "worktree", "list").count("\n") == 0
-
-
 @pytest.mark.parametrize(
     ("code", "inconclusive", "ends", "verdict"),
     [
@@ -243,13 +218,6 @@ def test_what_is_wrong_is_one_line_and_runs_nothing(repository: Path, inputs: di
     assert ran.error.count("\n") == 1
     assert ran.words == []
     assert "verdict" not in ran.outputs  # nothing was measured
-
-
-def test_outside_of_a_repository_that_is_said(tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    ran = Ran(tmp_path / "here", GIT_CEILING_DIRECTORIES=str(tmp_path))
-    assert ran.code == 2
-    assert "is no git repository to use: fatal: not a git repository" in ran.error
 
 
 class GitHub(BaseHTTPRequestHandler):

@@ -4,7 +4,6 @@ import os
 import pty
 import re
 import shlex
-import signal
 import subprocess
 import sys
 
@@ -44,17 +43,6 @@ def test_a_damaged_store_is_a_line(store):
     for name in ("base.db", "empty.db", "x" * 300):
         result = parabench("best", store.parent / name)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1), name
-
-
-def test_a_working_directory_that_was_removed_is_a_line(tmp_path, monkeypatch):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    for command in (["run", "quick"], ["collectives"], ["ab", "--a", "x=1", "--b", "x=2", "quick"], ["doctor"]):
-        seen = parabench(*command)
-        assert seen.exit_code == 2, seen.output
-        assert seen.stderr == "parabench: the working directory was removed; change to one that is there\n"
 
 
 def test_a_live_bar_outlives_its_terminal():
@@ -98,28 +86,6 @@ def test_ctrl_c_at_any_moment_ends_with_its_code(monkeypatch):
     monkeypatch.setattr("parabench.commands.list.give", interrupted)
     done = CliRunner().invoke(main, ["list"])
     assert (done.exit_code, done.output) == (130, "parabench: stopped\n")
-
-
-CTRL_C_AT = """
-import os, runpy, signal, sys
-class AtImport:
-    def find_spec(self, name, *_):
-        if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.meta_path.insert(0, AtImport())
-sys.argv = ["parabench", "list"]
-runpy.run_module("parabench", run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "ends"),
-    [("click", (-signal.SIGINT, "")), ("parabench.commands.list", (130, "parabench: stopped\n"))],
-)
-def test_ctrl_c_during_imports_ends_without_a_traceback(module, ends):
-    done = subprocess.run([sys.executable, "-c", CTRL_C_AT.format(module=module)], stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == ends
 
 
 @pytest.mark.parametrize(

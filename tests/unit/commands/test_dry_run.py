@@ -15,7 +15,6 @@ from rich.console import Console
 from command_line import parabench
 from fake_launch import FakeLauncher
 from parabench.cluster.topology import LauncherFlags
-from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.machine.versions import Nccl
@@ -23,11 +22,10 @@ from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.session.dry_run import dry_run, planned_for
+from parabench.session.dry_run import dry_run
 from parabench.session.request import TrainingRequest
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
-from parabench.signals import STOPPED
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
 
 OF_SEVERAL = '''\
@@ -106,21 +104,6 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     assert " with 1 reference and 3 for NCCL's debug log (" in facts(said)["expected"]
 
 
-def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
-    flags = LauncherFlags(nnodes="3", nproc_per_node="64")
-    planned, notes = planned_for(flags, machine, False)
-    assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
-    assert notes[1] == "each node is assumed to have cores for 64 ranks; here: 2"
-    planned, notes = planned_for(flags, machine, True)
-    assert (planned.ranks("cuda"), planned.gpus_reason) == (64, None)
-    assert notes[1] == "each node is assumed to have 64 CUDA devices; here: 0"
-    one = Machine(cores=8, gpus=(Gpu("NVIDIA L4", 1 << 30),))
-    planned, notes = planned_for(flags, one, False)
-    assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
-    assert len(planned.gpus) == 64
-    assert planned_for(LauncherFlags(), one, True) == (one, [])
-
-
 def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
     four = {"cluster": LauncherFlags(nnodes="4", nproc_per_node="8"), "links": True}
     assert facts(said(suite, tmp_path, **four))["links"] == (
@@ -173,20 +156,6 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------
-
-
-def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path):
-    out = tmp_path / "out"
-    assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
-    store = (out / "results.db").read_bytes()
-    for text in (said(suite, out, resume=True), said(None, out, resume=True)):
-        assert facts(text)["done"] == "3 launches"
-        assert sum(int(row[2]) for row in rows(text)) == 5
-    with pytest.raises(UsageError, match="was planned otherwise"):
-        said(suite, out, resume=True, steps=9)
-    assert (out / "results.db").read_bytes() == store
-    assert run(None, out, resume=True) == 0
-    assert facts(said(None, out, resume=True))["expected"] == "nothing left to launch"
 
 
 # -- collectives ---------------------------------------------------------------------------------------------------
@@ -249,17 +218,6 @@ def test_collectives_on_one_gpu_run_what_they_name(option, nccl, monkeypatch):
     monkeypatch.setattr("parabench.session.dry_run.this_machine", lambda: replace(ONE_GPU, nccl=nccl))
     told = planned("collectives", *option)
     assert {row[1] for row in rows(told)} == {"1 x 2"}
-
-
-def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
-    two = {"cluster": LauncherFlags(nnodes="2", nproc_per_node="4")}
-    told = said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4,8"), **two)
-    assert "hsdp native ranks_per_node 4, 4 ranks " in told
-    assert "hsdp native ranks_per_node 4, 8 ranks on 2 nodes" in told
-    # On one machine they are, so that there are two levels to see.
-    assert "hsdp native ranks_per_node 2, 4 ranks " in said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4"))
-    nodes = ("--world-size", 4, "--nnodes", 2, "--nproc-per-node", 4, "--device", "cuda")
-    assert "two_level, 4 ranks (4 a node)" in planned("collectives", "--algorithm", "two_level", *nodes)
 
 
 def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suite, tmp_path):

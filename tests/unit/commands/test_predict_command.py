@@ -11,11 +11,9 @@ import pytest
 
 from command_line import parabench
 from fake_base import ROWS, base, of_ranks
-from fake_results import family
 from nccl_tests_logs import SIZES, call_us, log
 from parabench.analysis.prediction.base import Measured
 from parabench.commands.predict import _logged_rows
-from parabench.errors import UsageError
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/predict.schema.json").read_text())
 
@@ -94,17 +92,6 @@ def test_predict_json_follows_its_schema(tmp_path: Path, arguments: list[str]) -
     assert written
 
 
-def test_predict_names_the_remedy_for_a_database_without_ranks(tmp_path: Path) -> None:
-    family(tmp_path / "results.db")
-    told = parabench("predict", str(tmp_path), "--world-size", "8")
-    assert told.exit_code == 2
-    assert "has no compute-only launches" in told.stderr
-    assert "parabench run foresight --out FOLDER" in told.stderr
-    missing = parabench("predict", str(tmp_path / "nothing.db"), "--world-size", "8")
-    assert (missing.exit_code, "nothing.db does not exist" in missing.stderr) == (2, True)
-    assert parabench("predict", f"{tmp_path}@1", "--world-size", "8").exit_code == 2
-
-
 def test_links_from_logs_are_rows_of_native_collectives(tmp_path: Path) -> None:
     (tmp_path / "all_reduce.log").write_text(log())
     rows = _logged_rows(tmp_path, "nccl")
@@ -112,18 +99,3 @@ def test_links_from_logs_are_rows_of_native_collectives(tmp_path: Path) -> None:
     assert sorted(row.bytes for row in rows) == sorted(SIZES)
     for row in rows:
         assert row.seconds == pytest.approx(1e-6 * call_us(row.bytes), rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"a.log": log(), "b.log": log()}, "a.log and b.log measured the same; name one of them"),
-        ({"log.txt": log(named=False)}, "has no log of nccl-tests with a known operation"),
-        ({"notes.txt": "nothing"}, "holds no recording among its 1 files"),
-    ],
-)
-def test_links_from_rejects_ambiguous_logs(tmp_path: Path, files: dict[str, str], message: str) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match=message):
-        _logged_rows(tmp_path, "nccl")

@@ -10,8 +10,6 @@ import pytest
 import fake_results as fake
 from command_line import parabench
 from parabench.report import assets
-from parabench.store.results import load
-from parabench.store.store import Store
 
 
 def refused(result, *said):
@@ -54,14 +52,6 @@ def test_several_stores_are_beside_each_other_on_one_page(stores, tmp_path):
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
     assert "label-old" in page
     assert "label-new" in page
-
-
-def test_a_store_that_grows_while_it_is_read_is_read_as_it_was(stores, tmp_path):
-    results = fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda _: 0.04))
-    with Store.open_or_create(tmp_path / "r.db") as store:
-        store.append(1, fake.launch(fake.case(bucket_mib=9.0)))
-    assert set(results.steps["launch_id"]) == set(results.sample["launch_id"]) == set(results.launch["id"])
-    assert len(load(tmp_path / "r.db").steps) > len(results.steps)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root only /proc says so")

@@ -85,15 +85,6 @@ def test_who_does_not_come_is_named_with_the_call(tmp_path):
     assert "entered by ranks 0, 2 and not by rank 1, whose last call of the group was its call 2" in found.message
 
 
-def test_who_never_called_anything_is_named_where_its_dump_goes_back_to_the_begin(tmp_path):
-    other = entry(1) | {"process_group": ["1", "mesh_tp"], "record_id": 0}
-    first = dump(entry(1, **RUNNING))
-    (found,) = findings(tmp_path, first, dump(other))
-    assert "not by rank 1, whose last call of the group was none" in found.message
-    # Where the recorder dropped calls nobody knows.
-    assert findings(tmp_path, first, dump(other | {"record_id": 900})) == []
-
-
 def test_call_that_no_rank_finished_is_named(tmp_path):
     (found,) = findings(tmp_path, *[dump(entry(1), entry(2, **RUNNING))] * 2)
     assert found.message == (

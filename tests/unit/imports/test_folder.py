@@ -15,7 +15,6 @@ from page_helpers import Page
 from parabench.errors import UsageError
 from parabench.imports import kind_of, read_folder
 from parabench.imports.into_store import launch_of
-from parabench.imports.recording import rank_in_name
 from parabench.plan.case import DEFAULTS, RecordedCase
 from parabench.store.results import load
 from recordings import INSPECTED, dump, entry, of_gpu
@@ -129,32 +128,6 @@ def test_a_folder_that_is_wrong_is_refused_in_a_line(tmp_path: Path, files: dict
     assert why in asked(recordings.write(tmp_path / "made", **files), tmp_path / "page.html")
 
 
-def test_what_is_in_the_way_is_refused(folder: Path, tmp_path: Path) -> None:
-    assert "holds no recording" in asked(folder / "notes.txt", tmp_path / "page.html")
-    assert "does not exist" in asked(folder / "absent", tmp_path / "page.html")
-    both = parabench("report", "some.db", "--from", folder, "-o", tmp_path / "page.html")
-    assert "stands in the place of a store" in both.stderr
-    named = parabench("report", "--from", folder, "-o", tmp_path / "page.db")
-    assert "give -o another name" in named.stderr
-    stored = hostile.trainings(tmp_path / "own.db", "one")
-    before = stored.read_bytes()
-    over = parabench("report", "--from", folder, "-o", tmp_path / "own.html")
-    assert "holds sessions that no recording is of" in over.stderr
-    assert stored.read_bytes() == before
-    assert not (tmp_path / "own.html").exists()
-
-
-def test_a_page_is_not_written_into_the_folder_unless_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    before = sorted(folder.iterdir())
-    done = parabench("report", "--from", ".")
-    assert "which is left as it is; give -o another place" in done.stderr
-    assert sorted(folder.iterdir()) == before
-    assert parabench("report", "--from", ".", "-o", "page.html").exit_code == 0
-    # Read again, the page and its store are no recordings.
-    assert parabench("report", "--from", ".", "-o", "page.html").exit_code == 0
-
-
 def test_ranks_of_which_there_is_nothing_are_named(tmp_path: Path) -> None:
     recordings.write(tmp_path, a__json=of_gpu(1, world_size=8), rank_1=dump(entry(1), ranks="[0, 1, 2, 3, 4, 5, 6, 7]"))
     launch = launch_of(read_folder(tmp_path))
@@ -204,14 +177,3 @@ def test_files_are_known_by_what_they_hold(folder: Path) -> None:
         "rank0.json": "kineto", "rank1.json": "kineto", "nccl_trace_rank_0": "flight recorder",
         "nccl_trace_rank_1": "flight recorder", "inspector.log": "NCCL Inspector", "notes.txt": None,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("nccl_trace_rank_3", 3), ("rank12.json", 12), ("trace-rank-4.pt.trace.json.gz", 4),
-        ("gpt2.json", None), ("host_1234.1795686318368937853.pt.trace.json", None), ("trace.json", None),
-    ],
-)  # fmt: skip
-def test_a_name_may_tell_the_rank(name: str, rank: int | None) -> None:
-    assert rank_in_name(name) == rank

@@ -90,20 +90,6 @@ def test_without_kernels_when_calls_ran_is_unknown(tmp_path):
     assert "when collectives ran is unknown" in found.unknown[0]
 
 
-def test_call_without_size_or_group_has_none(tmp_path):
-    odd = [params(1, dtype="Quaternion"), params(2) | {"Group size": 0, "Process Group Ranks": ""}, {}]
-    calls = [event("ncclKernel_x", "kernel", 1 + n, 1, **told) for n, told in enumerate(odd)]
-    outside = event("ncclDevKernel", "kernel", 50, 2, **params(9))
-    found = read(tmp_path, {"traceEvents": [step(0, 0, 9), *calls, outside]})
-    assert [(one.group_size, one.bytes) for one in found.calls] == [(2, None), (None, 4000), (None, None)]
-    assert (sum(found.left_out.values()), sum(found.unsized.values())) == (1, 2)
-    # A list of ranks that was cut is none.
-    (cut,) = read(
-        tmp_path, {"traceEvents": [step(0, 0, 9), event("nccl:x", "kernel", 1, 1, **params(1, ranks="[0, 1, ...]"))]}
-    ).calls
-    assert (cut.ranks, cut.group_size) == (None, 2)
-
-
 def annotated(op: str, dims: list[list[int]], kernels: int = 1, **info: Any) -> dict[str, Any]:
     """A trace of torch before 2.2: `record_param_comms` around the annotation, and kernels with its id alone."""
     note = event(f"nccl:{op}", "user_annotation", 12, 4, **{"Input Dims": dims, "Input type": ["float"] * len(dims)})
@@ -134,12 +120,6 @@ def test_trace_is_one_window_when_it_has_no_steps(tmp_path):
     assert found.steps == {0: (begin, begin + 190_000)}
     assert lengths(found, 0)[COMMUNICATION] == 80
     assert len(found.calls) == 2
-
-
-def test_steps_are_renumbered_when_numbers_repeat(tmp_path):
-    found = read(tmp_path, {"traceEvents": [step(3, 50, 9), step(3, 0, 9), step(4, 70, 9)]})
-    assert [begin for begin, _ in found.steps.values()] == [0, 50_000, 70_000]
-    assert list(found.steps) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -567,22 +567,6 @@ def calls(folder: Path, **files: Any) -> pd.DataFrame:
     return recorded.call_table(read(recordings.write(folder / "made", **files)))
 
 
-def test_bandwidth_is_unknown_when_ranks_are_unknown(tmp_path: Path) -> None:
-    told = {f"rank{n}__json": changed(of_gpu(n), Process__Group__Ranks="[0, ..., 9]") for n in (0, 1)}
-    (row,) = calls(tmp_path, **told).to_dict("records")
-    assert (row["seen"], row["group_size"]) == (2, 2)
-    assert pd.isna(row["busbw"])
-
-
-def test_ranks_come_from_the_list_of_groups(tmp_path: Path) -> None:
-    told = {f"rank{n}__json": changed(of_gpu(n), Process__Group__Ranks="[0, ..., 9]") for n in (0, 1)}
-    for trace in told.values():
-        trace["distributedInfo"]["pg_config"] = [{"pg_name": "5", "ranks": [0]}, {"pg_name": "0", "ranks": [0, 1]}]
-    (row,) = calls(tmp_path, **told).to_dict("records")
-    assert row["ranks"] == "0-1"
-    assert row["busbw"] > 0
-
-
 @pytest.mark.parametrize(
     ("name", "label"),
     [
@@ -613,15 +597,6 @@ def test_file_alone_is_read(tmp_path: Path) -> None:
     recordings.write(tmp_path, rank0__json=of_gpu(0), rank1__json=of_gpu(1))
     assert [one.file for one in read_folder(tmp_path / "rank1.json").recordings] == ["rank1.json"]
     assert launch_of(read_folder(tmp_path / "rank1.json")).case.world_size == 2
-
-
-def test_legend_names_no_optimizer_when_none_was_annotated(tmp_path: Path) -> None:
-    recordings.write(tmp_path / "made", rank0__json=bare(0))
-    done = parabench("report", "--from", tmp_path / "made", "-o", tmp_path / "page.html")
-    assert done.exit_code == 0, done.output
-    page = (tmp_path / "page.html").read_text()
-    assert "after the optimizer" not in page
-    assert "no name" in page
 
 
 def test_terminal_shows_conclusions_in_five_lines(tmp_path: Path) -> None:

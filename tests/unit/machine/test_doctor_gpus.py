@@ -11,7 +11,7 @@ import pytest
 
 from parabench.machine import gpu_checks
 from parabench.machine.accelerator import Gpu
-from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, built_for, check, probe
+from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, check, probe
 from parabench.machine.machine import Machine
 
 RECORD: dict[str, Any] = {
@@ -116,23 +116,6 @@ def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
     )  # fmt: skip
     answer = {"archs": [], "devices": [], "error": "Error 802: system not yet initialized"}
     assert rows(tmp_path)["host", "torch on CUDA"].value == "Error 802: system not yet initialized"
-
-
-def test_the_process_runs_and_says_what_torch_says():
-    """Here torch is a CPU build."""
-    assert probe()["error"] == "Torch not compiled with CUDA enabled"
-
-
-@pytest.mark.parametrize(
-    ("capability", "archs", "runs"),
-    [
-        ("9.0", ["sm_80", "sm_90a"], True), ("8.6", ["sm_80"], True), ("8.0", ["sm_86"], False),
-        ("12.0", ["sm_90"], False), ("12.0", ["sm_90", "compute_90"], True), ("7.0", ["sm_75", "compute_75"], False),
-        ("12.0", ["sm_120"], True),
-    ],
-)  # fmt: skip
-def test_for_which_devices_torch_was_built(capability, archs, runs):
-    assert built_for(capability, archs) == runs
 
 
 def test_infiniband_needs_memory_that_stays_and_a_way_to_devices(tmp_path, monkeypatch):

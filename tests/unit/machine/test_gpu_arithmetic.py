@@ -12,32 +12,6 @@ def test_mfu_is_counted_operations_over_the_peak() -> None:
     assert arithmetic.mfu(fact, 0.1, 1e15) == pytest.approx(0.2)
 
 
-def test_spread_discards_the_first_launch() -> None:
-    assert arithmetic.spread([9.0, 1.0, 1.02]) == pytest.approx(0.02)
-
-
-@pytest.mark.parametrize(
-    ("name", "rate"),
-    [
-        ("NVIDIA H100 80GB HBM3", 3.35e12),
-        ("NVIDIA H100 PCIe", 2.0e12),
-        ("NVIDIA H200 NVL", 4.8e12),
-        ("NVIDIA A100-SXM4-40GB", 1.555e12),
-        ("NVIDIA L4", 3e11),
-        ("NVIDIA L40S", 8.64e11),
-        ("NVIDIA A10G", 6e11),
-        ("Tesla V100-SXM2-16GB", 9e11),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("NVIDIA GeForce RTX 5090", None),
-    ],
-)
-def test_memory_bandwidth_is_known_for_whole_devices(name: str, rate: float | None) -> None:
-    found, source = arithmetic.memory_bandwidth_of(name)
-    assert found == rate
-    assert "datasheet" in source or "specifications" in source or "not in the table" in source
-
-
 def test_kernel_seconds_are_summed_for_each_stream() -> None:
     def event(cat: str, dur: float, **args: object) -> dict[str, object]:
         return {"ph": "X", "cat": cat, "dur": dur, "tid": 1, "args": args}
@@ -59,11 +33,6 @@ def test_joules_are_compared_between_the_counters_changes() -> None:
     power = [(at / 10, 1e6 if at < 2 or at > 18 else 300.0) for at in range(20)]
     assert arithmetic.joules_over_power(energy, power) == pytest.approx(1.0)
     assert arithmetic.joules_over_power(energy, [(at, 2 * watts) for at, watts in power]) == pytest.approx(0.5)
-
-
-def test_growth_undoes_one_wrap() -> None:
-    assert arithmetic.growth((1 << 32) - 10, 5, 32) == 15
-    assert arithmetic.growth(10, 25, 64) == 15
 
 
 @pytest.mark.parametrize(

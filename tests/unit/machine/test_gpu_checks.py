@@ -7,17 +7,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pynvml
 import pytest
 import torch
 from click.testing import CliRunner
 
 import failing_checks
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import child, sensors
+from benchmarks.gpu import child
 from benchmarks.gpu.check import REHEARSAL, Check, Outcome, Target, Verdict
-from benchmarks.gpu.child import Budget, groups, run_checks
-from parabench.machine.nvml import Reading
+from benchmarks.gpu.child import Budget, run_checks
 from paths import FIXTURES, ROOT
 
 GPU_HERE = torch.cuda.is_available()
@@ -80,14 +78,6 @@ def test_main_reports_each_check_when_it_ends(
         assert line in ended.output
 
 
-def test_main_marks_checks_after_the_budget_as_not_run(tmp_path: Path) -> None:
-    ended = CliRunner().invoke(program.main, ["--rehearse", "--budget", "1e-9", "--json", str(tmp_path / "r.json")])
-    assert ended.exit_code == 0, ended.output
-    rows = json.loads((tmp_path / "r.json").read_text())["checks"]
-    assert {(row["verdict"], row["text"]) for row in rows} == {("not run", "budget of 1e-09 s used up")}
-    assert f"0 passed, 0 failed, {len(rows)} not run" in " ".join(ended.output.split())
-
-
 @pytest.mark.skipif(GPU_HERE, reason="there is a GPU here")
 def test_main_gives_the_reason_without_a_gpu() -> None:
     ended = CliRunner().invoke(program.main, [])
@@ -110,44 +100,8 @@ def test_find_gpu_asks_in_a_child(script: str, found: object, monkeypatch: pytes
     assert answer == found or str(answer) == f"torch {torch.__version__} {found}"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--only", "clock"], "Error: no check is named 'clock'; --list shows the names\n"),
-        (
-            ["--rehearse", "--json", "/proc/no/r.json"],
-            "Error: /proc/no/r.json cannot be written: No such file or directory; give another file to --json\n",
-        ),
-        (
-            ["--rehearse", "--only", "imports,stream-queue"],
-            "Error: check 'stream-queue' cannot run on the CPU; drop it from --only, or drop --rehearse\n",
-        ),
-    ],
-)
-def test_main_refuses_wrong_options_before_any_check(given: list[str], message: str) -> None:
-    ended = CliRunner().invoke(program.main, given)
-    assert (ended.exit_code, ended.stderr) == (2, message)
-
-
 def test_list_names_every_check_once() -> None:
     names = [check.name for check in program.CHECKS]
     assert len(names) == len(set(names)) > 25
     listed = CliRunner().invoke(program.main, ["--list"]).output
     assert [line.partition(":")[0] for line in listed.splitlines()] == names
-
-
-def test_checks_that_hold_the_gpu_follow_one_another() -> None:
-    assert len(groups(program.CHECKS)) == 3
-
-
-def test_available_skips_what_the_sampler_tolerates(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(handle: object) -> tuple[float, ...]:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
-
-    def answer(handle: object) -> tuple[float, ...]:
-        return (1.0,)
-
-    monkeypatch.setattr(sensors, "READINGS", (Reading(("a",), (refuse,)), Reading(("b",), (refuse, answer))))
-    asks, missing = sensors.available(None)
-    assert asks == {"b": answer}
-    assert set(missing) == {"a"}

@@ -51,12 +51,6 @@ def test_nodes_have_their_cpus_and_memory(two_sockets):
     ]
 
 
-def test_a_port_has_its_rate(two_sockets):
-    assert host.network(two_sockets)["infiniband"] == [
-        {"name": "mlx5_0", "port": 1, "bits_per_s": 400 * 10**9, "state": "active", "layer": "InfiniBand"}
-    ]
-
-
 VERSION_2 = {"proc/self/cgroup": "0::/job", "sys/fs/cgroup/cpu.max": "max 100000"}
 VERSION_1 = {"proc/self/cgroup": "4:memory:/a/b\n2:cpu,cpuacct:/a"}
 
@@ -195,13 +189,6 @@ def test_nvlinks_to_peers_are_counted_when_they_are_active(monkeypatch):
     assert found["reasons"] == {}
 
 
-def test_switches_join_all_devices_with_the_links_of_the_one_that_has_fewest(monkeypatch):
-    Nvml(count=3, nvlinks={0: ["switch"] * 18, 1: ["switch"] * 18, 2: ["switch"] * 17 + [None]}).install(monkeypatch)
-    found = gpus.links(range(3))
-    assert found["matrix"] == [["X", "NV18", "NV17"], ["NV18", "X", "NV17"], ["NV17", "NV17", "X"]]
-    assert found["nvlinks_to_switches"] == [18, 18, 17]
-
-
 def card(name, capability):
     return {"name": name, "compute_capability": capability}
 
@@ -226,29 +213,6 @@ def card(name, capability):
 def test_a_driver_or_a_device_that_is_none_for_this_torch(driver, device, torch_cuda, why):
     fault = gpus.cuda_fault({"version": "535.1", "cuda": driver}, [device], torch_cuda)
     assert fault is None if why is None else fault is not None and fault.startswith(why)
-
-
-@pytest.mark.parametrize(
-    ("source", "cuda", "why"),
-    [
-        ("from typing import Optional\ncuda: Optional[str] = '12.8'\n", "12.8", None),
-        ("cuda: Optional[str] = None\n", None, "this torch is built without CUDA"),
-        ("hip = None\n", None, "torch's version.py names none"),
-    ],
-)
-def test_torchs_cuda_is_read_as_text(tmp_path, monkeypatch, source, cuda, why):
-    (tmp_path / "version.py").write_text(source)
-    here = SimpleNamespace(locate_file=lambda name: tmp_path / "version.py")
-    monkeypatch.setattr(versions.importlib.metadata, "distribution", lambda name: here)
-    assert versions.torch_cuda() == (cuda, why)
-
-
-def test_the_wheel_of_nccl_tells_its_version(monkeypatch):
-    monkeypatch.setattr(versions, "torch_cuda", lambda: ("12.8", None))
-    monkeypatch.setattr(versions, "version", {"torch": "2.13.0", "nvidia-nccl-cu12": "2.27.3"}.get)
-    known, unknown = versions.installed()
-    assert (known["torch"], known["cuda"], known["nccl"], known["cudnn"]) == ("2.13.0", "12.8", "2.27.3", None)
-    assert list(unknown) == ["cudnn"]
 
 
 def test_a_repository_tells_its_commit_and_whether_it_is_dirty(tmp_path):

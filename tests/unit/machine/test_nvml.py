@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -216,15 +215,6 @@ def test_the_devices_are_those_that_ranks_use_by_nvmls_own_numbers(monkeypatch, 
     assert facts["unread"] == {}
 
 
-def test_among_different_devices_cuda_counts_otherwise_unless_it_is_told(monkeypatch, tmp_path):
-    devices = [Device(name="small"), Device(name="large")]
-    samples, _, _ = sampled(monkeypatch, tmp_path, *devices, size=1, end_s=0.1)
-    assert {s.device for s in samples} == {0, 1}
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    samples, _, _ = sampled(monkeypatch, tmp_path, *devices, size=1, end_s=0.1)
-    assert {s.device for s in samples} == {0}
-
-
 def test_without_nvml_there_is_a_reason_and_the_others_are_read(monkeypatch, tmp_path):
     fake_nvml.absent(monkeypatch)
     clock = Clock(0.3)
@@ -258,40 +248,6 @@ def test_a_library_that_hangs_is_left_behind_with_a_reason(monkeypatch, tmp_path
         sampler._thread.join(GUARD_S)
 
 
-def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):
-    FakeNvml(Device(), Device(mig=True, faults={"UtilizationRates": 3, "TotalEccErrors": 15})).install(monkeypatch)
-    devices, why = unreadable_metrics()
-    assert why is None
-    assert devices[0] == (0, {})
-    assert devices[1] == (
-        1,
-        {
-            **dict.fromkeys(("gpu_utilization", "memory_utilization"), f"{NOT_SUPPORTED}, and MIG is enabled"),
-            **dict.fromkeys(("ecc_corrected", "ecc_uncorrected"), LOST),
-        },
-    )
-    fake_nvml.absent(monkeypatch, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert unreadable_metrics() == ([], "NVML is not available: Driver Not Loaded")
-
-
-def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_cannot_be(monkeypatch):
-    """Its ranks fail, for want of a GPU; what was read around it is kept."""
-    device = Device()
-    FakeNvml(device).install(monkeypatch)
-    case = Case(device="cuda", backend="gloo", data="synthetic", seq_len=8, world_size=2)
-    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
-    assert seen.status is Status.FAILED
-    assert set(values(seen.device_samples, "used_bytes")) == {2.0 * GIB}
-    assert all(0 <= s.t_s <= seen.wall_s for s in seen.device_samples)
-    assert seen.facts["sampler"]["unread"] == {}
-    assert 0 < seen.facts["clock"]["began_s"] < time.perf_counter()
-    fake_nvml.absent(monkeypatch)
-    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
-    assert seen.device_samples == []
-    assert list(seen.facts["sampler"]["unread"]) == ["nvml"]
-    assert {s.metric for s in seen.host_samples} <= {"rss_bytes", "other_cpu_share"}
-
-
 def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch):
     """Its one rank fails, for want of a GPU."""
     FakeNvml(Device(), Device(uuid="GPU-1"), Device(uuid="GPU-2")).install(monkeypatch)
@@ -299,17 +255,6 @@ def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch)
     seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert {s.device for s in seen.device_samples} == {0, 1}
-
-
-def test_nvml_is_begun_once_for_all_launches_of_a_session(monkeypatch):
-    nvml._begin_once.cache_clear()
-    fake_nvml.absent(monkeypatch)
-    nvml.keep_nvml()
-    fake = FakeNvml(Device()).install(monkeypatch)
-    nvml.keep_nvml()
-    nvml.keep_nvml()
-    assert fake.begun == 1
-    nvml._begin_once.cache_clear()
 
 
 def test_ranks_are_known_when_they_have_said_who_they_are(tmp_path):

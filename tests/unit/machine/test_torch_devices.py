@@ -12,9 +12,8 @@ import pytest
 
 import fake_nvml
 from fake_nvml import GIB, Device, FakeNvml
-from parabench.machine import gpu_checks, machine, torch_devices, versions
+from parabench.machine import machine, torch_devices, versions
 from parabench.machine.accelerator import Gpu
-from parabench.machine.gpu_checks import UNKNOWN, check
 from parabench.plan.case import Case
 from parabench.plan.resolve import resolve_device
 from parabench.plan.validate import exceeds_machine
@@ -115,13 +114,3 @@ def test_child_describes_devices(monkeypatch, capsys, hip):
     exec(torch_devices.PROBE, {})
     (seen,) = json.loads(capsys.readouterr().out)["devices"]
     assert Gpu(**seen) == Gpu("some device", 80 * GIB, 0, "00000000:1A:00.0", "gfx942" if hip else "sm_90", 132)
-
-
-def test_doctor_checks_devices_that_nvml_does_not_read(torch_sees, monkeypatch, tmp_path):
-    torch_sees(MI300X, hip="7.0")
-    here = machine.this_machine()
-    monkeypatch.setattr(gpu_checks, "probe", lambda: {"archs": ["gfx942"], "devices": [None]})
-    rows = {row.what: row for row in check(here, machine.environment(here)["gpus"], tmp_path)}
-    assert rows["a first kernel"].value == "ran"
-    assert (rows["NVML"].value, rows["NVML"].verdict) == (OF_AMD, UNKNOWN)
-    assert "free /dev/shm" in rows

@@ -82,14 +82,6 @@ def test_a_suite_lists_them_among_sizes(machine):
     assert Plan.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
 
-def test_what_a_suite_lists_of_fsdp_is_set_aside_where_a_list_is_asked_for(machine):
-    made = plan(machine, sweep(strategy=("ddp", "fsdp"), world_size=2), overrides={"bucket_mib": (4.0, (1.0, 4.0))})
-    assert [(case.strategy, case.bucket_mib) for case in made.cases] == [
-        ("ddp", 4.0), ("ddp", (1.0, 4.0)), ("fsdp", 4.0)
-    ]  # fmt: skip
-    assert [skipped.case.strategy for skipped in made.skipped] == ["fsdp"]
-
-
 @pytest.mark.parametrize(
     ("fields", "skipped"),
     [

@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 
 from parabench.launch.spec import LaunchSpec
-from parabench.machine.accelerator import Gpu
-from parabench.machine.machine import Machine
 from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SHARE, cohorts, launch_bytes, state_bytes, why_alone
@@ -78,29 +76,6 @@ def test_cases_that_do_not_fit_into_memory_together_are_split_evenly():
     parts = cohorts(cases, {"cpu": round(held / SHARE) - 1})
     assert [len(part) for part in parts] == [4, 3]
     assert {each for part in parts for each in part} == set(cases)
-
-
-def test_on_devices_what_counts_is_the_smallest_of_them():
-    cases = [case(device="cuda", backend="nccl", world_size=ranks) for ranks in (1, 2, 4)]
-    assert [state_bytes(each) for each in cases] == [4 * K] * 3
-    assert [*map(len, cohorts(cases, {"cpu": 1, "cuda": round(3 * 4 * K / SHARE)}))] == [3]
-    assert [*map(len, cohorts(cases, {"cpu": 1, "cuda": round(3 * 4 * K / SHARE) - 1}))] == [2, 1]
-    gpus = (Gpu("a", 80 << 30, 0, ""), Gpu("b", 40 << 30, 1, ""), Gpu("c", None, 2, ""))
-    assert Machine(cores=2, gpus=gpus).room == {"cpu": None, "cuda": 40 << 30}
-    assert Machine(cores=2, memory_bytes=7).room == {"cpu": 7, "cuda": None}
-
-
-def test_what_launches_have_held_is_known_better_than_half_of_the_memory():
-    """Each state is a tenth of the memory, so by theory five share a launch; activations need a tenth of it too."""
-    cases = [case(bucket_mib=size) for size in range(1, 9)]
-    state = state_bytes(cases[0])
-    room = {"cpu": round(10 * state)}
-    assert [*map(len, cohorts(cases, room))] == [4, 4]
-    held = {each.id: 2.0 * state for each in cases}
-    assert [*map(len, cohorts(cases, room, held))] == [8]
-    assert [*map(len, cohorts(cases, room, held | {cases[2].id: 6.0 * state}))] == [4, 4]
-    assert [*map(len, cohorts(cases[:2], room, {cases[0].id: state}))] == [2]  # of one it is not known
-    assert [*map(len, cohorts(cases[:2], room, dict.fromkeys(held, 11.0 * state)))] == [1, 1]
 
 
 def test_a_launch_takes_every_state_and_what_one_case_needs_beside():

@@ -72,21 +72,6 @@ def test_what_somebody_chose_stays():
     assert case_of(gpu, strategy="single", model="mlp").precision == "bf16-mixed"
 
 
-def test_a_users_own_model_has_its_own_length_and_data(tmp_path, monkeypatch):
-    (tmp_path / "short_model.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "from parabench import Model\n"
-        "def short():\n"
-        "    module = nn.Sequential(nn.Embedding(256, 4), nn.Linear(4, 256))\n"
-        "    loss = lambda out, targets: nn.functional.cross_entropy(out.flatten(0, 1), targets.flatten())\n"
-        "    return Model(module=module, loss=loss, vocabulary=256, context=32)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    case = case_of(with_gpus(1), strategy="single", model="short_model:short", global_batch=2)
-    assert (case.seq_len, case.data) == (32, "text")
-
-
 @pytest.mark.parametrize(
     ("gpus", "memory", "batch"),
     [
@@ -142,13 +127,6 @@ def test_quick_on_one_gpu_plans_few_launches():
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20
     assert made.protocol.budget_s == 180
     assert {case.global_batch for case in made.cases} == {8}
-
-
-def test_steps_that_a_suite_means_are_kept_on_cuda():
-    made = planned(with_gpus(2), suite="memory")
-    assert (made.protocol.warmup, made.protocol.steps, made.protocol.by_time) == (2, 2, False)
-    assert planned(with_gpus(2), steps=7, launches=3).protocol == Protocol(launches=3, rounds=0, steps=7, warmup_s=2.0)
-    assert planned(with_gpus(0), measure_s=1.0).protocol == Protocol(warmup=5, measure_s=1.0, budget_s=110)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 8])

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 import fake_results as fake
 from answers_helpers import check
 from fake_launch import FakeLauncher
-from parabench.cli import main
 from parabench.collectives.nccl import NCCL_ALGORITHMS
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
@@ -24,7 +22,7 @@ from parabench.machine.versions import Nccl, this_nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.nccl_pins import launch_order, unpinned
-from parabench.plan.plan import Plan, make_plan
+from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.plan.validate import exceeds_machine, missing_requirement
@@ -184,30 +182,6 @@ def test_a_pin_that_its_explaining_launch_refutes_is_launched_no_more(
     assert NO_ALGORITHM in finding["message"]
     plan = json.loads(results.session["plan"].iloc[0])
     assert [(each["case"]["algorithm"], each["tried"]) for each in plan["skipped"]] == [("nccl:nvls", True)]
-
-
-def test_the_same_command_resumes_what_was_left_out_on_the_way(refused: Callable[..., int], tmp_path: Path) -> None:
-    stopping = Refusing()
-    stopping.interrupt_at = 3
-    assert refused(stopping) == 130
-    resumed = Refusing()
-    assert refused(resumed, resume=True) == 0
-    assert "nccl:nvls" not in {each.algorithm for each in resumed.calls}
-    assert CliRunner().invoke(main, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]).exit_code == 0
-
-
-def test_plans_of_one_request_are_known_to_be() -> None:
-    cases = (case("nvls"), case("ring"))
-    plan: Plan[Case, Protocol] = Plan(cases=cases, skipped=(), protocol=Protocol(), seed=0)
-    without = Plan.from_dict(json.loads(json.dumps(plan.without(cases[0], "no switch").to_dict())))
-    assert without.cases == cases[1:]
-    assert plan.asks_as(without)
-    assert plan.asks_as(replace(without, extra=((cases[1].id,),)))
-    assert not plan.asks_as(replace(plan, cases=cases[1:]))
-    assert not plan.asks_as(replace(without, seed=1))
-    assert [
-        each.case for each in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").launches()
-    ] == [cases[1]] * 4
 
 
 # -- several ranks on one GPU, several communicators on one --------------------------------------------------------

@@ -49,13 +49,6 @@ def test_sizes_go_up_to_a_node_and_then_by_whole_nodes(nodes, ranks_per_node, ex
     assert sizes(plan(machine, sweep(world_size="auto"))) == [(size, -(-size // ranks_per_node)) for size in expected]
 
 
-@pytest.mark.parametrize(
-    ("world_size", "expected"), [(1, 1), (5, 1), (6, 2), (7, 1), (8, 2), (9, 3), (10, 2), (12, 3), (15, 3), (20, 1)]
-)
-def test_the_fewest_nodes_share_the_ranks_evenly(world_size, expected):
-    assert cluster(3, 5).nodes_for(world_size) == expected
-
-
 def test_one_size_becomes_all_ranks_and_several_go_up_to_all():
     machine = cluster(3, 5)
     assert sizes(plan(machine, sweep(world_size=2))) == [(15, 3)]
@@ -107,26 +100,9 @@ def test_every_suite_can_be_planned_on_any_nodes(name, nodes, ranks_per_node, gp
     assert len({(case.strategy, case.data) for case in made.cases}) == len({case.strategy for case in made.cases})
 
 
-def test_what_does_not_divide_all_ranks_is_skipped():
-    made = plan(cluster(3, 5), sweep(strategy=("ddp", "tp_ddp"), tp_size=2, world_size=4))
-    assert [case.strategy for case in made.cases] == ["ddp"]
-    assert [each.reason for each in made.skipped] == ["tp_size is 2; it must divide world_size 15"]
-    # There is no such case to show: it stands there without what does not divide.
-    assert made.skipped[0].case.tp_size == 1
-
-
 def test_a_shape_that_is_asked_for_with_its_size_is_refused():
     with pytest.raises(UsageError, match="tp_size is 2; it must divide world_size 15"):
         plan(cluster(3, 5), sweep(strategy="tp_ddp"), tp_size=(2,), world_size=(15,))
-
-
-def test_sizes_that_nobody_asked_for_need_not_fit_the_model():
-    for gpus, said in ((False, "the 4 heads of gpt-nano"), (True, "the 12 heads of gpt2")):
-        made = plan(cluster(2, 8, gpus), sweep(strategy=("ddp", "tp"), world_size=2))
-        assert [case.strategy for case in made.cases] == ["ddp"]
-        assert f"does not divide {said}" in made.skipped[0].reason
-        with pytest.raises(UsageError, match=f"does not divide {said}"):
-            plan(cluster(2, 8, gpus), sweep(), strategy=("ddp", "tp"), world_size=(16,))
 
 
 def test_real_nodes_take_the_place_of_those_that_a_suite_makes_up():
@@ -159,10 +135,3 @@ def test_a_batch_that_outgrows_our_text_is_made_of_synthetic_data_in_all_cases()
     assert {case.data for case in plan(cluster(32, 8, False), *sweeps, seq_len=(8,)).cases} == {"text"}
     weak = plan(cluster(32, 8, False), sweep(world_size="auto", batch_per_rank=1))
     assert {case.data for case in weak.cases} == {"synthetic"}
-
-
-def test_data_that_is_asked_for_is_kept():
-    with pytest.raises(UsageError, match="data 'text' holds"):
-        plan(cluster(32, 8), sweep(world_size=2), data=("text",))
-    with pytest.raises(UsageError, match="data 'text' holds"):
-        plan(cluster(32, 8), sweep(world_size=2, data="text"))

@@ -132,18 +132,6 @@ def test_what_others_compute_is_what_is_left_of_the_hosts_time(monkeypatch, tmp_
     assert [s.value for s in samples if s.metric == "rss_bytes" and s.rank == 0] == [100.0] * 30
 
 
-def test_a_process_that_is_found_late_was_never_somebody_elses(monkeypatch, tmp_path):
-    clock = Clock(3.0)
-    FakeHost(clock, others=0.4).install(monkeypatch)
-    monkeypatch.setattr(host, "descendants", lambda pid: [502] if clock.passed_s > 1 else [])
-    (tmp_path / "pid0").write_text("501")
-    shares = [(s.t_s, s.value) for s in sampled(tmp_path, clock) if s.metric == "other_cpu_share"]
-    before = sum(share for t_s, share in shares if t_s < 1.05) / 10
-    after = sum(share for t_s, share in shares if t_s > 1.15) / len([1 for t_s, _ in shares if t_s > 1.15])
-    assert before == pytest.approx((0.4 + 0.5) / CORES, rel=0.1)
-    assert after == pytest.approx(0.4 / CORES, rel=0.1)
-
-
 def test_launches_of_one_driver_that_take_turns_are_no_load_to_each_other(monkeypatch, tmp_path):
     clock, ab, partner = Clock(3.0), 77, 503
     faked = FakeHost(clock, others=0.4).install(monkeypatch)
@@ -170,18 +158,6 @@ def test_a_rank_that_has_ended_holds_an_unknown_amount_and_that_is_said_once(mon
     clock.wait = waiting  # type: ignore[method-assign]
     rows = [(round(s.t_s, 1), s.value, s.reason) for s in sampled(tmp_path, clock) if s.rank == 0]
     assert rows == [(0.0, 100.0, None), (0.1, 100.0, None), (0.2, 100.0, None), (0.3, 100.0, None), (0.4, None, ENDED)]
-
-
-def test_a_source_that_breaks_is_left_out_with_its_reason(tmp_path):
-    def breaks() -> None:
-        raise KeyError("cpu")
-
-    clock = Clock(0.3)
-    broken = SimpleNamespace(name="host", start=lambda: None, tick=breaks, stop=breaks)
-    sampler = Sampler(clock.began_s, [broken], clock=clock, stop=clock)
-    sampler.run()
-    assert sampler.facts()["unread"] == {"host": "KeyError: 'cpu'"}
-    assert sampler.facts()["ticks"] == 3
 
 
 @pytest.mark.alone
@@ -214,13 +190,3 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
     assert 0 < phases[Phase.WARMUP][0] < phases[Phase.WARMUP][1] <= phases[Phase.MEASURE][1] < seen.wall_s
     assert seen.facts["sampler"]["cpu_s"] < 0.1 * seen.wall_s
     assert seen.facts["sampler"]["unread"] == {}
-
-
-def test_neighbouring_rises_are_one_allocation_and_what_shrinks_is_none():
-    sizes = [10, 10, 40, 40, 90, 90, 80, 85, 85, 85, 85.5, 300.5, None, 300.5]
-    line = pd.DataFrame({"t_s": [0.1 * i for i in range(len(sizes))], "bytes": sizes}, dtype=float)
-    first = Allocation(pytest.approx(0.1), pytest.approx(0.4), 80.0)
-    last = Allocation(pytest.approx(1.0), pytest.approx(1.1), 215.0)
-    assert allocations(line, 50) == [first, last]
-    assert [one.bytes for one in allocations(line, 5)] == [80.0, 220.5]
-    assert [one.bytes for one in allocations(line, 5, pause_s=0.05)] == [30.0, 50.0, 5.0, 215.5]

@@ -13,7 +13,7 @@ import pytest
 import fake_results as fake
 from fake_launch import FakeLauncher
 from guard import GUARD_S
-from nccl_logs import NCCL_2_18, NCCL_2_22, NCCL_2_27
+from nccl_logs import NCCL_2_22, NCCL_2_27
 from parabench.analysis.session import session_data
 from parabench.analysis.step.nccl import choices
 from parabench.launch.launcher import launch
@@ -23,28 +23,11 @@ from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, TrainingRunner
-from parabench.store.record import EXPLAIN_BLOCK, Failure, Launch, Status
-from parabench.store.store import Store
+from parabench.store.record import EXPLAIN_BLOCK, Launch, Status
 
 
 def chosen(seen: dict[str, Any]) -> list[tuple[Any, ...]]:
     return [tuple(choice.values()) for choice in seen["choices"]]
-
-
-def test_numbers_of_2_18() -> None:
-    seen = nccl.parse_log(NCCL_2_18)
-    assert chosen(seen) == [
-        (None, 262144, "tree", "ll128", None, 1),
-        (None, 805306368, "ring", "simple", None, 2),
-    ]
-    assert seen["version"] == "2.18.5+cuda12.2"
-    assert seen["network"] == "Socket"
-    assert seen["plugin"].startswith("No plugin found")
-    assert seen["nvls"] is None
-    assert seen["rings"] == {"0": "0 1", "1": "0 1"}
-    assert seen["trees"] == {"0": "1/-1/-1->0->-1", "1": "-1/-1/-1->0->1"}
-    assert seen["transports"] == {"NET/Socket/0": 2}
-    assert seen["channels"] == {"coll": 2, "nvls": 0, "p2p": 2}
 
 
 def test_operations_of_2_22() -> None:
@@ -133,14 +116,6 @@ def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path:
     assert table["algorithm"].tolist() == ["tree", "nvlstree", "ring"]
     assert set(table["version"]) == {"2.27.5+cuda12.9"}
     assert set(table["case_id"]) == {NCCL.id}
-
-
-@pytest.mark.parametrize(("block", "well"), [(EXPLAIN_BLOCK, True), (0, False)])
-def test_an_explanation_that_fails_does_not_fail_the_session(block: int, well: bool, tmp_path: Path) -> None:
-    failed = fake.launch(NCCL, block=block, status=Status.FAILED, failure=Failure("no"))
-    fake.write(tmp_path / "r.db", [failed])
-    with Store.open_or_create(tmp_path / "r.db") as store:
-        assert store.all_ok(1) is well
 
 
 def test_every_ranks_log_of_the_explaining_launch_is_in_its_facts() -> None:

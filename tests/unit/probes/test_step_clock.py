@@ -12,7 +12,7 @@ import torch
 
 from fake_cuda import Behind
 from parabench.launch import hang
-from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks
+from parabench.probes.step_clock import MARKS, StepClock, read_marks
 
 CUDA = torch.device("cuda", 0)
 QUICK = 5e-6
@@ -67,33 +67,6 @@ def test_what_a_device_that_hangs_did_not_come_to_is_unknown(tmp_path: Path, beh
     assert (marks[4] - marks[0], marks[9] - marks[5]) == pytest.approx((0.01025, 0.010), abs=1e-6)
     assert hang.read_answer(tmp_path, 3)["enqueued"] == 25
     assert hang.read_answer(tmp_path, 2) == {}
-
-
-def test_a_long_launch_keeps_few_events_and_no_grid(tmp_path: Path, behind: Behind) -> None:
-    """1 us more in every second step, after 40 minutes: a float32 of milliseconds since the first event has 250 us."""
-    clock = StepClock(tmp_path / "marks", 20 * BLOCK, CUDA)
-    behind.host(2400.0)
-    for at in range(20 * BLOCK):
-        step(clock, behind, host_s=0.0004, device_s=0.001 + 1e-6 * (at % 2))
-    end_s = behind.device_s
-    clock.finish()
-    marks = read_marks(tmp_path / "marks", 20 * BLOCK)
-    steps = marks[1:, -1] - marks[1:, 0]
-    assert np.abs(steps - [0.001 + 1e-6 * (at % 2) for at in range(1, 20 * BLOCK)]).max() < 1e-8
-    # Two blocks, one event more for each that was read, and two anchors.
-    assert behind.made <= 2 * BLOCK * MARKS + 20 + 2 * ANCHOR_TRIES
-    # Sums do not wander: the last mark is where the device is.
-    assert marks[-1, -1] == pytest.approx(end_s, abs=2.1 * QUICK)
-
-
-def test_a_block_is_read_between_two_steps(tmp_path: Path, behind: Behind) -> None:
-    clock = StepClock(tmp_path / "marks", 3 * BLOCK, CUDA)
-    for _ in range(2 * BLOCK):
-        step(clock, behind, host_s=0.002, device_s=0.001)
-    assert np.isnan(read_marks(tmp_path / "marks", 3 * BLOCK)).all()
-    clock.mark()
-    # A rank that is killed now leaves the first block.
-    assert (~np.isnan(read_marks(tmp_path / "marks", 3 * BLOCK))).sum() == BLOCK * MARKS
 
 
 @pytest.mark.parametrize("drift", [40e-6, -25e-6])

@@ -9,7 +9,6 @@ import re
 import pytest
 
 import fake_collectives as fake
-import fake_results
 from page_helpers import unpacked
 from parabench.collectives import ON_ANY_BACKEND
 from parabench.plan.collective_case import OPS
@@ -124,29 +123,6 @@ def test_cases_that_differ_in_more_have_figures_and_lines_of_their_own(tmp_path)
     assert [name for name, _ in data["filters"]] == ["op", "algorithm", "ranks_per_node", "dtype"]
 
 
-def test_filters_reach_every_row_and_every_fit(page):
-    data = data_of(page)
-    sizes, launches = (column(data[name], "case") for name in ("sizes", "launches"))
-    assert {*sizes, *launches} == set(range(data["cases"]["n"]))
-    assert (len(sizes), len(launches)) == (MEASURED * 4 + BOTH_FORMS * 4, 3 * MEASURED + 1)
-    assert re.findall(r'data-table="(\w+)"', page) == ["sizes", "launches"]
-    fits = re.findall(r'<tbody data-fit="(\d+)"', page)
-    assert fits == [str(at) for at in range(len(data["fits"]))]
-    assert sorted({row for own in data["fits"] for row in own}) == [
-        at for at, ok in enumerate(column(data["cases"], "n_ok")) if ok
-    ]
-
-
-def test_constants_are_shown_with_their_intervals_and_what_is_unknown_with_its_reason(page, results):
-    text = text_of(page)
-    assert re.search(r"ring a node [\d.]+ µs [\d.]+ to [\d.]+", text)
-    assert re.search(r"b node [\d.]+ ns/B", text)
-    assert "a + S b, a straight line" in text
-    assert "2(n-1) a + 2(n-1)/n S b + (n-1)/n S c" in text
-    # Four ranks as two nodes of two: latencies of both levels always come together.
-    assert "not identifiable: these times only show a_inner + a_outer" in text
-
-
 def test_nothing_ended_well_is_said_everywhere(tmp_path):
     failed = fake.launch(fake.case(), lambda size: 1e-3, status=Status.HUNG, failure=Failure("no end"))
     page = render(fake.write(tmp_path / "r.db", [failed]))
@@ -163,28 +139,6 @@ def test_wrong_elements_are_loud_and_draw_nothing(tmp_path):
     page = render(fake.write(tmp_path / "r.db", [wrong]))
     assert "12 elements are wrong." in text_of(page)
     assert figures_of(page) == {}
-
-
-@pytest.mark.parametrize(
-    ("launches", "code"),
-    [
-        ([fake.launch(fake.case(), lambda size: 1e-3, block=b) for b in range(2)], "few_launches"),
-        ([fake.launch(fake.case(), lambda size, b=b: 1e-3 * (b + 1), block=b) for b in range(3)], "noisy"),
-        ([fake.launch(fake.case(world_size=16), lambda size: 1e-3)], "oversubscribed"),
-        ([fake.launch(fake.case(algorithm="mine:A"), lambda size: 1e-3, ran="native")], "other_algorithm"),
-        ([fake.launch(fake.case(), lambda size: 1e-3 if size == 1 << 18 else 1e-5)], "poor_fit"),
-    ],
-)
-def test_doubts_are_findings(tmp_path, launches, code):
-    assert f">{code}</code>" in render(fake.write(tmp_path / "r.db", launches))
-
-
-def test_either_session_of_a_store_has_its_page(tmp_path):
-    path = tmp_path / "r.db"
-    fake.write(path, fake.sweep([fake.case()], lambda c, s: 1e-3), label="bus")
-    results = fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="steps")
-    assert "Step time against bucket size" in render(results)
-    assert "Bus bandwidth against size" in render(results, "bus")
 
 
 def test_the_page_says_how_calls_were_timed(page, tmp_path):

@@ -8,14 +8,12 @@ import pytest
 import fake_collectives as collectives
 import fake_nodes
 import fake_results as fake
-import page_helpers
 from answers_helpers import check
 from fake_devices import DEVICE, gpu_case
 from page_helpers import section
 from parabench.analysis.efficiency import efficiency, launch_joules
 from parabench.analysis.environment import nodes
-from parabench.analysis.environment.nodes import node_rows, nodes_compared
-from parabench.analysis.session import select_session, session_data
+from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
@@ -23,8 +21,7 @@ from parabench.analysis.step.memory import memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
 from parabench.report.build import render
-from parabench.report.sections.devices import devices_section, host_section
-from parabench.report.sections.environment import machine_section
+from parabench.report.sections.devices import host_section
 from parabench.report.trace import choose, trace
 
 GPUS = [DEVICE, DEVICE]
@@ -63,24 +60,6 @@ def test_a_node_is_named_only_where_there_are_several():
     assert nodes.rank_said(2, {}) == "rank 2"
 
 
-def test_clocks_of_two_nodes_may_both_be_off():
-    of = fake_nodes.spread(fake.launch(fake.case(world_size=3)), 3)
-    of.facts["nodes"][1]["clock"]["error_s"] = 50e-6
-    assert nodes.clock_error_s(of.facts) == pytest.approx(70e-6)
-    assert nodes.clocks_said([{}, of.facts]) == "clocks of nodes agree within 0.0700 ms"
-    unknown = fake_nodes.spread(fake.launch(fake.case(world_size=2)), error_s=None)
-    assert nodes.clocks_said([of.facts, unknown.facts]) == "how far clocks of nodes agree is unknown"
-    assert nodes.clocks_said([{}]) == ""
-
-
-@pytest.mark.parametrize(
-    ("world_size", "threads", "over", "short"),
-    [(16, 1, 2, None), (16, 2, 2, (16, 8)), (16, 1, 1, (16, 8)), (8, 1, 1, None)],
-)
-def test_cores_are_those_of_a_node(world_size, threads, over, short):
-    assert nodes.crowded(fake_nodes.environment(2, 8), world_size, threads, over) == short
-
-
 # -- devices and hosts ---------------------------------------------------------------------------------------------
 
 
@@ -102,14 +81,6 @@ def test_devices_of_the_same_number_are_not_mixed(tmp_path):
     assert list(by_node["energy_j"]) == pytest.approx([2000.0, 1600.0])
 
 
-def test_a_finding_of_health_names_its_node(tmp_path):
-    known = found(tmp_path, [gpu_launch(changed={(1, 1): {"clock_event_reasons": 0x40}}, others={1: 0.3})])
-    assert "node 1, device 1 throttled its clocks in 100 %" in known["throttled"].message
-    assert "other processes used up to 30 % of node 1's CPU time" in known["host_busy"].message
-    ecc = found(tmp_path, [gpu_launch(changed={(1, 0): {"ecc_corrected": lambda t: 3.0 + (t > 2)}})])["ecc_errors"]
-    assert "node 1, device 0 had 1 corrected and 0 uncorrected memory errors during" in ecc.message
-
-
 def test_the_busiest_host_stands_for_a_case(tmp_path):
     known = seen(tmp_path, [gpu_launch(others={1: 0.2})])
     (row,) = host_table(known).to_dict("records")
@@ -117,18 +88,6 @@ def test_the_busiest_host_stands_for_a_case(tmp_path):
     host = host_section(known)
     assert host.tables[0].rows[0][1:3] == ("20 %", "node 1")
     assert "Other processes used up to 20 % of node 1's CPU time" in host.lead
-
-
-def test_many_devices_have_a_row_for_each_node(tmp_path):
-    hot = {(7, 5): {"clock_event_reasons": 0x40}}
-    launches = [fake_nodes.read(fake.launch(gpu_case(world_size=64)), 8, devices=8, changed=hot)]
-    known = seen(tmp_path, launches, fake_nodes.environment(8, 8))
-    shown = devices_section(known)
-    assert [row[1] for row in shown.tables[0].rows] == [f"node {node}, 8 devices" for node in range(8)]
-    assert "16 devices are drawn, throttled ones first." in shown.reading
-    drawn = [trace.name for trace in page_helpers.drawn(shown.panels[0]).data if trace.mode == "lines"]
-    assert drawn[:2] == ["node 7, device 5", "node 0, device 0"]
-    assert len(drawn) == 16
 
 
 def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
@@ -160,18 +119,6 @@ def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_pa
 # -- machines ------------------------------------------------------------------------------------------------------
 
 
-def test_nodes_that_are_alike_are_counted_together():
-    driver = [{"driver": {"version": version, "cuda": "12.9"}} for version in ("560.2", "550.1")]
-    environment = fake_nodes.environment(64, 8, gpus=GPUS, **driver[0], changed={17: driver[1]})
-    assert nodes_compared(environment) == "62 nodes like node 0; node 17 differs: driver 550.1 against 560.2"
-    head, rows = node_rows(environment)
-    assert head == ("", "nodes 0-16, 18-63", "node 17")
-    told = {row[0]: row[1:] for row in rows}
-    assert told["driver (differs)"] == ("560.2", "550.1")
-    assert told["host"] == ("lab0; lab1; lab2; and 60 more", "lab17")
-    assert told["CPU"] == ("Some CPU", "Some CPU")
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -191,25 +138,6 @@ def test_what_makes_a_node_another_machine(tmp_path, changed, said):
     environment = fake_nodes.environment(gpus=GPUS, network=network, changed={1: changed})
     finding = found(tmp_path, [fake.launch(fake.case())], environment)["nodes_differ"]
     assert finding.message == f"The nodes are not alike: node 1 differs: {said}."
-
-
-def test_the_machine_section_stays_short_with_many_nodes(tmp_path):
-    links = {"matrix": [["X", "NV18"], ["NV18", "X"]], "reasons": {}}
-    busy = {"gpus": [DEVICE | {"sm_clock_hz": 1980 * 10**6}, DEVICE]}
-    less = {"gpus": [DEVICE | {"power_limit_w": 500.0}, DEVICE]}
-    environment = fake_nodes.environment(64, 2, gpus=GPUS, links=links, changed={3: busy, 17: less})
-    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())], environment=environment)
-    shown = machine_section(select_session(results))
-    assert [table.title for table in shown.tables] == [
-        "The nodes", "Devices of nodes 0-16, 18-63", "Links between the devices of nodes 0-16, 18-63",
-        "Devices of node 17", "Links between the devices of node 17",
-    ]  # fmt: skip
-    assert shown.lead == "All 64 nodes are alike."
-    said = section(render(results), "machine")
-    assert "cluster 64 nodes x 2 ranks" in said
-    assert "lab0; lab1; lab2; and 61 more" in said
-    assert "node 17 GPU0 GPU1 Name NVIDIA H200" in said
-    assert "nodes" not in section(render(results), "environment")
 
 
 # -- slow nodes, slow ranks, clocks --------------------------------------------------------------------------------
@@ -234,11 +162,6 @@ def test_a_node_whose_ranks_compute_slower_in_most_launches(tmp_path):
     # Rank 0 is 1 % slower than the other rank of its node: of both the median.
     assert "49 % slower than those of the other nodes (the median; more than 20 % in each)" in finding.message
     assert finding.case_id is None
-
-
-@pytest.mark.parametrize(("slow", "factor"), [((0, 1), 1.5), ((0, 1, 2), 1.15), ((), 1.0)])
-def test_a_node_that_is_slow_now_and_then_or_by_little_is_no_finding(tmp_path, slow, factor):
-    assert "slow_node" not in found(tmp_path, spanning(slow=slow, factor=factor))
 
 
 def test_a_slow_rank_is_named_with_its_node(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import fake_results as fake
-from page_helpers import HOSTILE, Page, columns, data, figures
+from page_helpers import HOSTILE, Page, data, figures
 from parabench.errors import UsageError
 from parabench.report.build import render, write_report
 from parabench.report.page import script_json
@@ -107,12 +107,6 @@ def test_a_single_case_has_sentences_for_what_cannot_be_drawn(tmp_path):
     assert "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero." in said
 
 
-def test_where_filters_leave_nothing_to_compare_it_is_not_said_that_nothing_was_measured(rich):
-    why = why_empty(rich)
-    assert why["bucket"] == "No selected strategy has more than one bucket size at one world size."
-    assert all("elected" in why[name] for name in ("front", "heat", "algorithms", "scaling"))
-
-
 def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
     launches = fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.01)
@@ -122,17 +116,6 @@ def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     assert [work["name"] for work in found["works"]] == ["global batch 8", "global batch 16"]
     assert [found["cases"]["global_batch"][i] for i in range(4)] == [8, 16, 8, 16]
     assert found["cases"]["work"] == [0, 1, 0, 1]
-
-
-def test_scaling_points_are_rows_of_cases(rich):
-    found = data(rich)
-    curves, points = (columns(found["curves"][name]) for name in ("curves", "points"))
-    assert [group["title"] for group in found["curves"]["groups"]] == ["Strong scaling, global batch 8"]
-    assert {found["cases"]["label"][row] for row in curves["base"]} == {"single, 1 rank"}
-    assert set(curves["n_points"]) == {3}
-    sizes = [found["cases"]["world_size"][row] for row in points["case"]]
-    assert sizes == [1, 2, 4] * len(curves["base"])
-    assert points["efficiency"][0] == 1
 
 
 def test_a_gpu_session_shows_torch_and_nvml_memory(tmp_path):

@@ -142,17 +142,6 @@ def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
     assert found.figure("timeline")["layout"]["yaxis"]["ticktext"] == ["rank 0", "calls", "rank 1", "calls"]
 
 
-def test_the_other_timelines_are_kept_for_the_details_of_their_cases(tmp_path):
-    cases = [fake.case(bucket_mib=size) for size in (1.0, 2.0, 4.0)]
-    launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
-    drawn = figures(render(fake.write(tmp_path / "r.db", launches)))
-    kept = drawn["of_case"]
-    assert list(kept) == [case.id for case in cases[1:]]  # the fastest stands on the page
-    (figure,) = kept[cases[2].id]
-    assert figure["title"] == "Timeline of one step: ddp native 4 MiB, 2 ranks: 10,000 ms"
-    assert {trace["name"] for trace in figure["data"]} >= {"forward", "backward", "all_reduce"}
-
-
 def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
     bars = ddp.traces("buckets")
     # Backward begins at 3: bucket 0 is ready at 0.25, reduced from 1 to 4, bucket 1 from 2 to 5.5, exposed from 4 on.
@@ -193,42 +182,6 @@ def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_pat
 
 def test_without_a_microbenchmark_the_page_says_how_to_get_one(ddp):
     assert "run parabench collectives into the same folder" in ddp.text("bandwidth")
-
-
-@pytest.mark.parametrize(("late", "said"), [
-    (0.5, "rank 1 is last in 100 % of the steps and blocks the others for 500 ms per step (5.0 %)."),
-    (0.0, "No rank was blocked by one that came later."),
-])  # fmt: skip
-def test_who_the_others_wait_for_is_said(tmp_path, late, said):
-    launch = fake.launch(fake.case(), 8.0)
-    for rank in range(2):
-        waits = [(4.0, 5.0)] if rank == 0 else []
-        for number in (25, 26):
-            calls = [{"start_s": 4.0 + late * rank, "duration_s": 1.0}]
-            fake.instrumented(launch, number, rank, begin=100.0 * number, waits=waits, calls=calls)
-    assert said in shown(tmp_path, launch).text("stragglers")
-
-
-@pytest.mark.parametrize(("world_size", "protocol", "said"), [
-    (2, {}, "This session has no instrumented steps: an older version recorded it."),
-    (2, {"instrumented": 0}, "This session was run without instrumented steps (--instrumented 0)."),
-    (2, {"instrumented": 4}, "No instrumented step was recorded: unknown, not zero."),
-    (1, None, "One rank does not communicate."),
-])  # fmt: skip
-def test_what_is_missing_is_said_once(tmp_path, monkeypatch, world_size, protocol, said):
-    launch = fake.launch(fake.case(strategy="ddp" if world_size > 1 else "single", world_size=world_size), 8.0)
-    if protocol is None:
-        fake.instrumented(launch, 25)
-    results = fake.write(tmp_path / "r.db", [launch])
-    plans = results.session["plan"]
-    results.session["plan"] = [plan.replace('"warmup"', _json(protocol) + '"warmup"') for plan in plans]
-    found = Shown(results)
-    assert list(found.sections) == ["anatomy"]
-    assert said in found.text("anatomy")
-
-
-def _json(protocol):
-    return "".join(f'"{name}": {value}, ' for name, value in (protocol or {}).items())
 
 
 def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_path):

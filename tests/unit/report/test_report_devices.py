@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
 import pytest
 
 import fake_devices
 import fake_results as fake
 import page_helpers
-from fake_devices import BEGAN_S, device_samples, gpu_case, gpu_launches, host_samples, read
+from fake_devices import device_samples, gpu_case, gpu_launches, host_samples, read
 from parabench.analysis.session import SessionData, session_data
-from parabench.analysis.step.device_time import device_table, too_short_said
-from parabench.report.figures import devices as figures_devices
+from parabench.analysis.step.device_time import device_table
 from parabench.report.page_data import case_columns
 from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
 from parabench.report.sections.usage import energy_section
@@ -79,19 +76,6 @@ def test_energy_is_unknown_where_the_counter_was_not_read_around_the_timed_steps
     assert table["power_w"].tolist() == [500.0]
 
 
-def test_of_steps_that_are_too_short_for_the_sensors_power_energy_and_utilization_are_unknown(tmp_path):
-    short = read(fake.launch(gpu_case()), device_samples())
-    short.facts["phases"]["measure"] = [BEGAN_S + 1.0, BEGAN_S + 1.5]
-    known = seen(tmp_path, [short])
-    (row,) = device_table(known).to_dict("records")
-    assert all(np.isnan(row[name]) for name in ("power_w", "energy_j", "gpu_utilization", "memory_utilization"))
-    assert (row["sm_clock_low_hz"], row["pcie_tx_bytes_per_s"]) == (1.98e9, 1e9)
-    assert too_short_said(known) == (
-        "power, energy and utilization of a launch: the measured steps took 0.5 s, and the sensors need 2 s: measure "
-        "longer"
-    )
-
-
 def test_what_is_not_there_has_its_reason(tmp_path):
     found = sections(tmp_path, [read(fake.launch(fake.case()), host=host_samples())])
     assert len(found["time-memory"].panels) == 1
@@ -136,16 +120,3 @@ def test_what_was_found_against_devices_and_host_is_listed_with_its_case(tmp_pat
     quiet = sections(tmp_path, [read(fake.launch(gpu_case()), device_samples(), host_samples())])["health"]
     assert (quiet.tables, quiet.lead) == ((), "")
     assert quiet.empty.startswith("No problems found")
-
-
-def test_a_gap_stays_a_gap_and_no_peak_is_lost_when_lines_are_thinned():
-    values = [100.0 + i % 7 for i in range(5000)]
-    values[2345], values[3000], values[4001] = 999.0, 1.0, float("nan")
-    line = pd.DataFrame({"t_s": [0.1 * i for i in range(5000)], "value": values})
-    points = figures_devices.thinned(line)
-    assert len(points) <= figures_devices.MOST_POINTS + 3
-    assert points["t_s"].is_monotonic_increasing
-    assert {999.0, 1.0} <= set(points["value"])
-    assert points["value"].isna().sum() == 1
-    assert (points["t_s"].iloc[0], points["t_s"].iloc[-1]) == (line["t_s"].iloc[0], line["t_s"].iloc[-1])
-    assert figures_devices.thinned(line.head(50)) is not None

@@ -9,7 +9,7 @@ import fake_results as fake
 from parabench.analysis.session import session_data
 from parabench.report.sections import libraries
 from parabench.report.spec import Section, Table
-from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
+from parabench.store.record import EXPLAIN_BLOCK, MIB, Launch, Sample
 
 NCCL = fake.case(device="cuda", backend="nccl")
 TOLD: dict[str, Any] = {
@@ -124,39 +124,4 @@ def test_what_nccl_chose_and_how_it_is_connected(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_the_inspectors_numbers_are_medians_over_ranks(tmp_path: Path) -> None:
-    def op(microseconds: float, **more: Any) -> dict[str, Any]:
-        numbers = {"duration_s": microseconds * 1e-6, "algbw_bytes_per_s": 2e9, "busbw_bytes_per_s": 3e9}
-        return {"op": "all_reduce", "bytes": MIB, "ranks": 2, "calls": 40} | numbers | more
-
-    ranks = [
-        {"rank": rank, "file": None, "ops": [op(at, busbw_bytes_per_s=None)]} for rank, at in enumerate((10, 30, 11))
-    ]
-    one = fake.launch(NCCL, facts={"nccl_inspector": [*ranks, {"rank": 3, "file": None, "ops": []}]})
-    (row,) = tables(section(tmp_path, one))["NCCL's Inspector"].rows
-    assert row[1:] == ("all_reduce", "1,048,576", "2", "40", "11.0", "2.00", "–")
-
-
 # -- files, and nothing at all -----------------------------------------------------------------------------------------
-
-
-def test_files_of_traced_steps_are_named_with_their_launch(tmp_path: Path) -> None:
-    single = fake.case(strategy="single", world_size=1)
-    facts = {
-        "profile": [{"rank": r, "file": f"c-{r}.json.gz", "bytes": 3 * MIB} for r in (0, 1)],
-        "memory_snapshot": [{"rank": 0, "file": "c-0.pickle", "bytes": MIB}],
-    }
-    reference = {"profile": [{"rank": 0, "file": "s-0.json.gz", "bytes": MIB}]}
-    shown = section(
-        tmp_path,
-        fake.launch(single, block=REFERENCE_BLOCK, facts=reference),
-        fake.launch(fake.case(), block=2, facts=facts),
-    )
-    rows = tables(shown)["Files of traced steps"].rows
-    assert [(row[1], row[3], row[4], row[5]) for row in rows] == [
-        ("reference", "s-0.json.gz", "0", "1.00"),
-        ("block 2", "c-0.json.gz", "0", "3.00"),
-        ("block 2", "c-1.json.gz", "1", "3.00"),
-        ("block 2", "c-0.pickle", "0", "1.00"),
-    ]
-    assert "folder traces beside the store" in tables(shown)["Files of traced steps"].note

@@ -9,8 +9,6 @@ import pytest
 import fake_results as fake
 from fake_devices import DEVICE
 from page_helpers import section
-from parabench.analysis.compare.sides import side_of
-from parabench.analysis.environment.diff import differences
 from parabench.report.build import render
 from parabench.store.record import DeviceSample
 
@@ -125,16 +123,3 @@ def test_what_is_unknown_has_its_reason(tmp_path):
     assert "ddp native, 2 ranks 51,200 274 " in said
     assert 'id="energy"' not in page(tmp_path, fake.ENVIRONMENT, runs)
     assert "MFU: unknown: it ran on CPU cores, for which no peak is published." in said
-
-
-def test_a_comparison_names_another_driver_and_commit_but_not_what_older_records_lack(tmp_path):
-    def side(name, environment):
-        results = fake.write(tmp_path / name, [fake.launch(fake.case(), 0.01)], environment=environment)
-        return side_of(results)
-
-    old, base = side("old.db", fake.ENVIRONMENT), side("base.db", four_gpus())
-    new = side("new.db", four_gpus(driver={"version": "580.1"}, git={"commit": "b" * 40}))
-    told = "\n".join(map(str, differences(base, new)))
-    assert "driver differs: 575.57.08 in base, 580.1 in candidate" in told
-    assert f"commit differs: 3f2a90c1b5d7e8a4 in base, {'b' * 40} in candidate" in told
-    assert not {"driver", "commit"} & {each.name for each in differences(old, new)}

@@ -66,16 +66,6 @@ def test_the_ranking_is_relative_to_the_best_with_its_intervals(results, seen):
     assert page["works"][0]["compared"]
 
 
-def test_where_nothing_is_decided_step_times_are_ranked(tmp_path):
-    results = fake.write(tmp_path / "r.db", fake.sweep(CASES, lambda case: 0.04, blocks=1))
-    ranking = made(session_data(results), sections.ranking_section)["ranking"]
-    assert ranking.tables == ()
-    assert ranking.caption.startswith("Step time of the fastest selected cases")
-    page = data(render(results))
-    assert set(page["cases"]["slower_low"]) == {None}
-    assert not page["works"][0]["compared"]
-
-
 def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):
     (answer,) = seen.once(spots)
     race = made(seen, sections.race_section)["race"]

@@ -6,7 +6,6 @@ import functools
 import json
 import math
 import re
-import statistics
 from dataclasses import replace
 
 import pytest
@@ -21,7 +20,7 @@ from parabench.analysis.compare.rule import Outcome
 from parabench.analysis.compare.several import several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
-from parabench.analysis.environment.diff import apart, facts
+from parabench.analysis.environment.diff import facts
 from parabench.analysis.text.comparison import sentences, steps
 from parabench.errors import UsageError
 from parabench.report.sections.comparison import several_tabs
@@ -83,32 +82,6 @@ def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     (mean,) = told(*own)[1].means
     assert math.log(mean.high) == pytest.approx(1.95996 * 0.05 * math.sqrt(2), rel=1e-3)
     assert (mean.session_sd, mean.sessions) == (0.05, 0)
-
-
-def test_sessions_of_the_firsts_store_tell_how_sessions_differ(tmp_path):
-    """Of all cases at once: days are off by 1.1 % as a whole, and the mean of six cases is no surer than one."""
-    days = (1.0, 1.02, 0.99, 1.01, 1.0, 1.01)
-    for at, day in enumerate(days):
-        store = write(tmp_path, "days", day, seed=at)
-    later = write(tmp_path, "later", 1.02, seed=50)
-    _, one, text = told(store, later)
-    assert one.tied
-    assert one.means[0].session_sd == pytest.approx(statistics.stdev(map(math.log, days)), rel=0.2)
-    assert "differ by what 6 sessions tell, 1" in text
-    _, one, text = told(store, write(tmp_path, "slow", 1.06, seed=51))
-    assert one.tied == ()
-    assert text.startswith("days is faster overall")
-
-
-def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):
-    few = write(tmp_path, "few", 0.8, cases=CASES[:2], seed=4)
-    _, one, text = told(stores["old"], stores["new"], stores["other"], few)
-    assert (one.shared, one.compared) == (2, (0, 1, 2, 3))
-    assert [mean.cases for mean in one.means] == [2, 2, 2]
-    assert "times on other; geometric means of the 2 cases that they share." in text
-    assert text.startswith("new and few are fastest over 2 of 6 cases and not statistically distinguishable: a step ")
-    assert text.endswith("4 cases were not measured on all of these.")
-    assert one.means[1].ratio == pytest.approx(2, rel=0.01)
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
@@ -192,36 +165,6 @@ def test_what_makes_no_sense_is_one_line(stores, tmp_path):
     assert not (tmp_path / "x.html").exists()
 
 
-def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
-    """Of two cases the other side has one launch, and these are twice as fast there."""
-    fast = [fake.launch(case, 0.04 / case.world_size) for case in CASES[4:]]
-    part = write(tmp_path, "part", 0.8, cases=CASES[:4], seed=5, launches=fast)
-    of, one, text = told(stores["old"], part)
-    assert (one.shared, one.cases, one.means[0].cases, one.left.single) == (4, 6, 4, 2)
-    assert one.means[0].ratio == pytest.approx(0.8, rel=0.01)
-    assert text.startswith(
-        "part is faster over 4 of 6 cases: a step takes 0.80 times as long as on old (geometric mean of 4"
-    )
-    assert text.endswith("2 cases with one launch on a side are left out.")
-    assert "<dt>cases in this mean</dt><dd>4 <small>of 6</small></dd>" in render(of)
-    _, one, text = told(stores["old"], stores["new"], part)
-    assert {mean.cases for mean in one.means} == {one.shared} == {4}
-    assert "not statistically distinguishable: a step takes " in text
-    assert "geometric means of the 4 cases that they share." in text
-
-
-def test_what_is_no_answer_counts_nowhere(tmp_path):
-    headroom = fake.case(strategy="local_only")
-    slow = [write(tmp_path, name, factor, cases=CASES[:2], seed=factor,
-                  launches=[fake.launch(headroom, 1.0 * factor**9, block=b) for b in range(4)])
-            for name, factor in (("a", 1), ("b", 2))]  # fmt: skip
-    _, one, _ = told(*slow)
-    assert (one.shared, one.cases, one.changes) == (2, 2, ({Outcome.SLOWER: 2},))
-    assert one.means[0].ratio == pytest.approx(2, rel=0.01)
-    alone = [write(tmp_path, name, cases=[], launches=[fake.launch(headroom)]) for name in ("c", "d")]
-    assert told(*alone)[2] == "Only the no-communication baseline was measured, which is not ranked."
-
-
 def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
     mlp = [fake.case(model="mlp", world_size=n) for n in (2, 4)]
     first = write(tmp_path, "first", cases=[*CASES[:3], mlp[0]])
@@ -254,17 +197,6 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, de
     assert steps(of, overall(of)) == [("see why nothing of dead succeeded", f"parabench report {dead[0]}@1")]
     nothing = read(empty, write(tmp_path, "nothing", cases=[]))
     assert "No side has a launch, so there is nothing to compare." in render(nothing)
-
-
-def test_what_differs_has_a_column_a_side(stores):
-    of = read(*stores.values())
-    told = {fact.name: fact for fact in facts(of.sides)}
-    assert told["CPU"].values == ("Some CPU", "Some CPU", "Some CPU", "Other CPU")
-    assert told["torch"].values == ("2.13.0", "2.14.0", "2.13.0", "2.13.0")
-    assert told["numpy"].values == ("2.4.6", "not recorded", "2.4.6", "2.4.6")
-    assert not told["OS"].differs
-    assert apart(facts(of.sides), 3) == "CPU Other CPU, cores for ranks 16, torch 2.13.0"
-    assert apart(facts(read(stores["old"], stores["alike"]).sides), 0) == ""
 
 
 def test_the_data_holds_every_case_of_any_side(stores, tmp_path):

@@ -101,17 +101,6 @@ def test_the_launch_and_the_step_can_be_chosen(store, tmp_path):
     assert json.loads(out.read_text())["otherData"]["launch"] == 3
 
 
-def test_without_a_clock_no_memory_is_drawn_and_profiles_are_pointed_at(tmp_path):
-    launch = fake.tell(
-        told(), facts={"clock": None, "profile": [{"rank": r, "file": f"ddp-rank{r}.json.gz"} for r in (0, 1)]}
-    )
-    fake.write(tmp_path / "results.db", [launch])
-    done = parabench("export", "--trace", "ddp", tmp_path / "results.db", "-o", tmp_path / "trace.json")
-    assert "no memory is drawn" in done.output
-    assert ", ".join(str(tmp_path / "traces" / f"ddp-rank{rank}.json.gz") for rank in (0, 1)) in done.output
-    assert '"ph":"C"' not in (tmp_path / "trace.json").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

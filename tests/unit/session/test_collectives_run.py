@@ -100,14 +100,6 @@ def test_captured_calls_are_nccls_own(tmp_path):
         asked(backend="gloo")
 
 
-def test_devices_have_sizes_that_load_their_links(tmp_path, machine):
-    def largest(machine, **more):
-        return planned(CollectivesRequest.of(argv=[], out=tmp_path, **more), machine).cases[0].max_bytes
-
-    assert (largest(machine), largest(GPUS)) == (64 << 20, 1 << 30)
-    assert largest(GPUS, max_size="1MiB") == 1 << 20
-
-
 def test_interrupted_then_resumed_runs_nothing_twice(tmp_path):
     first, second = FakeLauncher(), FakeLauncher()
     first.interrupt_at = 3
@@ -254,17 +246,6 @@ def test_json_has_nccl_tests_layout_with_ours_beside(session):
 
 
 # -- the other commands ------------------------------------------------------------------------------------------
-
-
-def test_best_answers_for_either_kind_of_session(tmp_path):
-    path = tmp_path / "r.db"
-    fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="training")
-    cases = [fake.case(algorithm=name) for name in ("native", "ring")]
-    fake.write(path, fake.sweep(cases, lambda c, s: 1e-4 * (1 + (c.algorithm == "ring"))))
-    (answer,) = json.loads(parabench("best", path, "--json", "-").output)
-    (found,) = answer["ranges"]
-    assert (found["first_bytes"], found["last_bytes"], found["algorithms"]) == (65536, 4194304, ["native"])
-    assert "ddp native" in parabench("best", f"{path}@training").output
 
 
 def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_path):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import multiprocessing.synchronize
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from parabench import files
 from parabench.errors import UsageError
-from parabench.files import shared_memory_folder
 
 HOLDER = """
 import sys
@@ -134,21 +129,6 @@ def test_what_multiprocessing_listens_at_lies_in_the_folder_if_its_path_is_short
         assert tempfile.gettempdir() == usual
 
 
-def room(blocks: int, free_bytes: int) -> Any:
-    return lambda path: SimpleNamespace(f_blocks=blocks, f_bavail=free_bytes // 4096, f_frsize=4096)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "free_bytes", "taken"), [(16384, 64 * 2**20, True), (16384, 2**20, False), (0, 0, True)]
-)
-def test_memory_that_is_nearly_full_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, blocks: int, free_bytes: int, taken: bool
-) -> None:
-    """A rank that marks its steps in a file there would end by SIGBUS; a file system without a limit has no blocks."""
-    monkeypatch.setattr(os, "statvfs", room(blocks, free_bytes))
-    assert shared_memory_folder() == ("/dev/shm" if taken else None)
-
-
 def refused(call: Callable[[], None]) -> str:
     with pytest.raises(UsageError) as error:
         call()
@@ -169,14 +149,3 @@ def test_where_nothing_can_be_written_it_is_said_before_a_run(
     assert os.environ["TMPDIR"] == str(places[0])
     monkeypatch.setattr(files, "shared_memory_folder", lambda: None)
     assert "set TMPDIR to one that can" in refused(files.check_own_folder)
-
-
-def test_memory_without_room_for_a_lock_is_said_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: object, *_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(multiprocessing.synchronize.Lock, "__init__", full)
-    assert refused(files.check_own_folder) == (
-        "/dev/shm cannot be used: No space left on device; the locks that processes share lie there: let it be "
-        "written, and have room (docker run --shm-size 1g)"
-    )

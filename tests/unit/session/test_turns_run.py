@@ -193,16 +193,6 @@ def test_a_race_ends_when_its_time_is_over_and_goes_on_when_it_is_resumed(run, t
     assert "[reference]" not in said
 
 
-def test_a_race_that_was_interrupted_goes_on_with_what_it_knew(run):
-    code, _ = run(Racing(interrupt_at=6), launches=None, rounds=None)
-    assert code == STOPPED
-    again = Racing()
-    code, _ = run(again, launches=None, rounds=None, resume=True)
-    assert code == 0
-    # Step times of the first block decide how many steps a turn has.
-    assert len(set(shared(again)[0].protocol.own)) > 1
-
-
 def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_path):
     fake = Racing()
     run(fake, rounds=None)
@@ -213,16 +203,3 @@ def test_who_asks_for_launches_or_has_nothing_to_share_gets_no_race(run, tmp_pat
     only = Racing()
     run(only, launches=None, rounds=None, axes=("strategy=ddp", "bucket_mib=4"), out=tmp_path / "one")
     assert len(only.specs) == 1 + 3
-
-
-def test_what_shares_no_launch_does_not_blunt_the_answer_about_those_that_do(run, tmp_path):
-    step_s = {4: 0.010, None: 0.011}
-    fake = FakeLauncher(lambda case: step_s.get(case.bucket_mib, 0.0102), level=noisy)
-    code, said = run(fake, launches=6, axes=("strategy=ddp,parameter_server_async",))
-    assert code == 0
-    assert "Fastest: ddp native 4 MiB, 2 ranks: " in said
-    assert "parameter_server_async, 2 ranks has launches of its own, and is compared with it within ±" in said
-    (answer,) = answers(session_data(load(tmp_path / "out" / "results.db")).launches)
-    assert answer.winner is not None
-    assert answer.apart == ("parameter_server_async, 2 ranks",)
-    assert answer.half_width < 0.01 < 0.1 < answer.apart_half_width

@@ -19,12 +19,9 @@ import parabench.session.session
 from answers_helpers import check, sweet_spots
 from command_line import command_of
 from fake_launch import FakeLauncher
-from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
 from parabench.analysis.session import select_session
-from parabench.analysis.stats.block_model import MOST_BLOCKS
-from parabench.analysis.tables import case_table, launch_table
-from parabench.analysis.text.ranking import sentence
+from parabench.analysis.tables import launch_table
 from parabench.cli import main
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -32,7 +29,6 @@ from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED
-from parabench.store.record import Failure, Status
 from parabench.store.results import Results, load
 from parabench.store.store import Store
 
@@ -231,36 +227,3 @@ def test_works_are_decided_apart(tmp_path: Path) -> None:
     assert set(left.cases) == {case.id for case in work[8]}
     assert left.more_blocks is not None
     assert left.too_noisy == ()
-
-
-def test_blocks_that_only_fail_do_not_go_on_for_ever(tmp_path: Path) -> None:
-    cases = [fake_results.case(bucket_mib=mib) for mib in (1, 2)]
-    good = [fake_results.launch(each, 0.04, block=0, steps=2) for each in cases]
-
-    def failed(blocks: int) -> list[object]:
-        return [
-            fake_results.launch(each, block=block, status=Status.OOM, failure=Failure("out of memory"), steps=2)
-            for block in range(1, blocks)
-            for each in cases
-        ]
-
-    going_on = candidates(of(*good, *failed(MOST_BLOCKS - 1), path=tmp_path / "going.db"))
-    assert set(going_on.cases) == {case.id for case in cases}
-    assert going_on.more_blocks is None
-    ended = of(*good, *failed(MOST_BLOCKS), path=tmp_path / "ended.db")
-    assert candidates(ended) == candidates(ended, patient=True) == ((), None, ("",))
-
-
-def test_a_case_that_left_the_set_is_not_flattered_by_the_blocks_that_it_was_spared(tmp_path: Path) -> None:
-    """The machine gets slower by a third after two blocks, when only one case is left."""
-    fast, slow = (fake_results.case(bucket_mib=mib) for mib in (1, 2))
-    mood = [1.0, 1.01, 1.35, 1.34, 1.36]
-    launches = [fake_results.launch(fast, 0.040 * mood[block], block=block) for block in range(5)]
-    launches += [fake_results.launch(slow, 0.044 * mood[block], block=block) for block in range(2)]
-    table = of(*launches, path=tmp_path / "results.db")
-    (answer,) = answers(table)
-    assert [each.case_id for each in answer.candidates] == [fast.id, slow.id]
-    assert answer.candidates[1].slower == pytest.approx(0.1)
-    assert answer.candidates[1].step_time_s < answer.candidates[0].step_time_s
-    assert "is 10 % slower than ddp native 1 MiB, 2 ranks, although its mean is better" in sentence(answer)
-    assert dict(zip(case_table(table)["case_id"], case_table(table)["n_ok"], strict=True)) == {fast.id: 5, slow.id: 2}

@@ -10,8 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import fake_results as fake
-from parabench.analysis.compare.between import MOST_SESSIONS, alike
-from parabench.analysis.session import session_data
 from parabench.cli import main
 from parabench.store import results as reading
 from parabench.store.record import DeviceSample, Finding, HostSample, LinkMessage, LinkSample, Phase
@@ -92,33 +90,6 @@ def test_no_question_about_a_session_goes_through_the_launches_of_others(words, 
         assert answer.exit_code in (0, 3), answer.output
     assert found
     assert not scans(found)
-
-
-def test_what_a_run_asks_of_its_store_goes_through_no_other_session(store):
-    with Store.open_or_create(store) as opened:
-        said: list[str] = []
-        opened._db.set_trace_callback(said.append)
-        row = opened.last_session()
-        opened.launches_done(row.id), opened.all_ok(row.id), opened.reference_values(row.id), opened.labels()
-        opened.has_finding(row.id, "drift")
-        opened._db.set_trace_callback(None)
-        queries = {q: [each[3] for each in opened._db.execute(f"EXPLAIN QUERY PLAN {q}")] for q in said}
-    assert len(queries) == 6
-    assert not scans(queries)
-
-
-def test_of_a_long_store_the_newest_sessions_of_the_suite_tell_what_sessions_differ_by(tmp_path):
-    path = tmp_path / "r.db"
-    case = fake.case()
-    for at in range(MOST_SESSIONS + 3):
-        fake.write(path, [fake.launch(case, 0.04)], label=f"s{at}")
-    fake.write(path, [fake.launch(case, 0.04)], label="other", suite="another")
-    results = fake.write(path, [fake.launch(case, 0.04)], label="base")
-    base = session_data(results, "base")
-    other = fake.write(tmp_path / "other.db", [fake.launch(case, 0.04)], label="candidate")
-    found = [side.session.label for side in alike(base, session_data(other))]
-    assert found == [f"s{at}" for at in range(MOST_SESSIONS + 2, 3, -1)]
-    assert len(found) == MOST_SESSIONS - 1
 
 
 def test_a_session_among_others_has_the_tables_that_it_has_alone(tmp_path):

@@ -123,19 +123,6 @@ def buckets_of(module: DistributedDataParallel) -> list[int]:
     return called
 
 
-def test_with_a_static_graph_the_first_step_of_a_cap_is_reduced_too(alone: None) -> None:
-    module = DistributedDataParallel(nn.Linear(4, 4), static_graph=True)
-    called = buckets_of(module)
-    for _ in range(2):
-        module(torch.ones(1, 4)).sum().backward()
-    for cap in (0.2, 25.0):
-        set_cap(module, cap)
-        for _ in range(2):
-            called.clear()
-            module(torch.ones(1, 4)).sum().backward()
-            assert called == [0]
-
-
 def test_options_of_the_reducer_stay(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[object, ...]] = []
     real = dist.Reducer  # type: ignore[attr-defined]
@@ -171,18 +158,3 @@ def test_set_cap_keeps_the_cap_when_a_rank_fails(own: bool, alone: None, monkeyp
         called.clear()
         module(torch.ones(1, 4)).sum().backward()
         assert called == [0]
-
-
-def test_hooks_that_cannot_go_from_one_reducer_to_another_have_no_race(alone: None) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-
-    race = {"bucket_mib": [1.0, 2.0]}
-    module = DistributedDataParallel(nn.Linear(4, 4))
-    assert checked(race, module) == (1, 2)
-    module._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)  # type: ignore[attr-defined]
-    with pytest.raises(UsageError, match="ALLREDUCE cannot be registered anew"):
-        checked(race, module)
-    module = DistributedDataParallel(nn.Linear(4, 4))
-    module.register_comm_hook(powerSGD_hook.PowerSGDState(None, 1), powerSGD_hook.powerSGD_hook)
-    with pytest.raises(UsageError, match="PowerSGD"):
-        checked(race, module)

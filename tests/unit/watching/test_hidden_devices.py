@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from fake_nvml import Clock, Device, FakeNvml
+from fake_nvml import Device, FakeNvml
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
-from parabench.machine import machine, nvml
+from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
-from parabench.machine.nvml import HIDDEN
 from parabench.plan.case import Case
 from parabench.plan.validate import exceeds_machine
-from parabench.probes.devices import Devices
-from parabench.probes.sampler import RankPids, Sampler
 from parabench.store.record import DeviceSample
 from parabench.watching import hosts
 from parabench.watching.group import Group
@@ -100,16 +97,6 @@ def test_ranks_that_see_all_use_one_each_and_the_record_has_the_others_too(say):
     said = say(*[(ADDRESSES, "3,0,1")] * 2)
     assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
     assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0, 1]
-
-
-def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, tmp_path):
-    clock = Clock(0.2)
-    FakeNvml(device(ADDRESSES[2]), device(ADDRESSES[1], power_w=100.0), clock=clock).install(monkeypatch)
-    used = [nvml.Used(1, ADDRESSES[1]), nvml.Used(3, ADDRESSES[3])]
-    source = Devices(clock.began_s, RankPids(tmp_path, range(0)), lambda: used, clock=clock)
-    Sampler(clock.began_s, [source], clock=clock, stop=clock).run()
-    power = [(one.device, one.value, one.reason) for one in source.samples if one.metric == "power_w"]
-    assert power == [(1, 100.0, None), (3, None, HIDDEN), (1, 100.0, None)]
 
 
 def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,27 +118,6 @@ def test_with_accumulation_a_step_is_of_several_batches(trained: Trained) -> Non
     assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
 
 
-def test_a_validation_in_the_loop_is_no_forward(trained: Trained) -> None:
-    for _ in trained.loop.over(range(2)):
-        with torch.no_grad():
-            trained.model(torch.ones(1, 1))
-        trained.computes()
-        trained.optimizer.step()
-    trained.loop.finish()
-    assert not np.isnan(trained.rows[:2]).any()
-
-
-def test_an_optimizer_that_steps_twice_ends_with_its_last(trained: Trained) -> None:
-    for _ in trained.loop.over(range(2)):
-        trained.computes()
-        trained.optimizer.step()
-        before = trained.rows[trained.loop.steps, OPTIMIZER]
-        trained.optimizer.step()
-        assert trained.rows[trained.loop.steps, OPTIMIZER] > before
-    trained.loop.finish()
-    assert trained.loop.steps == 2
-
-
 def test_forward_and_backward_in_a_closure_of_the_optimizer_s_step_are_no_part_of_it(trained: Trained) -> None:
     def closure() -> float:
         trained.computes()
@@ -188,20 +165,6 @@ def test_a_closure_that_is_called_many_times_is_forward_and_backward(trained: Tr
     assert trained.rows[1, BACKWARD] >= computed[-1]
 
 
-def test_copies_of_the_model_have_no_hooks_of_ours(trained: Trained) -> None:
-    buffer = io.BytesIO()
-    torch.save(trained.model, buffer)
-    assert b"parabench" not in buffer.getvalue()
-    buffer.seek(0)
-    for copied in (torch.load(buffer, weights_only=False), copy.deepcopy(trained.model)):
-        for _ in trained.loop.over(range(1)):
-            assert copied(torch.ones(1, 1)).shape == (1, 1)
-            trained.computes()
-            trained.optimizer.step()
-    trained.loop.finish()
-    assert not np.isnan(trained.rows[:2, FORWARD]).any()
-
-
 def test_loop_counts_no_optimizer_around_the_watched_one(trained: Trained) -> None:
     class Around(torch.optim.Optimizer):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
@@ -224,15 +187,3 @@ def test_loop_keeps_pauses_between_loops_over_batches(trained: Trained, monkeypa
         now[0] += 7.0
     trained.loop.finish()
     assert trained.loop.pauses == {2: 7.0, 4: 7.0}
-
-
-def test_batches_of_an_iterator_are_taken_by_next(trained: Trained) -> None:
-    watched = trained.loop.over(iter([4, 5]))
-    taken = []
-    while (batch := next(watched, None)) is not None:
-        taken.append(batch)
-        trained.computes()
-        trained.optimizer.step()
-    assert taken == [4, 5]
-    assert list(watched) == []
-    assert trained.loop.steps == 2

@@ -6,9 +6,7 @@ import contextlib
 import gc
 import json
 import sqlite3
-import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -105,20 +103,6 @@ def test_of_a_long_loop_a_sample_is_recorded(tmp_path: Path, monkeypatch: pytest
     assert f"took 300 steps; {len(steps)} of them" in found[0][0]
 
 
-def test_a_step_that_is_stopped_amid_instruments_is_none(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-
-    def batches() -> Iterator[torch.Tensor]:
-        for _ in range(27):
-            yield torch.ones(2, 4)
-        sys.exit(0)
-
-    with pytest.raises(SystemExit), watch(training.model, training.optimizer, **training.options) as steps:
-        training.take(steps(batches()))
-    assert rows(tmp_path, "SELECT status FROM launch") == [("ok",)]
-    assert rows(tmp_path, "SELECT max(step) FROM sample") == [(26,)]
-
-
 def test_a_store_that_is_held_leaves_the_session_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "BUSY_S", 0.1)
     training = Training(tmp_path / "seen")
@@ -128,13 +112,6 @@ def test_a_store_that_is_held_leaves_the_session_beside_it(tmp_path: Path, monke
     assert any(str(beside) in line and "is in use by another run" in line for line in training.said)
     assert rows(beside, "SELECT status FROM launch") == [("ok",)]
     assert rows(tmp_path / "seen", "SELECT status FROM launch") == []
-
-
-def test_labels_that_take_turns_have_a_session_each(tmp_path: Path) -> None:
-    for label in ("before", "after", "before", "after"):
-        Training(tmp_path, label=label).run(6)
-    assert rows(tmp_path, "SELECT label FROM session ORDER BY id") == [("before",), ("after",)]
-    assert rows(tmp_path, "SELECT session_id, block FROM launch ORDER BY id") == [(1, 0), (2, 0), (1, 1), (2, 1)]
 
 
 def test_what_goes_wrong_with_the_record_is_said_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,29 +230,6 @@ def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypa
     assert data.launches["n_steps"][0] < 150
     assert data.launches["launch_step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
     assert any(line.startswith("Every 50th step takes 599 ms longer after the optimizer") for line in training.said)
-
-
-class Lookahead(torch.optim.Optimizer):
-    """An optimizer around another one, which calls no `Optimizer.__init__`."""
-
-    def __init__(self, base: torch.optim.Optimizer, *, hooks: bool) -> None:
-        if hooks:  # as timm has them
-            self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-        self.base, self.param_groups, self.state, self.defaults = base, base.param_groups, base.state, base.defaults
-
-    def step(self, closure: Any = None) -> Any:
-        return self.base.step(closure)
-
-
-@pytest.mark.parametrize("hooks", [False, True])
-def test_watch_refuses_an_optimizer_without_init(tmp_path: Path, hooks: bool) -> None:
-    training = Training(tmp_path)
-    around = Lookahead(training.optimizer, hooks=hooks)
-    with (
-        pytest.raises(UsageError, match=r"Lookahead does not call Optimizer\.__init__.*give the inner optimizer"),
-        watch(training.model, around, out=tmp_path),
-    ):
-        pass
 
 
 def test_watch_says_that_the_optimizer_never_stepped(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from fake_cuda import Device
 from parabench.machine import accelerator
-from parabench.plan.collective_protocol import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S, CollectiveProtocol
+from parabench.plan.collective_protocol import MOST_IN_A_BATCH, CollectiveProtocol
 from parabench.workloads import timing
 from parabench.workloads.timing import MARKS, Bench
 
@@ -195,30 +195,6 @@ def test_on_a_device_time_is_the_streams_while_the_host_runs_ahead(group, monkey
     # Their beginnings are the device's, not when the host said so.
     assert np.diff(seen[2:, 0]) == pytest.approx(seen[2:-1, 1], rel=1e-9)
     assert group.barriers == [{"device_ids": [1]}] * 2
-
-
-def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
-    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
-    bench = Bench(protocol, "nccl", CUDA, 0)
-    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
-        seen = rows(protocol)
-        bench.time(stream.call, seen)
-        assert seen[1, 1] == pytest.approx(seconds)
-        assert seen[1, 2] == round(seconds / 1e-3)
-
-
-def test_ranks_that_come_to_a_larger_group_run_in_as_long_as_those_that_wait_there(group, monkeypatch):
-    """Who had calls of two ranks before, and who had none, must make as many calls."""
-    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
-    busy, waiting = (Bench(protocol, "nccl", CUDA, rank) for rank in (0, 2))
-    busy.time(stream.call, rows(protocol))
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
-        for bench in (busy, waiting):
-            seen = rows(protocol)
-            group.told = 1e-3 if bench is waiting else None
-            bench.time(stream.call, seen)
-            assert seen[1, 2] == round(seconds / 1e-3)
 
 
 def test_a_graph_replays_whole_graphs_of_twenty_and_is_gone_before_the_group_is(group, monkeypatch):

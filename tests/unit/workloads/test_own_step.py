@@ -20,7 +20,6 @@ from parabench.strategies.base import (
     clip_gradients,
     optimizer_for,
 )
-from parabench.strategies.data_parallel import _settings
 from parabench.workloads.trainer import Training, take_steps
 from verified_helpers import NoClock
 
@@ -58,23 +57,6 @@ def test_optimizer_for_refuses_what_cannot_step(name: str, message: str) -> None
     model = getattr(zoo, name)()
     with pytest.raises(UsageError, match=message):
         optimizer_for(model, model.module.parameters(), CASE)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda parameters: torch.optim.AdamW(parameters, lr=0.2, betas=(0.8, 0.9), amsgrad=True),
-        lambda parameters: torch.optim.SGD(parameters, lr=0.2, momentum=0.5, nesterov=True),
-        lambda parameters: torch.optim.Adagrad(parameters, lr=0.2),
-        lambda parameters: zoo.Nesterov(parameters, lr=0.2),
-        lambda parameters: zoo.groups_of([*parameters]),
-    ],
-)
-def test_settings_make_the_same_optimizer_again(make: Any) -> None:
-    made = make(nn.Linear(2, 2).parameters())
-    again = type(made)(made.param_groups, **_settings(made))
-    assert again.defaults == made.defaults
-    assert again.param_groups == made.param_groups
 
 
 # -- clipping -------------------------------------------------------------------------------------------------------

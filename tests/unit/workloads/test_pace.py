@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -14,18 +14,16 @@ from torch._C._distributed_c10d import FileStore, HashStore
 from command_line import parabench
 from fake_launch import FakeLauncher
 from guard import GUARD_S
-from parabench.ab.pairing import check_alike
 from parabench.analysis.environment.diff import session_facts
 from parabench.analysis.session import select_session
-from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, Counts, Protocol
 from parabench.session.request import TrainingRequest, protocol_of
-from parabench.session.runner import TrainingRunner, reference_protocol
-from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
+from parabench.session.runner import TrainingRunner
+from parabench.store.record import Phase, Sample, Status
 from parabench.store.results import load
 from parabench.workloads.pace import PIECES, RUN_IN, Agreement, warm_up
 from parabench.workloads.verify import reference_of, verify
@@ -138,16 +136,6 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
     assert words == ["--measure-seconds", "1", "--warmup-seconds", "0.5"]
 
 
-def test_sides_of_an_ab_must_take_as_long():
-    plans = [{"protocol": asdict(each), "seed": 0} for each in (BY_TIME, replace(BY_TIME, measure_s=1.0))]
-    with pytest.raises(UsageError, match=r"^measure_s: 2.0 in a, 1.0 in b; give --measure-seconds$"):
-        check_alike(plans)
-    plans = [{"protocol": asdict(each), "seed": 0} for each in (Protocol(warmup=5), Protocol(warmup_s=1.0))]
-    with pytest.raises(UsageError, match=r"give --warmup or --warmup-seconds$"):
-        check_alike(plans)
-    check_alike([{"protocol": asdict(BY_TIME), "seed": 0}] * 2)
-
-
 def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
     protocols = {"warmup": 5, "steps": 40}, {"warmup": None, "warmup_s": 2.0, "steps": 40}
     facts = session_facts(
@@ -169,21 +157,6 @@ def walked(protocol, fake, *cases):
     plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
     TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
     return kept
-
-
-def test_the_reference_takes_a_fixed_number_of_steps():
-    assert reference_protocol(Protocol(warmup=2, steps=3)) == Protocol(warmup=2, steps=3)
-    fake = FakeLauncher(lambda case: 0.001 if case.world_size > 1 else 1.0)
-    reference, *launches = walked(replace(BY_TIME, launches=2), fake, Case(world_size=2, **HERE))
-    assert reference.block == REFERENCE_BLOCK
-    assert "counts" not in reference.facts
-    assert {sample.step for sample in reference.samples} == set(range(45))
-    for each in launches:
-        assert each.status is Status.OK
-        assert each.facts["counts"]["measured"] == 2000
-        assert each.facts["verified_steps"] == 45
-    # The first launch has ten times what the reference took, and twice the seconds of its steps.
-    assert fake.deadlines[1:] == pytest.approx([10 * 45.1 + 2 * 4.0, 60.0])
 
 
 def verified(loss_of, taken, reference_steps=45):

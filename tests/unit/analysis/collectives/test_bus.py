@@ -141,19 +141,3 @@ def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks
         (answer,) = answers(pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS)))
         claimed += any(set(each.algorithms) != set(names) for each in answer.ranges)
     assert claimed < 10
-
-
-def test_what_is_sure_at_some_sizes_only_is_said_so(tmp_path):
-    """The same at all sizes but the first, where native is twice as fast."""
-
-    def truth(case, size):
-        return 2e-3 if case.algorithm == "ring" and size == SIZES[0] else 1e-3
-
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), truth, noise=0.01, blocks=4))
-    (answer,) = bus_answers(results)
-    (found,) = answer.ranges
-    assert (found.algorithms, found.alone) == (("native",), (SIZES[0],))
-    assert (
-        "native is among the fastest from 64 KiB to 4 MiB, and the only one at 64 KiB (4 blocks)."
-        in collectives_text.sentence(answer)
-    )

@@ -112,28 +112,6 @@ def test_it_is_said_like_a_person(gpus):
     )
 
 
-def test_what_is_unknown_has_its_reason(mixed):
-    cases = {case.label: case for case in mixed.cases}
-    failed, once = cases["zero1 native, 2 ranks"], cases["zero2 native, 2 ranks"]
-    assert failed.step_time.ratio is None
-    assert failed.step_time.reason == "on candidate, its launches ended oom"
-    assert once.step_time.ratio == pytest.approx(10)
-    assert (once.step_time.low, once.step_time.reason) == (
-        None, "an interval needs 2 launches per side; there are 1 and 1"
-    )  # fmt: skip
-    assert mixed.step_time.cases == 3
-    assert mixed.per_joule.ratio is None
-    assert "on base, no energy of its devices was recorded and on candidate, it ran on CPU cores" in (
-        mixed.per_joule.reason
-    )
-    alone = {(each.side, each.label): each.reason for each in mixed.alone}
-    assert alone["base", "fsdp native, 2 ranks"].startswith("skipped in candidate: too small")
-    assert alone["candidate", "tp native, 2 ranks"] == "not measured in base"
-    text = across_text.sentence(mixed)
-    assert "Tokens per joule: unknown: on base, no energy" in text
-    assert text.endswith("Left out: 1 only in base, 1 only in candidate, 1 that failed on a side.")
-
-
 def test_doubts(gpus, mixed):
     assert [each.code for each in gpus.findings] == ["one_machine", "software"]
     assert [each.code for each in mixed.findings] == ["one_machine", "statistic", "memory", "unfinished"]
@@ -152,17 +130,6 @@ def logs(random, cases, blocks, shared):
     """One side: what a block's launches share, and noise of each launch."""
     common = random.normal(0, shared, blocks)
     return [Logs(np.arange(blocks), common + random.normal(0, 0.01, blocks)) for _ in range(cases)]
-
-
-def test_the_means_interval_takes_blocks_for_its_unit():
-    """Blocks that share their drift: launches as the unit would cover the truth half the time."""
-    random = np.random.default_rng(5)
-    covered = 0
-    for _ in range(200):
-        pairs = list(zip(logs(random, 8, 5, 0.05), logs(random, 8, 5, 0.05), strict=True))
-        found = geometric_mean(pairs, "")
-        covered += found.low < 1 < found.high
-    assert 0.9 <= covered / 200 <= 0.99
 
 
 def test_with_every_launch_there_it_is_welchs_test_of_block_means():

@@ -15,7 +15,6 @@ from parabench.analysis.stats.ttest import holm, judge
 from parabench.analysis.text import format
 from parabench.analysis.text.compare import lines, sentence, to_dict
 from parabench.errors import UsageError
-from parabench.report.views import gate as view
 from parabench.store.record import Failure, Status
 
 CASES = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
@@ -154,21 +153,6 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
     assert apart.upper / 1.05 - 1 > 10 * (paired.upper / 1.05 - 1)
 
 
-def test_only_blocks_that_both_sides_have_are_paired(tmp_path):
-    base = fake.sweep(CASES[:1], truth, noise=0.002, blocks=5, seed=1)
-    new = fake.sweep(CASES[:1], truth, noise=0.002, blocks=5, seed=2)
-    new[2] = fake.launch(CASES[0], block=2, status=Status.INTERRUPTED, failure=Failure("stopped"))
-    sides = pair(tmp_path, base[1:], new)
-    (row,) = compare(*sides).rows
-    for of, ids in zip(sides, (row.base_launches, row.candidate_launches), strict=True):
-        assert of.launches.set_index("launch_id").loc[list(ids), "block"].tolist() == [1, 3, 4]
-    for name, blocks in (("one", base[:1]), ("other", new[1:])):
-        fake.write(tmp_path / "none.db", blocks, label=name, interleaved={"run": "r", "side": name})
-    none = compare(*(read_side(f"{tmp_path / 'none.db'}@{name}", name) for name in ("one", "other")))
-    assert "2 blocks that succeeded on both sides are needed; there are 0" in none.rows[0].note
-    assert none.verdict is Verdict.INCONCLUSIVE
-
-
 def test_nothing_is_dropped(tmp_path):
     broke, fixed, missing, added, few, bad, wrong = (fake.case(bucket_mib=float(b)) for b in range(1, 8))
     oom = {"status": Status.OOM, "failure": Failure("out of memory", rank=1)}
@@ -220,45 +204,6 @@ def test_other_hardware_or_torch_is_refused_unless_it_is_what_is_judged(tmp_path
     )
     with pytest.raises(UsageError, match=r"devices \(2 x H200 in base, 4 x H200 in candidate\)"):
         compare(few, many)
-
-
-def test_environments_of_sides_that_took_turns_are_what_is_compared(tmp_path):
-    fake.write(tmp_path / "ab.db", fake.sweep(CASES, truth), label="a", interleaved={"run": "r", "side": "a"})
-    other = fake.ENVIRONMENT | {"versions": {"torch": "2.14.0"}, "env": {"OMP_NUM_THREADS": "2"}}
-    mark = {"run": "r", "side": "b"}
-    fake.write(tmp_path / "ab.db", fake.sweep(CASES, truth), label="b", interleaved=mark, environment=other)
-    found = compare(*(read_side(f"{tmp_path / 'ab.db'}@{name}", name) for name in "ab"))
-    assert [str(each) for each in found.differences] == [
-        "torch differs: 2.13.0 in base, 2.14.0 in candidate",
-        "OMP_NUM_THREADS differs: 1 in base, 2 in candidate",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "differs"),
-    [
-        ({"rounds": 0}, {"rounds": 20}, True),
-        ({}, {"launches": None, "rounds": None}, True),
-        ({}, {"rounds": 0}, False),
-        ({"launches": None, "rounds": None}, {"rounds": 20}, False),
-        ({"rounds": 0}, {"rounds": 20, "cases": CASES[:1]}, False),
-    ],
-)
-def test_that_cases_shared_launches_on_one_side_alone_is_named(tmp_path, one, other, differs):
-    def measured(name, protocol):
-        cases = protocol.pop("cases", CASES)
-        plan = {
-            "cases": [case.to_dict() for case in cases],
-            "protocol": {"warmup": 5, "steps": 20, "launches": 3} | protocol,
-        }
-        return side(tmp_path, name, fake.sweep(CASES, truth, noise=0.001), plan=plan)
-
-    found = compare(measured("base", dict(one)), measured("new", dict(other)))
-    said = "launches differs: each of one case in base, shared by cases that take turns in candidate"
-    assert [str(each) for each in found.differences] == [said] * differs
-    assert lines(found).count(said) == differs
-    assert [each["name"] for each in to_dict(found)["differences"]] == ["launches"] * differs
-    assert ("shared by cases that take turns" in view.render(found)) == differs
 
 
 def test_a_side_is_a_store_a_folder_or_a_session_of_one(tmp_path):
@@ -394,15 +339,6 @@ def test_a_gate_that_judged_a_part_does_not_pass(tmp_path, rest, finished, outco
     if outcome is Outcome.NOT_OK:
         how = "interrupted" if rest.get("status") else "ok without a step time"
         assert found.rows[-1].note == f"base ok, candidate {how}"
-
-
-@pytest.mark.parametrize(("drift", "cases", "told"), [(0.0, CASES, False), (0.1, CASES, True), (0.1, CASES[:1], False)])
-def test_blocks_that_moved_are_told_from_noise(tmp_path, drift, cases, told):
-    """Of one case nobody can tell."""
-    sides = [
-        side(tmp_path, str(i), fake.sweep(cases, truth, noise=0.005, drift=drift, blocks=4, seed=i)) for i in range(2)
-    ]
-    assert ("all cases together moved by" in compare(*sides).findings[0].message) == told
 
 
 def test_holm_steps_down():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from parabench.analysis.prediction.program import Call, Gradient, Group, Program, assigned, program_of, timeline
+from parabench.analysis.prediction.program import Call, Gradient, Group, Program, program_of, timeline
 
 ALL = [0, 1]
 
@@ -55,14 +53,6 @@ def test_timeline_overlaps_a_call_that_is_waited_for_later() -> None:
     assert step_s(program_of(events, 2), 3.0) == 8.0
 
 
-def test_among_grows_groups_of_all_ranks_alone() -> None:
-    events = [["part", "forward"], call("all_gather", 8, [0, 2, 4, 6]), call("all_reduce", 8, [0, 1]),
-              call("all_gather", 8, list(range(8)))]  # fmt: skip
-    grown = program_of(events, 8).among(32)
-    assert [each.group for each in calls(grown)] == [Group(16, 2), Group(2, 1), Group(32, 1)]
-    assert calls(program_of(events, 8).among(8)) == calls(program_of(events, 8))
-
-
 def test_with_caps_makes_buckets_of_the_gradients() -> None:
     events = [
         ["part", "forward"], ["work", 1.0], ["part", "backward"], ["work", 4.0], call("all_reduce", 40), ["work", 0.0],
@@ -80,19 +70,6 @@ def test_with_caps_makes_buckets_of_the_gradients() -> None:
     assert step_s(two, 1.0) == 9.0
     # A list: one gradient, then the rest.
     assert [each.bytes for each in calls(program.with_caps([10, 30]))] == [10, 30, 8]
-
-
-@pytest.mark.parametrize(
-    ("caps", "buckets"),
-    [
-        ([25], [[0, 1, 2], [3]]),
-        ([10], [[0], [1], [2], [3]]),
-        ([10, 25], [[0], [1, 2, 3]]),
-        ([1000], [[0, 1, 2, 3]]),
-    ],
-)
-def test_assigned_fills_buckets_until_they_hold_their_cap(caps: list[int], buckets: list[list[int]]) -> None:
-    assert assigned([10] * 4, caps) == buckets
 
 
 def test_timeline_tells_work_from_waiting_by_tier() -> None:

@@ -13,7 +13,6 @@ from answers_helpers import sweet_spots
 from command_line import command_of, parabench
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.text.ranking import sentence, to_dict
-from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
 from paths import DOCS
@@ -98,17 +97,6 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     )
 
 
-def test_a_launch_without_a_number_is_named_and_not_ranked(tmp_path):
-    launches = fake.sweep([fake.case(strategy=name) for name in ("ddp", "fsdp")], lambda _: 0.04)
-    unknown = [fake.launch(fake.case(strategy="tp"), block=b, peak_bytes=None) for b in range(3)]
-    (answer,) = spots(tmp_path, [*launches, *unknown], "memory")
-    assert answer.unknown == ("tp native, 2 ranks",)
-    assert sentence(answer).endswith("Not ranked (no measurement): tp native, 2 ranks.")
-    assert len(answer.candidates) == 2
-    with pytest.raises(UsageError, match="fake cannot be ranked by memory: its launches recorded no peak memory; give"):
-        spots(tmp_path, unknown, "memory")
-
-
 # -- energy ------------------------------------------------------------------------------------------------------
 
 
@@ -164,19 +152,6 @@ def test_the_best_for_each_value_of_an_axis(tmp_path):
     assert other.values == {"algorithm": None}  # layers that are only split have no all-reduce
     assert [place.configurations for place in answer.by] == [2, 2, 1, 0]
     assert (found["tree"].case_id, found["tree"].status) == (None, "oom")
-
-
-def test_several_axes_in_a_table(tmp_path):
-    fake.rich(tmp_path / "r.db")
-    lines = parabench("best", tmp_path / "r.db", "--by", "strategy,world_size").output.splitlines()
-    head = next(at for at, line in enumerate(lines) if line.startswith("strategy  world_size  best configuration"))
-    assert " ".join(lines[head + 1].split()) == "ddp 4 ddp ring 25 MiB, 4 ranks 22.2 ms per step (±0.3 ms) – best 12"
-    assert " ".join(lines[head + 2].split()) == "fsdp 4 fsdp native, 4 ranks 31.8 ms per step (±0.3 ms) 43 % yes 1"
-    told = valid(parabench("best", tmp_path / "r.db", "--by", "strategy", "--by", "world_size", "--json", "-").output)
-    assert [place["values"] for place in told[0]["by"][:2]] == [
-        {"strategy": "ddp", "world_size": 4},
-        {"strategy": "fsdp", "world_size": 4},
-    ]
 
 
 # -- step time against peak memory -------------------------------------------------------------------------------

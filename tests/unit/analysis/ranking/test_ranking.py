@@ -126,20 +126,6 @@ def test_who_may_be_the_best_is_who_has_0_in_its_interval(tmp_path):
         assert ends == pytest.approx((1 + each.slower) ** 2)
 
 
-def test_a_missing_launch_in_a_slow_block_does_not_make_its_case_look_fast(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
-    truth = {cases[0]: 0.030, cases[1]: 0.036, cases[2]: 0.040}
-    launches = [
-        one
-        for one in fake.sweep(cases, truth.__getitem__, blocks=4, noise=0.002, drift=0.3)
-        if not (one.case == cases[1] and one.block >= 2)
-    ]
-    (answer,) = spots(tmp_path, launches)
-    assert answer.best.case_id == cases[0].id
-    assert answer.slower[0].case_id == cases[1].id
-    assert answer.slower[0].slower == pytest.approx(0.2, abs=0.02)
-
-
 def test_steps_are_never_pooled(tmp_path):
     """Each launch of a case has its own level, shared by its hundred steps. Pooled, 300 steps a side would tell the
     cases apart with certainty; three launches a side cannot."""
@@ -204,20 +190,6 @@ def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     within = f"±{100 * answer.half_width:.1f} %"
     more = f"Resolving 2 % needs about {answer.more_blocks} more block"
     assert f"from it (95 %, 5 blocks, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
-
-
-def test_launches_that_differ_too_much_name_no_winner(tmp_path):
-    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
-    slow = fake.case(strategy="parameter_server")
-    (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 4.0 if c == slow else 0.04, noise=0.3))
-    assert (answer.too_wide, len(answer.tied), len(answer.slower)) == (True, 2, 1)
-    within = f"±{100 * answer.half_width:.0f} %"
-    assert sentence(answer).startswith(
-        f"Fastest: one of 3 of 4 configurations (95 %, 3 blocks, {within}): {answer.best.label}; "
-    )
-    following = f"{answer.tied[1].label}. The next, {slow.label}, "
-    assert following in sentence(answer)
-    assert f"slower. Lowest mean: {answer.best.label}: " in sentence(answer)
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])

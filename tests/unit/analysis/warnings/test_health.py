@@ -13,7 +13,7 @@ from fake_devices import device_samples, gpu_case, host_samples, read
 from parabench.analysis.scaling import curves
 from parabench.analysis.session import session_data
 from parabench.analysis.warnings.health import findings
-from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Finding, HostSample, Launch
+from parabench.store.record import Finding, HostSample, Launch
 
 GIB = 2**30
 
@@ -53,10 +53,6 @@ def test_a_foreign_process_during_the_timed_steps(tmp_path):
     assert finding.case_id == gpu_case().id
 
 
-def test_a_foreign_process_before_and_after_the_timed_steps_disturbs_nothing(tmp_path):
-    assert found(tmp_path, launch(foreign_processes=lambda t: float(t < 0.95 or t > 3.05))) == []
-
-
 def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
     # 21 readings from 1.0 to 3.0 s; heat in 5 of them, a power brake in one of those too.
     finding = one(
@@ -93,40 +89,6 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
         "device 0 ran at 1,500 MHz in one third of a launch's timed steps and at 1,980 MHz in another "
         "(means, 24 % apart)."
     )
-
-
-def lost(from_s: float, to_s: float = 99.0) -> list[DeviceSample]:
-    kept = [sample for sample in device_samples() if not from_s <= sample.t_s < to_s]
-    gone = [DeviceSample(0, from_s, metric, None, None, "the GPU is lost") for metric in ("power_w", "sm_clock_hz")]
-    return sorted([*kept, *gone], key=lambda sample: sample.t_s)
-
-
-@pytest.mark.parametrize(
-    ("from_s", "to_s", "told"), [(2.0, 99, True), (0.3, 2.0, True), (0.2, 0.8, False), (3.2, 99, False)]
-)
-def test_what_could_not_be_read_during_the_timed_steps(tmp_path, from_s, to_s, told):
-    seen = read(fake.launch(gpu_case()), lost(from_s, to_s), host_samples())
-    if told:
-        finding = one(tmp_path, "device_unreadable", seen)
-        assert finding.message == (
-            "power_w of device 0; sm_clock_hz of device 0 could not be read during the timed steps of 1 launch: "
-            "the GPU is lost."
-        )
-    else:
-        assert found(tmp_path, seen) == []
-
-
-def test_what_a_device_lacks_is_no_doubt_unless_a_result_rests_on_it(tmp_path):
-    def lacking(metric: str) -> Launch:
-        samples = [sample for sample in device_samples() if sample.metric != metric]
-        return read(fake.launch(gpu_case()), [DeviceSample(0, 0.0, metric, None, None, NOT_SUPPORTED), *samples])
-
-    assert found(tmp_path, lacking("ecc_corrected")) == []
-    both = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
-    gone_round = [DeviceSample(0, 1.5, metric, None, None, MAY_HAVE_WRAPPED) for metric in both]
-    assert found(tmp_path, read(fake.launch(gpu_case()), [*device_samples(), *gone_round])) == []
-    finding = one(tmp_path, "device_unreadable", lacking("power_w"))
-    assert NOT_SUPPORTED in finding.message
 
 
 def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
