@@ -135,7 +135,7 @@ def kind_of(path: Path) -> str | None:
     raw = stream.beginning(path, _LOOK_BYTES)
     if not raw and _EXPECTED.search(path.name):
         raise stream.unreadable(path, "it is empty")
-    text = stream.decoder(raw).decode(raw)
+    text = stream.text(raw)
     pickled = literals.begins(raw)
     names = set() if pickled else _outermost(text.lstrip())
     if text.lstrip().startswith("[") and names >= {"ph", "ts"}:

@@ -32,4 +32,4 @@ def opened(path: Path, kind: str) -> tuple[Recording, str]:
     found = Recording(file=path.name, kind=kind, device="cuda", backend="nccl")
     if len(raw) > MOST_BYTES:
         found.unknown.append(f"only its first {MOST_BYTES >> 20} MiB were read")
-    return found, stream.decoder(raw).decode(raw[:MOST_BYTES])
+    return found, stream.text(raw[:MOST_BYTES])

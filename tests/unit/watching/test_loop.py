@@ -258,25 +258,16 @@ def test_copies_of_the_model_have_no_hooks_of_ours(trained: Trained) -> None:
     assert not np.isnan(trained.rows[:2, FORWARD]).any()
 
 
-def test_a_batch_that_nobody_asked_for_begins_its_step(trained: Trained) -> None:
-    for _ in range(3):
+@pytest.mark.parametrize("batches", [1, 2])
+def test_loop_begins_a_step_when_no_batch_was_asked_for(trained: Trained, batches: int) -> None:
+    for at in range(2 * batches):
         trained.loop.has(None)
         trained.computes()
-        trained.optimizer.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 3
-    assert not trained.loop.later_waits(range(9))
-
-
-def test_a_later_batch_that_nobody_asked_for_was_not_waited_for(trained: Trained) -> None:
-    for at in range(4):
-        trained.loop.has(None)
-        trained.computes()
-        if at % 2:
+        if (at + 1) % batches == 0:
             trained.optimizer.step()
     trained.loop.finish()
     assert trained.loop.steps == 2
-    assert trained.loop.batches_of_step == 2
+    assert trained.loop.batches_of_step == batches
     assert not trained.loop.later_waits(range(9))
 
 

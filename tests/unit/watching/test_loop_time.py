@@ -149,8 +149,8 @@ def test_expensive_steps_omits_a_small_share() -> None:
     assert not of_loop(0.003 * (np.arange(1000) % 10 == 9))
 
 
-@pytest.mark.parametrize("steps", [60, 200, 1000])
-@pytest.mark.parametrize("busy", [0.0, 0.02, 0.1, 0.4])
+@pytest.mark.parametrize("steps", [60, 1000])
+@pytest.mark.parametrize("busy", [0.0, 0.1, 0.4])
 def test_expensive_steps_finds_no_period_in_noise(steps: int, busy: float) -> None:
     false = 0
     for seed in range(60):

@@ -22,10 +22,6 @@ def test_a_loop_warms_up_then_is_measured_and_seldom_instrumented() -> None:
     assert phases[508:] == [Phase.MEASURE] * 492
 
 
-def test_instruments_can_be_left_out() -> None:
-    assert Phase.INSTRUMENT not in Schedule(instrumented=0).phases(INSTRUMENTED_AT[1] + 10)
-
-
 def test_less_than_one_step_in_a_hundred_is_instrumented_in_the_long_run() -> None:
     for steps in (5_000, 50_000):
         assert Schedule().phases(steps).count(Phase.INSTRUMENT) < steps / 100
@@ -86,15 +82,3 @@ def test_until_the_next_step_that_is_not_plain_all_are(schedule: Schedule) -> No
         assert {*phases[step:until]} <= {Phase.MEASURE}
         if step < schedule.race_steps.stop or phase is not Phase.MEASURE:
             assert until == step
-
-
-def test_between_two_instrumented_parts_steps_are_plain() -> None:
-    assert [Schedule(5, 8).plain_until(step) for step in (4, 6, 24, 25, 33, 507, 508)] == [
-        4,
-        25,
-        25,
-        25,
-        500,
-        507,
-        5_000,
-    ]
