@@ -8,6 +8,7 @@ of the groups. Only the file's name has the rank.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -119,15 +120,16 @@ def _calls(
         if op and size is not None and op not in _UNEVEN:
             must_match += f" of {size:,} bytes" + (f" of {dtype}" if dtype else "")
         peer = _MESSAGE.fullmatch(called)
-        made, took = whole(entry.get("time_created_ns"), LATEST_NS), entry.get("duration_ms")
+        made = whole(entry.get("time_created_ns"), LATEST_NS)
+        took: Any = entry.get("duration_ms")
         # NCCL measures the duration if TORCH_NCCL_ENABLE_TIMING is set.
-        known = type(took) in (int, float) and 0 <= took <= _LONGEST_MS
+        took = took if type(took) in (int, float) and 0 <= took <= _LONGEST_MS else math.nan
         # gloo's state stays `scheduled`; only `retired` shows that a call has ended. NCCL retires failed calls, too.
         finished = entry.get("state") == "completed" or bool(entry.get("time_discovered_completed_ns"))
         yield {
             "step": number, "seq": whole(entry.get("record_id"), MOST_STEP) or 0, "op": op or must_match,
             "ranks": ranks, "group_size": None if ranks is None else len(ranks), "bytes": size, "dtype": dtype,
-            "made_s": (made - found.zero_ns) / 1e9 if made else None, "duration_s": took / 1e3 if known else None,
+            "made_s": (made - found.zero_ns) / 1e9 if made else None, "duration_s": took / 1e3,
             "number": number, "phase": None if op is None else Phase.FLIGHT, "group": _label(*group),
             "message": message, "must_match": must_match, "state": line(entry.get("state")),
             "finished": finished or (backend == "gloo" and entry.get("retired") is True), "where": _where(entry),

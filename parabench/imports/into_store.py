@@ -17,7 +17,7 @@ import pandas as pd
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl_tests, read_folder
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder
 from parabench.imports.joined import ranks_said
 from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
@@ -82,7 +82,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         protocol = {"mode": timing, "launches": 1}
         part = (nccl_tests.NAME, LOGS_QUESTION, {"kind": CollectiveCase.kind, "protocol": protocol}, launches)
         # Messages of NCCL alone are not worth the page.
-        parts.insert(0 if any(one.kind != nccl_tests.DEBUG for one in others) else 1, part)
+        parts.insert(0 if any(one.kind != nccl.DEBUG for one in others) else 1, part)
     if len(parts) == 2:
         what = "Logs of nccl-tests" if parts[0][0] == nccl_tests.NAME else "NCCL's debug logs"
         parts[1][3][0].findings += [
@@ -183,19 +183,17 @@ def _launch(case: RecordedCase, placed: Sequence[Recording], groups: pd.DataFram
     """Return a launch with the rows of traces and dumps on one clock; `groups` are those of the traces' calls."""
     known = [one for one in placed if one.steps or len(one.calls)]
     zero_ns = min((one.zero_ns for one in known), default=0)
-    calls = table_together(placed)
+    calls: Any = table_together(placed)
     calls.loc[groups.index, groups.columns] = groups
-    later = {id(one): (one.zero_ns - zero_ns) / 1e9 for one in placed}
-    steps = [(one, step, *pair) for one in placed for step, pair in one.steps.items()]
-    end = max([later[id(one)] + end for one, _, _, end in steps] + [0.0, *calls["made_s"].dropna()])
     began = datetime.fromtimestamp(zero_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    launch = Launch(case=case, status=Status.OK, started_utc=began if known else utc_now(), wall_s=end)
-    launch.samples = [Sample(one.rank, step, Phase.MEASURE, "step_s", end - begin) for one, step, begin, end in steps]
-    launch.spans = [
-        Span(one.rank, step, name, begin + later[id(one)], end + later[id(one)])
-        for one in placed
-        for step, name, begin, end in one.parts
-    ]
+    launch = Launch(case=case, status=Status.OK, started_utc=began if known else utc_now(), wall_s=0.0)
+    launch.wall_s = max([0.0, *calls["made_s"].dropna()])
+    for one in known:
+        rank, later = one.rank or 0, (one.zero_ns - zero_ns) / 1e9
+        for step, (begin, end) in one.steps.items():
+            launch.samples.append(Sample(rank, step, Phase.MEASURE, "step_s", end - begin))
+            launch.wall_s = max(launch.wall_s, end + later)
+        launch.spans += [Span(rank, step, name, begin + later, end + later) for step, name, begin, end in one.parts]
     rows = calls[calls["phase"].notna()].astype(object)
     rows = rows.where(rows.notna(), None).assign(ranks=rows["ranks"].map(word, na_action="ignore"))
     launch.collectives = [

@@ -170,6 +170,7 @@ class _Trace:
         if role == _NOTED:
             backend, _, label = label.partition(":")
             self.backends[backend] = None
+        if role in (_NOTED, _MADE):
             label = op_of(label) or ""
         thread = event.get("tid")
         thread = thread if isinstance(thread, (int, str)) else ""

@@ -53,7 +53,8 @@ def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any
         recorder = first + _OF_A_RANK - 1
         yield _named(recorder, f"rank {one.rank}: flight recorder")
         threads: dict[str, int] = {}
-        for call in one.calls.dropna(subset="made_s").itertuples():
+        calls: Any = one.calls.dropna(subset="made_s")
+        for call in calls.itertuples():
             yield {
                 "ph": "i", "s": "t", "ts": (one.zero_ns - zero) / 1e3 + call.made_s * 1e6, "pid": recorder,
                 "tid": threads.setdefault(call.group, first + len(threads)), "name": call.must_match,
