@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -119,31 +118,6 @@ def test_messages_and_groups_of_calls_are_no_collectives_of_all(tmp_path):
     rows = list(found.calls[["op", "step", "phase"]].itertuples(index=False, name=None))
     assert rows == [("send", 4, "flight"), ("coalesced", 2, None)]
     assert found.skipped == {"left out: they are no collectives": 1}
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"input_sizes": "x"}, {"input_sizes": [[-1]]}, {"input_sizes": [[1 << 60, 1 << 60]]}, {"input_dtypes": [None]},
-        {"input_dtypes": []}, {"collective_seq_id": -1}, {"collective_seq_id": 1 << 70}, {"input_sizes": [["a"]]},
-        {"process_group": ["7", "other"]},
-    ],
-)  # fmt: skip
-def test_call_with_an_odd_size_or_number_is_counted(tmp_path, odd):
-    found = read(tmp_path, dump(entry(1), entry(2) | odd))
-    assert list(found.calls.dropna(subset=["bytes", "ranks"])["step"]) == [1]
-    assert sum(found.skipped.values()) == 1
-
-
-@pytest.mark.parametrize("odd", [{"duration_ms": float("nan")}, {"duration_ms": "x"}, {"duration_ms": -1}])
-def test_what_is_no_duration_is_unknown(tmp_path, odd):
-    assert read(tmp_path, dump(entry(1) | odd)).calls["duration_s"].isna().all()
-
-
-def test_only_its_name_tells_the_rank(tmp_path):
-    (tmp_path / "dump.json").write_text(json.dumps(dump(entry(1))))
-    with pytest.raises(UsageError, match="name it as torch does"):
-        read_folder(tmp_path)
 
 
 def test_a_hang_is_how_the_launch_ended(tmp_path):
