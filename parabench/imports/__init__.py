@@ -49,7 +49,7 @@ READERS: dict[str, Reader] = {
         marks=("pg_config", "profiling_name"),
     ),
     "NCCL Inspector": Reader(
-        target="parabench.imports.inspector:read",
+        target="parabench.imports.nccl:read_inspector",
         summary="JSON of NCCL's Inspector, *-pid*.log",
         keys=frozenset({"coll_perf", "p2p_perf"}),
     ),
@@ -60,7 +60,7 @@ READERS: dict[str, Reader] = {
         line=r"(\S+: ?)?#\s*(nThread \d+ nGpus|Collective test starting:|size +count +type)",
     ),
     "NCCL debug log": Reader(
-        target="parabench.imports.nccl_tests:read_debug",
+        target="parabench.imports.nccl:read_debug",
         summary="logs with NCCL_DEBUG=INFO",
         line=r".*\bNCCL INFO ",
     ),
@@ -135,7 +135,7 @@ def kind_of(path: Path) -> str | None:
     raw = stream.beginning(path, _LOOK_BYTES)
     if not raw and _EXPECTED.search(path.name):
         raise stream.unreadable(path, "it is empty")
-    text = stream.decoder(raw).decode(raw)
+    text = stream.text(raw)
     pickled = literals.begins(raw)
     names = set() if pickled else _outermost(text.lstrip())
     if text.lstrip().startswith("[") and names >= {"ph", "ts"}:

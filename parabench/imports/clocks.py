@@ -7,8 +7,8 @@ shortest time came last, whatever the clocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,67 +19,64 @@ from parabench.analysis.text import format
 from parabench.imports.recording import Recording, distinct, word
 
 # Times on one clock may be wrong by less.
-TOLERANCE_NS = 100_000
-# Ends of one call are together within this share of its time, or so many nanoseconds.
-_TOGETHER, _TOGETHER_NS = 0.05, 20_000
+TOLERANCE_S = 1e-4
+# Ends of one call are together within this share of its time, or so many seconds.
+_TOGETHER, _TOGETHER_S = 0.05, 2e-5
 
-_KIND = ["op", "ranks", "bytes", "dtype"]
+KIND = ["op", "ranks", "bytes", "dtype"]
 
 
-def matched(traces: Iterable[Recording]) -> pd.DataFrame:
+def matched(calls: pd.DataFrame) -> pd.DataFrame:
     """Return the timed calls of MUTUAL operations in groups whose ranks are known, one row per rank and call.
 
-    `call` is the same number for all ranks of a call, `n` the size of its group. The same call has the same number in
-    its group; without numbers it is the n-th of its kind in a step, if all ranks have equally many.
+    `call` is the same number for all ranks of a call. The same call has the same number in its group; without numbers
+    it is the n-th of its kind in a step, if all ranks have equally many.
     """
-    rows = [
-        (one.rank, call.op, word(call.ranks), call.bytes, call.dtype, len(call.ranks), call.step, call.number,
-         call.start_ns, call.start_ns + call.duration_ns)
-        for one in traces
-        for call in one.calls
-        if call.op in MUTUAL and call.ranks and call.start_ns is not None and call.duration_ns is not None
-    ]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["rank", *_KIND, "n", "step", "number", "start_ns", "end_ns"])
+    table = calls[
+        calls["op"].isin(MUTUAL) & calls["ranks"].notna() & calls["duration_s"].notna() & calls["start_s"].notna()
+    ]
     numbered = table["number"].notna()
-    nth = table.groupby([*_KIND, "step", "rank"], dropna=False).cumcount()
-    table["step"], table["nth"] = table["step"].mask(numbered, -1), nth.where(~numbered, table["number"])
-    table["call"] = table.groupby([*_KIND, "step", "nth"], dropna=False).ngroup()
+    nth = table.groupby([*KIND, "step", "rank"], dropna=False).cumcount()
+    table = table.assign(
+        end_s=table["start_s"] + table["duration_s"],
+        step=table["step"].mask(numbered, -1),
+        nth=nth.where(~numbered, table["number"]),
+    )
+    table["call"] = table.groupby([*KIND, "step", "nth"], dropna=False).ngroup()
     table = table.drop_duplicates(["call", "rank"], keep="last").reset_index(drop=True)
     own = table.groupby("call")["rank"].transform("size")
-    steps = table.groupby([*_KIND, "step"], dropna=False)
+    steps = table.groupby([*KIND, "step"], dropna=False)
     even = steps["call"].transform("nunique") * steps["rank"].transform("nunique") == steps["call"].transform("size")
     return table[(own > 1) & (even | (table["step"] == -1))]
 
 
-def name_groups(traces: Sequence[Recording]) -> bool:
-    """Give the calls of traces that name no groups the group of all ranks, if their ends show that it is theirs.
+def name_groups(calls: pd.DataFrame, sizes: set[int | None]) -> bool:
+    """Give calls of traces that name no groups the group of all ranks, if their ends show that it is theirs.
 
-    Returns whether it did.
+    `sizes` are the world sizes in the traces. Returns whether it did.
     """
-    ranks = tuple(sorted({one.rank for one in traces if one.rank is not None}))
-    unknown = all(call.group_size is None for one in traces for call in one.calls)
-    if not unknown or len(ranks) < 2 or {one.world_size for one in traces} != {len(ranks)}:
+    ranks = tuple(sorted(set(calls["rank"])))
+    if calls["group_size"].notna().any() or len(ranks) < 2 or sizes != {len(ranks)}:
         return False
-    named = [
-        [call._replace(ranks=ranks, group_size=len(ranks)) if call.op in MUTUAL else call for call in one.calls]
-        for one in traces
-    ]
-    calls = matched(replace(one, calls=own) for one, own in zip(traces, named, strict=True))
-    groups = calls[calls.groupby("call")["rank"].transform("size") == len(ranks)].groupby("call")
-    ends, longest = groups["end_ns"], groups["end_ns"].max() - groups["start_ns"].min()
-    together = (ends.max() - ends.min()) <= np.maximum(_TOGETHER_NS, _TOGETHER * longest)
-    sure = len(together) > 0 and bool(together.mean() >= 0.9)
-    for one, own in zip(traces, named if sure else [], strict=sure):
-        one.calls = own
-    return sure
+    mutual = calls["op"].isin(MUTUAL)
+    named = calls.assign(ranks=pd.Series([ranks] * len(calls), calls.index).where(mutual, None))
+    found = matched(named)
+    groups = found[found.groupby("call")["rank"].transform("size") == len(ranks)].groupby("call")
+    ends, longest = groups["end_s"], groups["end_s"].max() - groups["start_s"].min()
+    together = (ends.max() - ends.min()) <= np.maximum(_TOGETHER_S, _TOGETHER * longest)
+    if not len(together) or together.mean() < 0.9:
+        return False
+    calls["ranks"] = named["ranks"]
+    calls.loc[mutual, "group_size"] = len(ranks)
+    return True
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """`ahead_ns` is {rank: by how much its clock is ahead of the first rank's}, None if the ranks' clocks cannot be
+    """`ahead_s` is {rank: by how much its clock is ahead of the first rank's}, None if the ranks' clocks cannot be
     compared; `one` if all ranks are known to share a clock; `text` is a warning, or empty."""
 
-    ahead_ns: dict[int, int] | None
+    ahead_s: dict[int, float] | None
     one: bool
     text: str
 
@@ -88,31 +85,29 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
     """Return how the clocks of ranks differ."""
     hosts = {one.rank: one.host or "" for one in traces if one.rank is not None}
     calls = calls.assign(host=calls["rank"].map(hosts))
-    torn = _gaps(calls, ["call", "host"]).groupby("host").max() > TOLERANCE_NS
+    torn = _gaps(calls, ["call", "host"]).groupby("host").max() > TOLERANCE_S
     clock = {rank: f"{host} {rank if torn.get(host) else ''}" for rank, host in hosts.items()}
     if len(set(clock.values())) < 2:
-        return Clocks(dict.fromkeys(hosts, 0), "" not in hosts.values(), "")
+        return Clocks(dict.fromkeys(hosts, 0.0), "" not in hosts.values(), "")
     names = len(distinct(hosts.values()))
     differ = f"The recordings are of {names} hosts." if names > 1 else "The ranks have different clocks."
-    if (gap := _gaps(calls, ["call"]).max()) > TOLERANCE_NS:
+    if (gap := _gaps(calls, ["call"]).max()) > TOLERANCE_S:
         differ += (
             f" Their clocks differ by at least {_length(gap)}: a rank had finished a collective so long before another "
             "rank began it."
         )
-    # A float holds nanoseconds of a trace, not since 1970.
-    ends = calls.assign(clock=calls["rank"].map(clock), end=calls["end_ns"] - calls["end_ns"].min())
-    by_clock = ends.pivot_table("end", "call", "clock", "last").reindex(columns=list(dict.fromkeys(clock.values())))
+    ends = calls.assign(clock=calls["rank"].map(clock))
+    by_clock = ends.pivot_table("end_s", "call", "clock", "last").reindex(columns=list(dict.fromkeys(clock.values())))
     known = by_clock.notna().astype(int)
     shared = known.T @ known
     # Each next clock is the one that shares most calls with a clock whose lead is known.
-    ahead: dict[Any, int] = {clock[min(hosts)]: 0}
-    error = 0
+    ahead: dict[Any, float] = {clock[min(hosts)]: 0.0}
+    error = 0.0
     while len(left := shared.loc[list(ahead)].drop(columns=list(ahead)).stack()) and left.max():
-        pair: Any = left.idxmax()
-        one, other = pair
+        one, other = _pair(left.idxmax())
         apart = (by_clock[other] - by_clock[one]).dropna()
-        ahead[other] = ahead[one] + round(apart.median())
-        error = max(error, round((apart - apart.median()).abs().median()))
+        ahead[other] = ahead[one] + apart.median()
+        error = max(error, (apart - apart.median()).abs().median())
     if len(ahead) < len(shared):
         return Clocks(None, False, f"{differ} No collective that all of them share shows how far their clocks agree.")
     most = max(ahead.values()) - min(ahead.values())
@@ -120,37 +115,44 @@ def compare(traces: Sequence[Recording], calls: pd.DataFrame) -> Clocks:
         {rank: ahead[clock[rank]] for rank in hosts},
         False,
         f"{differ} Times were moved by up to {_length(most)}, so that the ranks finish the same collectives together"
-        f"{f', in the median within {_length(error)}' if error else ''}.",
+        f"{f', in the median within {_length(error)}' if round(error, 9) else ''}.",
     )
 
 
-def _gaps(calls: pd.DataFrame, key: list[str]) -> pd.Series[int]:
+def _pair(key: Any) -> tuple[str, str]:
+    one, other = key
+    return one, other
+
+
+def _gaps(calls: pd.DataFrame, key: list[str]) -> pd.Series[float]:
     """Return by how much a rank began a call after another rank had finished it."""
     groups = calls.groupby(key)
-    return groups["start_ns"].max() - groups["end_ns"].min()
+    return groups["start_s"].max() - groups["end_s"].min()
 
 
-def _length(ns: int) -> str:
-    return format.duration(ns / 1e9, 3) if ns >= 10**9 else format.milliseconds(ns / 1e9)
+def _length(seconds: float) -> str:
+    return format.duration(seconds, 3) if seconds >= 1 else format.milliseconds(seconds)
 
 
-def lateness(calls: pd.DataFrame, one_clock: bool) -> list[Any]:
+def lateness(calls: pd.DataFrame, one_clock: bool) -> list[dict[Any, Any]]:
     """Return for each kind of call and rank of its group how late the rank is after the first one, and `shortest_s`,
     the median time of the rank that came last.
 
     Only calls that all ranks of the group recorded count. With several clocks, a rank is as late as its time is shorter
     than the longest one.
     """
-    calls = calls[calls.groupby("call")["rank"].transform("size") == calls["n"]].reset_index(drop=True)
-    length = calls["end_ns"] - calls["start_ns"]
-    came = (calls["start_ns"] if one_clock else -length).groupby(calls["call"])
-    late = (calls["start_ns"] if one_clock else -length) - came.transform("min")
+    size = calls["ranks"].map(len)
+    calls = calls[calls.groupby("call")["rank"].transform("size") == size].reset_index(drop=True)
+    calls["ranks"] = calls["ranks"].map(word)
+    length = calls["duration_s"]
+    came = calls["start_s"] if one_clock else -length
+    late = came - came.groupby(calls["call"]).transform("min")
     calls = calls.assign(
-        late=late / 1e9,
-        last=(late > 0) & calls.index.isin(came.idxmax()),
-        shortest=length.groupby(calls["call"]).transform("min") / 1e9,
+        late=late,
+        last=(late > 0) & calls.index.isin(came.groupby(calls["call"]).idxmax()),
+        shortest=length.groupby(calls["call"]).transform("min"),
     )
-    table = calls.groupby([*_KIND, "rank"], dropna=False, sort=False).agg(
+    table = calls.groupby([*KIND, "rank"], dropna=False, sort=False).agg(
         calls=("late", "size"), late_s=("late", "median"), total_s=("late", "sum"), last=("last", "sum"),
         shortest_s=("shortest", "median"),
     )  # fmt: skip

@@ -8,8 +8,9 @@ of the groups. Only the file's name has the rank.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from parabench.imports import literals, stream
 from parabench.imports.recording import (
     LATEST_NS,
     MOST_STEP,
-    Call,
-    Entry,
     Recording,
     mapping,
     number_in_name,
@@ -26,6 +25,7 @@ from parabench.imports.recording import (
     product,
     rank_in_name,
     ranks_in,
+    table_of,
     type_of,
     whole,
 )
@@ -42,6 +42,8 @@ _MOST_FRAMES = 3
 _WORLD = "default_pg"
 # A message's name has the positions of its two ranks in the group: `send 0->1`, `recv 1<-0`.
 _MESSAGE = re.compile(r"(?:send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
+# Ranks may give, or get, different sizes in these operations.
+_UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter", "barrier")
 
 
 def read(path: Path) -> list[Recording]:
@@ -55,7 +57,6 @@ def read(path: Path) -> list[Recording]:
             "it is a flight recorder's dump, and only its name could have the rank: name it as torch does, such as "
             "nccl_trace_rank_0",
         )
-    found = Recording(file=path.name, kind=NAME, rank=rank)
     if literals.begins(stream.beginning(path, 4)):
         dump = literals.read(path)
         if isinstance(dump, list):
@@ -70,11 +71,70 @@ def read(path: Path) -> list[Recording]:
                 entries.append(value)
             else:
                 dump[key] = value
+    entries = list(map(mapping, entries if isinstance(entries, list) else []))
+    made = [time for each in entries if (time := whole(each.get("time_created_ns"), LATEST_NS))]
+    found = Recording(file=path.name, kind=NAME, rank=rank, zero_ns=min(made, default=0))
     try:
-        _put(found, entries if isinstance(entries, list) else [], mapping(mapping(dump).get("pg_config")))
+        found.calls = table_of(_calls(found, entries, mapping(mapping(dump).get("pg_config"))))
     except ValueError as error:
         raise stream.unreadable(path, error) from error
+    found.device = "cuda" if found.backend == "nccl" else None
+    found.from_start = any(whole(each.get("record_id")) == 0 for each in entries)
     return [found]
+
+
+def _label(name: object, description: object) -> str:
+    """Return the name of a group on the page."""
+    return line(f"{name} ({description})" if description not in ("", "undefined", None) else name)
+
+
+def _calls(
+    found: Recording, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a dump as rows of `Recording.calls`, and add its groups to the recording.
+
+    Raises ValueError for an entry without operation or group.
+    """
+    of_group = {str(name): ranks_in(mapping(each).get("ranks")) for name, each in config.items()}
+    found.groups = {_label(name, mapping(each).get("desc")): of_group[str(name)] for name, each in config.items()}
+    for at, entry in enumerate(entries):
+        name, group = entry.get("profiling_name"), entry.get("process_group")
+        if not isinstance(name, str) or not isinstance(group, (list, tuple)) or len(group) != 2:
+            raise ValueError(f"entry {at} has no operation or no group, as dumps by a torch before 2.4")
+        backend, _, called = name.partition(":")
+        found.backend = found.backend or line(backend)
+        op = op_of(called.split(" ")[0])
+        ranks = of_group.get(str(group[0]))
+        if ranks is None and len(of_group) == 1 and group[1] == _WORLD:
+            ranks = next(iter(of_group.values()))
+        message = op in MESSAGES or entry.get("is_p2p") is True
+        number = whole(entry.get("p2p_seq_id" if message else "collective_seq_id"), MOST_STEP)
+        if number is None or op is None:  # groups of calls (`nccl:coalesced`), splits
+            found.skipped[f"left out: they {'have no number' if number is None else 'are no collectives'}"] += 1
+        if number is None:
+            continue
+        size, dtype = (0, None) if op == "barrier" else _size(entry)
+        if op is not None and (size is None or ranks is None):
+            found.skipped["without a size or group: their sizes, types or groups are unknown"] += 1
+        must_match = op or line(called)
+        if op and size is not None and op not in _UNEVEN:
+            must_match += f" of {size:,} bytes" + (f" of {dtype}" if dtype else "")
+        peer = _MESSAGE.fullmatch(called)
+        made = whole(entry.get("time_created_ns"), LATEST_NS)
+        took: Any = entry.get("duration_ms")
+        # NCCL measures the duration if TORCH_NCCL_ENABLE_TIMING is set.
+        took = took if type(took) in (int, float) and 0 <= took <= _LONGEST_MS else math.nan
+        # gloo's state stays `scheduled`; only `retired` shows that a call has ended. NCCL retires failed calls, too.
+        finished = entry.get("state") == "completed" or bool(entry.get("time_discovered_completed_ns"))
+        yield {
+            "step": number, "seq": whole(entry.get("record_id"), MOST_STEP) or 0, "op": op or must_match,
+            "ranks": ranks, "group_size": None if ranks is None else len(ranks), "bytes": size, "dtype": dtype,
+            "made_s": (made - found.zero_ns) / 1e9 if made else None, "duration_s": took / 1e3,
+            "number": number, "phase": None if op is None else Phase.FLIGHT, "group": _label(*group),
+            "message": message, "must_match": must_match, "state": line(entry.get("state")),
+            "finished": finished or (backend == "gloo" and entry.get("retired") is True), "where": _where(entry),
+            "peer": ranks[int(peer[2])] if peer and ranks is not None and int(peer[2]) < len(ranks) else None,
+        }  # fmt: skip
 
 
 def _where(entry: Mapping[str, Any]) -> str:
@@ -88,110 +148,20 @@ def _where(entry: Mapping[str, Any]) -> str:
     return ", from ".join(lines[:_MOST_FRAMES])
 
 
-def _label(name: object, description: object) -> str:
-    """Return how the page names a group."""
-    return line(f"{name} ({description})" if description not in ("", "undefined", None) else name)
-
-
-def _put(found: Recording, entries: Sequence[Any], config: Mapping[str, Any]) -> None:
-    """Add a dump's calls, messages and groups. Raises ValueError for an entry without operation or group."""
-    of_group = {str(name): ranks_in(mapping(each).get("ranks")) for name, each in config.items()}
-    found.groups = {_label(name, mapping(each).get("desc")): of_group[str(name)] for name, each in config.items()}
-    for at, each in enumerate(entries):
-        entry = mapping(each)
-        name, group = entry.get("profiling_name"), entry.get("process_group")
-        if not isinstance(name, str) or not isinstance(group, (list, tuple)) or len(group) != 2:
-            raise ValueError(f"entry {at} has no operation or no group, as dumps by a torch before 2.4")
-        backend, _, called = name.partition(":")
-        op = op_of(called.split(" ")[0])
-        found.backend = found.backend or line(backend)
-        ranks = of_group.get(str(group[0]))
-        if ranks is None and len(of_group) == 1 and group[1] == _WORLD:
-            ranks = next(iter(of_group.values()))
-        message = op in MESSAGES or entry.get("is_p2p") is True
-        number = whole(entry.get("p2p_seq_id" if message else "collective_seq_id"), MOST_STEP)
-        if number is None:
-            found.left_out["they have no number"] += 1
-            continue
-        made = whole(entry.get("time_created_ns"), LATEST_NS) or None
-        noted = Entry(
-            group=_label(*group), ranks=ranks, number=number, op=op or line(called), said=_said(op, called, entry),
-            state=line(entry.get("state")), finished=_finished(backend, entry), made_ns=made or 0,
-            where=_where(entry), peer=_peer(called, ranks),
-        )  # fmt: skip
-        (found.messages if message else found.entries).append(noted)
-        if op is None:  # groups of calls (`nccl:coalesced`), splits
-            found.left_out["they are no collectives"] += 1
-            continue
-        size = _size(op, entry)
-        if size is None or ranks is None:
-            found.left_out["their sizes, types or groups are unknown"] += 1
-            continue
-        found.calls.append(
-            Call(
-                number, whole(entry.get("record_id"), MOST_STEP) or 0, op, ranks, len(ranks), *size,
-                made, None, _duration_ns(entry), Phase.FLIGHT,
-            )
-        )  # fmt: skip
-    found.device = "cuda" if found.backend == "nccl" else None
-    found.from_start = any(whole(mapping(each).get("record_id")) == 0 for each in entries)
-
-
-def _peer(called: str, ranks: tuple[int, ...] | None) -> int | None:
-    """Return the other rank of `send 0->1`, whose numbers are positions in the group."""
-    match = _MESSAGE.fullmatch(called)
-    place = int(match[2]) if match else None
-    return ranks[place] if ranks is not None and place is not None and place < len(ranks) else None
-
-
-def _duration_ns(entry: Mapping[str, Any]) -> int | None:
-    """How long it ran, which NCCL's events tell where TORCH_NCCL_ENABLE_TIMING is set."""
-    told = entry.get("duration_ms")
-    known = type(told) in (int, float) and 0 <= told <= _LONGEST_MS  # type: ignore[operator]
-    return round(told * 1e6) if known else None  # type: ignore[operator]
-
-
-def _finished(backend: str, entry: Mapping[str, Any]) -> bool:
-    """Whether the call was over. Of gloo's, whose state stays `scheduled`, only that it was taken off the list tells;
-    NCCL takes those off too that failed."""
-    over = entry.get("state") == "completed" or bool(entry.get("time_discovered_completed_ns"))
-    return over or (backend == "gloo" and entry.get("retired") is True)
-
-
-def _size(op: str, entry: Mapping[str, Any]) -> tuple[int, str | None] | None:
+def _size(entry: Mapping[str, Any]) -> tuple[int | None, str | None]:
     """Return (bytes of the whole buffer, type): the larger of inputs and outputs; None if it is unknown."""
-    if op == "barrier":
-        return 0, None
     sides, kinds = [], set()
     for way in ("input", "output"):
         shapes, types = entry.get(f"{way}_sizes"), entry.get(f"{way}_dtypes")
         if shapes is None:
             continue
-        if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)):
-            return None
+        if not isinstance(shapes, (list, tuple)) or not isinstance(types, (list, tuple)) or not types:
+            return None, None
         # One type may stand for all.
-        types = [*types, *(list(types[-1:]) or [None]) * len(shapes)]
-        side = 0
-        for shape, name in zip(shapes, types, strict=False):
-            count, kind = product(shape), type_of(name)
-            if count is None or kind is None:
-                return None
-            side += count * kind[1]
-            kinds.add(kind[0])
-        sides.append(side)
-    return (max(sides), next(iter(kinds)) if len(kinds) == 1 else None) if kinds else None
-
-
-# Of these operations ranks may give, or get, different sizes.
-_UNEVEN = ("all_to_all", "gather", "scatter", "all_gather", "reduce_scatter")
-
-
-def _said(op: str | None, called: str, entry: Mapping[str, Any]) -> str:
-    """Return what must be the same on all ranks of a call: operation, bytes, type."""
-    if op is None:
-        return line(called)
-    size = _size(op, entry)
-    if size is None or op in _UNEVEN or op == "barrier":
-        return op
-    count, kind = size
-    return f"{op} of {count:,} bytes" + (f" of {kind}" if kind else "")
+        types = [*types, *types[-1:] * len(shapes)][: len(shapes)]
+        found = [(product(shape), type_of(name)) for shape, name in zip(shapes, types, strict=True)]
+        if any(count is None or kind is None for count, kind in found):
+            return None, None
+        sides.append(sum((count or 0) * (kind[1] if kind else 0) for count, kind in found))
+        kinds |= {kind[0] for _, kind in found if kind}
+    return (max(sides), next(iter(kinds)) if len(kinds) == 1 else None) if kinds else (None, None)

@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import pandas as pd
+
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import replacing
-from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl_tests, read_folder
+from parabench.imports import Folder, clocks, flight_recorder, joined, kineto, nccl, nccl_tests, read_folder
 from parabench.imports.joined import ranks_said
-from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, word
+from parabench.imports.recording import MOST_RANKS, Recording, distinct, number_in_name, table_together, word
 from parabench.plan.case import UNKNOWN, RecordedCase, line
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import (
@@ -80,7 +82,7 @@ def record(folder: Folder, path: Path, argv: list[str]) -> None:
         protocol = {"mode": timing, "launches": 1}
         part = (nccl_tests.NAME, LOGS_QUESTION, {"kind": CollectiveCase.kind, "protocol": protocol}, launches)
         # Messages of NCCL alone are not worth the page.
-        parts.insert(0 if any(one.kind != nccl_tests.DEBUG for one in others) else 1, part)
+        parts.insert(0 if any(one.kind != nccl.DEBUG for one in others) else 1, part)
     if len(parts) == 2:
         what = "Logs of nccl-tests" if parts[0][0] == nccl_tests.NAME else "NCCL's debug logs"
         parts[1][3][0].findings += [
@@ -137,7 +139,10 @@ def results_of(path: Path, argv: list[str]) -> Iterator[Results]:
 
 
 def launch_of(folder: Folder) -> Launch:
-    """Return a folder's recordings as a launch. Raises UsageError if they cannot be of one training run."""
+    """Return a folder's recordings as a launch, and correct the clocks of its traces.
+
+    Raises UsageError if they cannot be of one training run.
+    """
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
     found = [one for one in _of_one_run(folder.recordings, left_out) if not _other_nccl(one, folder, left_out)]
@@ -146,11 +151,12 @@ def launch_of(folder: Folder) -> Launch:
     for one in found:
         if one.kind == kineto.NAME and one.rank is None:
             left_out[one.file] = "neither the trace nor its name tells its rank; name it as in rank0.json"
-    named = clocks.name_groups(traces)
-    calls = clocks.matched(traces)
-    clock = clocks.compare(traces, calls)
+    calls, dumped = table_together(traces), table_together(dumps)
+    named = clocks.name_groups(calls, {one.world_size for one in traces})
+    matched = clocks.matched(calls)
+    clock = clocks.compare(traces, matched)
     for one in traces:
-        one.ahead_ns = (clock.ahead_ns or {}).get(one.rank or 0, 0)
+        one.move(-(clock.ahead_s or {}).get(one.rank or 0, 0.0))
     case = RecordedCase(
         name=line(folder.path.resolve().name),
         world_size=_world_size(found),
@@ -158,25 +164,45 @@ def launch_of(folder: Folder) -> Launch:
         device=next(iter(sorted(distinct(one.device for one in found), reverse=True)), UNKNOWN),
         backend=line(", ".join(distinct(one.backend for one in found)) or UNKNOWN),
     )
-    placed = [*traces, *dumps]
-    times = [at - one.ahead_ns for one in placed for pair in one.steps.values() for at in pair]
-    times += [call.made_ns - one.ahead_ns for one in placed for call in one.calls if call.made_ns is not None]
-    zero, end = min(times, default=0), max(times, default=0)
-    began = datetime.fromtimestamp(zero / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    launch = Launch(case=case, status=Status.OK, started_utc=began if times else utc_now(), wall_s=(end - zero) / 1e9)
-    for one in placed:
-        _put(launch, one, zero + one.ahead_ns)
-    story = joined.story(dumps, case.id)
+    story = joined.story(dumps, dumped, case.id)
+    launch = _launch(case, [*traces, *dumps], calls[["ranks", "group_size"]])
     launch.findings = [*story.findings, *_findings(found, traces, dumps, left_out, clock, case)]
     if story.hang is not None:
         launch.status, launch.failure = Status.HUNG, Failure(story.hang)
     launch.facts = _facts(folder, found, dumps, story)
     launch.facts["recorded"] |= {
-        "late": clocks.lateness(calls, clock.one),
+        "late": clocks.lateness(matched, clock.one),
         "groups_inferred": named,
         "one_clock": clock.one,
-        "clocks": clock.ahead_ns is not None,
+        "clocks": clock.ahead_s is not None,
     }
+    return launch
+
+
+def _launch(case: RecordedCase, placed: Sequence[Recording], groups: pd.DataFrame) -> Launch:
+    """Return a launch with the rows of traces and dumps on one clock; `groups` are those of the traces' calls."""
+    known = [one for one in placed if one.steps or len(one.calls)]
+    zero_ns = min((one.zero_ns for one in known), default=0)
+    calls: Any = table_together(placed)
+    calls.loc[groups.index, groups.columns] = groups
+    began = datetime.fromtimestamp(zero_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    launch = Launch(case=case, status=Status.OK, started_utc=began if known else utc_now(), wall_s=0.0)
+    launch.wall_s = max([0.0, *calls["made_s"].dropna()])
+    for one in known:
+        rank, later = one.rank or 0, (one.zero_ns - zero_ns) / 1e9
+        for step, (begin, end) in one.steps.items():
+            launch.samples.append(Sample(rank, step, Phase.MEASURE, "step_s", end - begin))
+            launch.wall_s = max(launch.wall_s, end + later)
+        launch.spans += [Span(rank, step, name, begin + later, end + later) for step, name, begin, end in one.parts]
+    rows = calls[calls["phase"].notna()].astype(object)
+    rows = rows.where(rows.notna(), None).assign(ranks=rows["ranks"].map(word, na_action="ignore"))
+    launch.collectives = [
+        CollectiveSample(
+            one.rank, one.step, one.seq, one.op, RecordedCase.algorithm, one.group_size, one.bytes, one.start_s,
+            one.duration_s, one.phase, None, None, one.ranks, one.dtype, one.made_s,
+        )
+        for one in rows.itertuples()
+    ]  # fmt: skip
     return launch
 
 
@@ -214,9 +240,9 @@ def _place(traces: Sequence[Recording]) -> None:
 
 
 def _span(one: Recording) -> tuple[int, int]:
-    """Return the first and last time of a trace's steps, or of a dump's calls; (0, 0) if there are none."""
-    moments = [moment for pair in one.steps.values() for moment in pair] + [each.made_ns for each in one.entries]
-    return min(moments, default=0), max(moments, default=0)
+    """Return the first and last time of a trace's steps, or of a dump's calls, in nanoseconds since 1970."""
+    last = [end for _, end in one.steps.values()] + one.calls["made_s"].dropna().tolist()
+    return one.zero_ns, one.zero_ns + round(max(last, default=0.0) * 1e9)
 
 
 def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
@@ -258,35 +284,9 @@ def _world_size(found: Sequence[Recording]) -> int:
     """Return the number of ranks; if no trace has it, the smallest that fits all recordings."""
     told = [one.world_size for one in found if one.world_size is not None]
     ranks = [one.rank for one in found if one.rank is not None]
-    calls = [call for one in found for call in one.calls]
-    told += [call.group_size for call in calls if call.group_size is not None]
-    ranks += [call.ranks[-1] for call in calls if call.ranks]
-    ranks += [each[-1] for one in found for each in one.groups.values() if each]
+    told += [size for one in found for size in one.calls["group_size"].dropna()]
+    ranks += [each[-1] for one in found for each in (*one.groups.values(), *one.calls["ranks"].dropna()) if each]
     return min(max([1, *told, *(rank + 1 for rank in ranks)]), MOST_RANKS)
-
-
-def _put(launch: Launch, one: Recording, zero: int) -> None:
-    """Add a recording's rows to the launch, in seconds since `zero`, so that a float holds nanoseconds."""
-    assert one.rank is not None
-
-    def s(ns: int | None) -> float | None:
-        return None if ns is None else (ns - zero) / 1e9
-
-    launch.samples += [
-        Sample(one.rank, step, Phase.MEASURE, "step_s", (end - begin) / 1e9) for step, (begin, end) in one.steps.items()
-    ]
-    launch.spans += [
-        Span(one.rank, part.step, part.name, (part.begin_ns - zero) / 1e9, (part.end_ns - zero) / 1e9)
-        for part in one.parts
-    ]
-    launch.collectives += [
-        CollectiveSample(
-            one.rank, call.step, call.seq, call.op, RecordedCase.algorithm, call.group_size, call.bytes,
-            s(call.start_ns), None if call.duration_ns is None else call.duration_ns / 1e9, call.phase,
-            None, None, None if call.ranks is None else word(call.ranks), call.dtype, s(call.made_ns),
-        )
-        for call in one.calls
-    ]  # fmt: skip
 
 
 def _findings(
@@ -322,20 +322,15 @@ def _findings(
 
 def _left_out(found: Sequence[Recording], files_left_out: Mapping[str, str], case_id: str | None) -> Iterator[Finding]:
     """Yield what is not in the tables, with the reason."""
-    counts: dict[str, Counter[str]] = {"left out": Counter(), "without a size": Counter()}
+    counts: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for one in found:
-        counts["left out"].update(one.left_out)
-        counts["without a size"].update(one.unsized)
+        counts.update(one.skipped)
         for reason in [*one.unknown, *[_WHOLE] * one.whole]:
             files.setdefault(reason, []).append(one.file)
     for file, reason in files_left_out.items():
         files.setdefault(reason, []).append(file)
-    told = [
-        f"{format.count(count, 'call')} {what}: {reason}."
-        for what, why in counts.items()
-        for reason, count in why.items()
-    ]
+    told = [f"{format.count(count, 'call')} {reason}." for reason, count in counts.items()]
     told += [f"{format.listed(map(line, names), _NAMED)}: {reason}." for reason, names in files.items()]
     for message in told:
         yield _leaving_out(message, case_id)
@@ -356,7 +351,7 @@ def _facts(
 ) -> dict[str, Any]:
     files = [
         {"file": line(one.file), "kind": one.kind, "rank": one.rank, "host": one.host, "steps": len(one.steps),
-         "calls": len(one.calls), "whole": one.whole}
+         "calls": int(one.calls["phase"].notna().sum()), "whole": one.whole}
         for one in found
     ]  # fmt: skip
     traces = [one for one in found if one.kind == kineto.NAME]
@@ -368,7 +363,7 @@ def _facts(
             "size_known": any(one.world_size is not None for one in traces),
             "dumps": len(dumps),
             "waits": story.waits,
-            "last_calls": joined.last_calls(dumps),
+            "last_calls": story.last_calls,
             "kernels": [
                 {"rank": one.rank, "name": name, "steps_s": seconds}
                 for one in traces

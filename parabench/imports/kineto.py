@@ -29,15 +29,14 @@ from parabench.imports.recording import (
     LATEST_NS,
     MOST_RANKS,
     MOST_STEP,
-    Call,
     Recording,
-    StepPart,
     distinct,
     mapping,
     op_of,
     product,
     rank_in_name,
     ranks_in,
+    table_of,
     type_of,
     whole,
 )
@@ -46,8 +45,27 @@ from parabench.store.record import COMMUNICATION, OTHER, WAIT, Phase
 
 NAME = "kineto"
 
-_STEP = re.compile(r"ProfilerStep ?#(\d{1,10})")
-_BACKEND = re.compile(r"(gloo|mpi|ucc|\w*ccl\w*):(\w+)")
+_ANNOTATION, _OPERATOR, _KERNEL = "user_annotation", "cpu_op", "kernel"
+_STEP, _ENGINE, _MODULE, _MADE = "step", "engine", "module", "made"
+_NOTED, _CALLED, _ON_DEVICE = "noted", "called", "on device"
+# Roles of events on the host by their names. The group of a pattern is the event's label: the number of a step, or the
+# operation that c10d calls.
+_BY_NAME = (
+    (_STEP, re.compile(r"ProfilerStep ?#(\d{1,9})")),
+    (_ENGINE, re.compile(r"autograd::engine::evaluate_function()[^\0]*")),
+    (_NOTED, re.compile(r"((?:gloo|mpi|ucc|\w*ccl\w*):\w+)")),
+    (_CALLED, re.compile(r"record_param_comms()")),
+    (_MADE, re.compile(r"c10d::_?([a-z_]+?)_?")),
+)
+# Annotations that name a part of a step: torch's own, and those that scripts usually write. If none is called
+# `forward`, it is that of DDP or FSDP.
+_PARTS = (
+    ("data", re.compile(r"enumerate\(DataLoader\)#.*|(## ?)?(data|dataloader|data_loading|next_batch)( ?##)?", re.I)),
+    ("optimizer", re.compile(r"Optimizer\.(step|zero_grad)#.*|(## ?)?(optimizer|optimizer_step|optim)( ?##)?", re.I)),
+    ("forward", re.compile(r"(## ?)?forward( ?##)?", re.I)),
+    ("backward", re.compile(r"(## ?)?backward( ?##)?", re.I)),
+    (_MODULE, re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward")),
+)
 # Kernels that communicate: of NCCL in all versions, RCCL, MSCCL, oneCCL, HCCL, NVSHMEM, DeepEP, torch's symmetric
 # memory, Transformer Engine, and the all-reduces of vLLM, SGLang and aiter.
 _LIBRARY = re.compile(
@@ -57,130 +75,115 @@ _LIBRARY = re.compile(
 )
 # The operation in an NCCL kernel's name. Some versions run others under it (NVIDIA/nccl#714), so it names the kernel.
 _KERNEL_OP = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(?![a-z])")
-# Backends whose collectives run on CPUs, and words beside them in a process group's backends.
-_ON_CPU = frozenset({"gloo", "mpi", "ucc", "cpu"})
-# Backends and categories of events of accelerators that are not CUDA devices.
-_OTHER_BACKEND = frozenset({"xccl", "hccl", "ccl", "xla"})
-_OTHER_DEVICE = re.compile(r"(mtia|xpu|hpu|npu|privateuse1)_", re.IGNORECASE)
-# Categories of Kineto before 2022.
-_OLD_KINDS = {"Operator": "cpu_op", "Kernel": "kernel"}
-_MADE = re.compile(r"c10d::_?([a-z_]+?)_?$")
-# Annotations that name a part of a step: torch's own, and what scripts usually write.
-_PARTS = (
-    ("data", re.compile(r"enumerate\(DataLoader\)#.*|(## ?)?(data|dataloader|data_loading|next_batch)( ?##)?", re.I)),
-    ("optimizer", re.compile(r"Optimizer\.(step|zero_grad)#.*|(## ?)?(optimizer|optimizer_step|optim)( ?##)?", re.I)),
-    ("forward", re.compile(r"(## ?)?forward( ?##)?", re.I)),
-    ("backward", re.compile(r"(## ?)?backward( ?##)?", re.I)),
-)
-# Used for `forward` if no annotation has that name: the wrapped module's own.
-_MODULE = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward")
-_ENGINE = "autograd::engine::evaluate_function"
-# Operators that run while others compute, or hold them.
-_NO_WORK = ("c10d::", "record_param_comms", _ENGINE, "ProfilerStep")
-_ANNOTATION, _OPERATOR = "user_annotation", "cpu_op"
+# Words in the names of backends that run on CPUs, and on CUDA devices.
+_ON_CPU, _ON_CUDA = frozenset({"gloo", "mpi", "ucc", "cpu"}), frozenset({"nccl", "cuda"})
 # Numbers of elements are called `In msg size` by torch before 2.2.
 _COUNTS = tuple(f"{way} msg {what}" for way in ("In", "Out") for what in ("nelems", "size"))
 # The longest kernels of a rank that are kept by name.
 _MOST_KERNELS = 20
 
-
-@lru_cache(maxsize=1 << 14)
-def _kernel(name: str) -> tuple[str, str | None]:
-    """Return a kernel's name for tables, and the name of its operation if it communicates."""
-    bare = re.split(r"[<(]", re.sub(r"\(anonymous namespace\)::|^void ", "", name), maxsplit=1)[0]
-    op = _KERNEL_OP.match(bare)
-    label = f"{op[1]} kernel" if op else line(bare)
-    return line(name.removeprefix("void ")), label if _LIBRARY.search(bare) else None
+Steps = list[tuple[int, float, float]]
 
 
 class _Seen(NamedTuple):
-    """A collective's event, in microseconds of the trace. `op` is empty if it is unknown."""
+    """An event of a collective, in microseconds of the trace. `op` is empty if it is unknown."""
 
     op: str
     at: float
     end: float
     args: Mapping[str, Any]
     external: int | None
-    thread: int | str = ""
+    thread: object
+
+    @property
+    def sized(self) -> bool:
+        return any(name in self.args for name in _COUNTS)
+
+
+@lru_cache(maxsize=1 << 14)
+def _role(kind: str, name: str) -> tuple[str, str]:
+    """Return the role of an event and its label, which for a kernel that communicates is the name of its operation."""
+    if kind == _KERNEL:
+        bare = re.split(r"[<(]", re.sub(r"\(anonymous namespace\)::|^void ", "", name), maxsplit=1)[0]
+        if not _LIBRARY.search(bare):
+            return _KERNEL, line(name.removeprefix("void "))
+        op = _KERNEL_OP.match(bare)
+        return _ON_DEVICE, f"{op[1]} kernel" if op else line(bare)
+    for role, pattern in _BY_NAME:
+        if found := pattern.fullmatch(name):
+            return role, found[1]
+    if kind == _OPERATOR:
+        return ("", "") if name.startswith("c10d::") else (_OPERATOR, "")
+    return next(((part, "") for part, pattern in _PARTS if pattern.fullmatch(name)), ("", ""))
 
 
 @dataclass
 class _Trace:
-    """The events of a trace that count."""
+    """The events of a trace that count: begins and ends by role and label, operators by thread; and of collectives the
+    kernels, the annotations, and the calls by their id."""
 
-    steps: list[tuple[int, float, float]] = field(default_factory=list)
+    times: dict[tuple[str, object], array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
+    on_device: list[_Seen] = field(default_factory=list)
+    noted: list[_Seen] = field(default_factory=list)
+    called: dict[int | None, _Seen] = field(default_factory=dict)
+    backends: dict[str, None] = field(default_factory=dict)
     begin: float = math.inf
     end: float = -math.inf
-    parts: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
-    modules: list[tuple[float, float]] = field(default_factory=list)
-    engine: array[float] = field(default_factory=lambda: array("d"))
-    # By thread, because the backend's own threads compute nothing of the training.
-    operators: dict[int | str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
-    serving: set[int | str] = field(default_factory=set)
-    kernels: dict[str, array[float]] = field(default_factory=lambda: defaultdict(lambda: array("d")))
-    annotated: list[_Seen] = field(default_factory=list)
-    on_device: list[_Seen] = field(default_factory=list)
-    made: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    params: dict[int, _Seen] = field(default_factory=dict)
-    other_device: bool = False
-    backends: dict[str, None] = field(default_factory=dict)
+
+    def of(self, role: str) -> dict[object, array[float]]:
+        """Return the begins and ends of a role by label."""
+        return {label: times for (name, label), times in self.times.items() if name == role}
 
     @property
-    def kernel_count(self) -> int:
-        return len(self.on_device) + sum(len(times) // 2 for times in self.kernels.values())
+    def kernels(self) -> int:
+        return len(self.on_device) + sum(len(times) // 2 for times in self.of(_KERNEL).values())
+
+    def shift(self, zero_us: int) -> None:
+        """Turn microseconds into seconds after `zero_us`. Differences of whole microseconds are exact."""
+        for times in self.times.values():
+            view = np.frombuffer(times)
+            view -= zero_us
+            view /= 1e6
+
+        def moved(one: _Seen) -> _Seen:
+            return one._replace(at=(one.at - zero_us) / 1e6, end=(one.end - zero_us) / 1e6)
+
+        self.on_device, self.noted = ([moved(one) for one in some] for some in (self.on_device, self.noted))
+        self.called = {at: moved(one) for at, one in self.called.items()}
 
     def take(self, event: Any) -> None:
         if not isinstance(event, dict) or event.get("ph") != "X":
             return
         name, kind = event.get("name"), event.get("cat")
+        if kind not in (_KERNEL, _ANNOTATION, _OPERATOR) or not isinstance(name, str):
+            return
         at, lasts = microseconds(event.get("ts")), microseconds(event.get("dur"))
-        if not isinstance(name, str) or not isinstance(kind, str) or at is None or lasts is None or lasts < 0:
-            return
-        kind = _OLD_KINDS.get(kind, kind)
-        self.other_device |= bool(_OTHER_DEVICE.match(kind))
         # CUPTI writes 0 for a kernel whose times it does not know (pytorch/kineto#109).
-        if kind not in ("kernel", _ANNOTATION, _OPERATOR) or (kind == "kernel" and at == lasts == 0):
+        if at is None or lasts is None or lasts < 0 or (kind == _KERNEL and at == lasts == 0):
             return
-        self.begin, self.end = min(self.begin, at), max(self.end, at + lasts)
-        args, thread = mapping(event.get("args")), event.get("tid")
-        external = whole(args.get("External id", args.get("external id")))
+        end, args = at + lasts, mapping(event.get("args"))
+        self.begin, self.end = min(self.begin, at), max(self.end, end)
+        role, label = _role(kind, name)
         told = args.get("Collective name")
-        op = (op_of(told) if isinstance(told, str) else None) or ""
-        seen = _Seen(op, at, at + lasts, args, external, thread if isinstance(thread, (int, str)) else "")
-        if kind != "kernel":
-            self._on_host(name, kind, seen)
-            return
-        label, communicates = _kernel(name)
-        if isinstance(told, str) or communicates:
-            self.on_device.append(seen._replace(op=op or communicates or ""))
-        else:
-            self.kernels[label].extend((at, at + lasts))
-
-    def _on_host(self, name: str, kind: str, seen: _Seen) -> None:
-        pair = (seen.at, seen.end)
-        if step := _STEP.fullmatch(name):
-            if int(step[1]) <= MOST_STEP and (int(step[1]), *pair) not in self.steps[-4:]:
-                self.steps.append((int(step[1]), *pair))
-        elif name.startswith(_ENGINE):
-            self.engine.extend(pair)
-        elif backend := _BACKEND.fullmatch(name):
-            self.backends[backend[1]] = None
-            if op := op_of(backend[2]):
-                self.annotated.append(seen._replace(op=op))
-                self.serving.add(seen.thread)
-        elif name == "record_param_comms":
-            if seen.external is not None:
-                self.params[seen.external] = seen
-        elif made := _MADE.fullmatch(name):
-            if op := op_of(made[1]):
-                self.made[op].append(seen.at)
-        elif kind == _OPERATOR:
-            if not name.startswith(_NO_WORK):
-                self.operators[seen.thread].extend(pair)
-        elif _MODULE.fullmatch(name):
-            self.modules.append(pair)
-        elif part := next((part for part, pattern in _PARTS if pattern.fullmatch(name)), None):
-            self.parts[part].append(pair)
+        if kind == _KERNEL and isinstance(told, str):
+            role = _ON_DEVICE
+        if role == _NOTED:
+            backend, _, label = label.partition(":")
+            self.backends[backend] = None
+        if role in (_NOTED, _MADE):
+            label = op_of(label) or ""
+        thread = event.get("tid")
+        thread = thread if isinstance(thread, (int, str)) else ""
+        if role in (_ON_DEVICE, _CALLED, _NOTED):
+            op = (op_of(told) if isinstance(told, str) else None) or label
+            external = whole(args.get("External id", args.get("external id")))
+            one = _Seen(op, at, end, args, external, thread)
+            if role == _CALLED and external is not None:
+                self.called[external] = one
+            elif role != _CALLED and op:
+                (self.noted if role == _NOTED else self.on_device).append(one)
+        elif role:
+            self.times[role, thread if role == _OPERATOR else label].extend((at, end))
 
 
 def microseconds(value: object) -> float | None:
@@ -210,7 +213,7 @@ def read(path: Path) -> list[Recording]:
             )
         return [_recording(path, trace, head, alone=len(traces) == 1) for trace, head in traces]
     except (ValueError, OverflowError) as error:
-        if isinstance(error, UsageError) and str(path) in str(error):
+        if isinstance(error, UsageError):
             raise
         raise stream.unreadable(path, error) from error
 
@@ -224,7 +227,10 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         raise ValueError(f"it says that it is rank {rank} of {size}")
     backend = told.get("backend")
     backends = distinct([backend if isinstance(backend, str) else None, *trace.backends])
-    devices = head.get("deviceProperties")
+    devices, groups = (
+        list(map(mapping, each if isinstance(each, list) else []))
+        for each in (head.get("deviceProperties"), told.get("pg_config"))
+    )
     found = Recording(
         file=path.name,
         kind=NAME,
@@ -235,94 +241,89 @@ def _recording(path: Path, trace: _Trace, head: Mapping[str, Any], alone: bool) 
         backend=line(backends[0]) if backends else None,
         gpus=[
             {"name": line(each["name"]), "memory_bytes": whole(each.get("totalGlobalMem"))}
-            for each in map(mapping, devices if isinstance(devices, list) else [])
+            for each in devices
             if isinstance(each.get("name"), str)
         ],
+        groups={str(each.get("pg_name", at)): ranks_in(each.get("ranks")) for at, each in enumerate(groups)},
         alone=size == 1,
+        base_ns=whole(head.get("baseTimeNanoseconds"), LATEST_NS) or 0,
     )
-    if not trace.steps:
+    if not trace.of(_STEP):
         if trace.begin >= trace.end:
             found.unknown.append("it has no operators, annotations or kernels with a time")
             return found
         found.whole = True
-        trace.steps = [(0, trace.begin, trace.end)]
-    trace.steps.sort(key=lambda step: step[1])
-    if len({number for number, _, _ in trace.steps}) < len(trace.steps):
+        trace.times[_STEP, 0].extend((trace.begin, trace.end))
+    zero_us = math.floor(min(map(min, trace.of(_STEP).values())))
+    found.zero_ns = found.base_ns + zero_us * 1000
+    if not 0 <= found.zero_ns <= LATEST_NS:
+        raise ValueError(f"a step is at {zero_us} us, which is before 1970 or after 2200")
+    trace.shift(zero_us)
+    pairs = {(begin, int(str(number)), end) for number, each in trace.of(_STEP).items() for begin, end in _pairs(each)}
+    steps = [(number, begin, end) for begin, number, end in sorted(pairs)]
+    if len({number for number, _, _ in steps}) < len(steps):
         found.unknown.append("its step numbers repeat, so steps are counted from 0 by their time")
-        trace.steps = [(number, begin, end) for number, (_, begin, end) in enumerate(trace.steps)]
-    found.base_ns = whole(head.get("baseTimeNanoseconds"), LATEST_NS) or 0
-    found.steps = {step: (_ns(found, begin), _ns(found, end)) for step, begin, end in trace.steps}
-    found.kernels = _longest(trace)
+        steps = [(number, begin, end) for number, (_, begin, end) in enumerate(steps)]
+    found.steps = {number: (begin, end) for number, begin, end in steps}
+    found.kernels = _longest(trace, steps)
     reasons = len(found.unknown)
-    seen, timed = _calls(trace, found)
-    running = union([moment for one in seen if timed for moment in (one.at, one.end)])
-    found.parts = [
-        StepPart(step, name, _ns(found, begin), _ns(found, end))
-        for step, name, begin, end in _parts(trace, running, _computing(trace, found))
-    ]
-    if size != 1 and len(found.unknown) == reasons and not any(part.name == COMMUNICATION for part in found.parts):
+    seen, timed = _collectives(trace, found)
+    running = union([time for one in seen if timed for time in (one.at, one.end)])
+    found.parts = list(_parts(trace, steps, running, _computing(trace, found)))
+    if (
+        not found.alone
+        and len(found.unknown) == reasons
+        and all(part != COMMUNICATION for _, part, _, _ in found.parts)
+    ):
         found.unknown.append(
             "no collective ran within its steps, so communication is unknown"
             if seen
             else "it has no collective, so whether the process communicated is unknown: if there were several "
             "processes, start the profiler after init_process_group"
         )
-    _put_calls(found, trace, seen, timed, _groups(told))
+    found.calls = table_of(_calls(found, trace, seen, timed))
     return found
 
 
-def _ns(found: Recording, us: float) -> int:
-    """Return nanoseconds since 1970 of a time of the trace. Raises ValueError if it is out of range."""
-    # Microseconds since 1970 times 1,000 exceed the whole numbers of a float.
-    moment = found.base_ns + math.floor(us) * 1000 + round((us - math.floor(us)) * 1e3)
-    if not 0 <= moment <= LATEST_NS:
-        raise ValueError(f"an event is at {us:g} us, which is no moment")
-    return moment
+def _pairs(times: Any) -> list[list[float]]:
+    pairs: list[list[float]] = np.reshape(times, (-1, 2)).tolist()
+    return pairs
 
 
 def _device(trace: _Trace, backends: Iterable[str]) -> str | None:
-    """Return the device that computed. Without kernels it is the CPU only if all backends are the CPU's."""
+    """Return the device that computed; None if a backend is that of another accelerator, or nothing shows it."""
     words = set(re.findall(r"[a-z]+", " ".join(backends).lower()))
-    if trace.other_device or words & _OTHER_BACKEND:
+    if words - _ON_CPU - _ON_CUDA:
         return None
-    if trace.kernel_count or "nccl" in words:
-        return "cuda"
-    return "cpu" if words and words <= _ON_CPU else None
+    return "cuda" if trace.kernels or words & _ON_CUDA else "cpu" if words else None
 
 
-def _groups(told: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
-    """Return {name: ranks} of the groups that the process was in."""
-    groups = told.get("pg_config")
-    listed = [mapping(each) for each in groups] if isinstance(groups, list) else []
-    return {str(each.get("pg_name", at)): ranks_in(each.get("ranks")) for at, each in enumerate(listed)}
-
-
-def _longest(trace: _Trace) -> dict[str, list[float]]:
+def _longest(trace: _Trace, steps: Steps) -> dict[str, list[float]]:
     """Return the kernels that compute longest, {name: seconds in each step, by where each begins}."""
-    begins, ends = (np.array([step[at] for step in trace.steps]) for at in (1, 2))
+    begins, ends = (np.array([step[at] for step in steps]) for at in (1, 2))
     found = {}
-    for name, times in trace.kernels.items():
+    for name, times in trace.of(_KERNEL).items():
         pairs = np.reshape(times, (-1, 2))
         step = np.searchsorted(begins, pairs[:, 0], side="right") - 1
         inside = (step >= 0) & (pairs[:, 0] < ends[step])
-        lengths = (pairs[:, 1] - pairs[:, 0])[inside] / 1e6
-        found[name] = np.bincount(step[inside], lengths, minlength=len(begins)).tolist()
+        lengths = (pairs[:, 1] - pairs[:, 0])[inside]
+        found[str(name)] = np.bincount(step[inside], lengths, minlength=len(begins)).tolist()
     return dict(sorted(found.items(), key=lambda each: -sum(each[1]))[:_MOST_KERNELS])
 
 
-def _calls(trace: _Trace, found: Recording) -> tuple[list[_Seen], bool]:
+def _collectives(trace: _Trace, found: Recording) -> tuple[list[_Seen], bool]:
     """Return the collectives, on the device if they are there, and whether their times are those when each ran."""
     if trace.on_device:
         return list(_described(trace)), True
-    commanded = [one for one in trace.params.values() if one.op]
-    if commanded or (trace.annotated and found.device != "cpu"):
+    called = [one for one in trace.called.values() if one.op]
+    if called or (trace.noted and found.device != "cpu"):
         found.unknown.append(
-            f"none of its {trace.kernel_count:,} kernels is known as a collective's, so when they ran is unknown"
-            if trace.kernel_count
+            f"none of its {trace.kernels:,} kernels is known as a collective's, so when they ran is unknown"
+            if trace.kernels
             else "it has no kernels, so when collectives ran is unknown: profile the device, too"
         )
     # NCCL's annotations have the time when the host called it.
-    return commanded or trace.annotated, not commanded and found.device == "cpu"
+    return called or trace.noted, not called and found.device == "cpu"
 
 
 def _described(trace: _Trace) -> Iterator[_Seen]:
@@ -330,133 +331,128 @@ def _described(trace: _Trace) -> Iterator[_Seen]:
     kernels = Counter(one.external for one in trace.on_device)
     notes = _annotations(trace)
     for one in trace.on_device:
-        if any(name in one.args for name in _COUNTS):
+        if one.sized:
             yield one
             continue
-        call = trace.params.get(one.external) if one.external is not None else None
-        note = notes.get(one.external) if one.external is not None else None
-        told = call if call is not None and any(name in call.args for name in _COUNTS) else note
-        op = (call.op if call is not None else "") or (note.op if note is not None else "") or one.op
+        call, note = (each.get(one.external) for each in (trace.called, notes))
+        told = call if call is not None and call.sized else note
+        op = next((each.op for each in (call, note) if each is not None and each.op), one.op)
         # The sizes of a call that launches several kernels are not those of one kernel.
-        alone = told is not None and kernels[one.external] == 1
-        yield one._replace(op=op, args=told.args if told is not None and alone else {})
+        yield one._replace(op=op, args=told.args if told is not None and kernels[one.external] == 1 else {})
 
 
-def _annotations(trace: _Trace) -> dict[int, _Seen | None]:
+def _annotations(trace: _Trace) -> dict[int | None, _Seen | None]:
     """Return the annotation of each call, {id of the call: annotation}, None if it has several.
 
     The id is the annotation's own, or that of the `record_param_comms` around it or in it on the same thread.
     """
-    found: dict[int, _Seen | None] = {one.external: one for one in trace.annotated if one.external is not None}
-    calls: dict[int | str, list[_Seen]] = {}
-    for call in sorted(trace.params.values(), key=lambda one: one.at):
-        calls.setdefault(call.thread, []).append(call)
-    for note in trace.annotated:
-        own = calls.get(note.thread, [])
+    found: dict[int | None, _Seen | None] = {one.external: one for one in trace.noted if one.external is not None}
+    calls: dict[object, list[_Seen]] = defaultdict(list)
+    for call in sorted(trace.called.values(), key=lambda one: one.at):
+        calls[call.thread].append(call)
+    for note in trace.noted:
+        own = calls[note.thread]
         place = bisect(own, note.at, key=lambda one: one.at)
         for call in own[max(0, place - 2) : place + 1]:
             if (call.at <= note.at and note.end <= call.end) or (note.at <= call.at and call.end <= note.end):
-                assert call.external is not None
                 found[call.external] = None if call.external in found else note
     return found
 
 
 def _computing(trace: _Trace, found: Recording) -> Pairs | None:
     """Return when the rank computed; None if that was not recorded."""
-    if trace.kernel_count:
-        return union(*trace.kernels.values())
+    if trace.kernels:
+        return union(*trace.of(_KERNEL).values())
     if found.device != "cpu":
         return None
-    return union(*(times for thread, times in trace.operators.items() if thread not in trace.serving))
+    # The backend's own threads compute nothing of the training.
+    serving = {one.thread for one in trace.noted}
+    return union(*(times for thread, times in trace.of(_OPERATOR).items() if thread not in serving))
 
 
-def _parts(trace: _Trace, running: Pairs, computing: Pairs | None) -> Iterator[tuple[int, str, float, float]]:
+def _parts(
+    trace: _Trace, steps: Steps, running: Pairs, computing: Pairs | None
+) -> Iterator[tuple[int, str, float, float]]:
     """Yield (step, name, begin, end) of the annotated parts of each step, of the rest of it without a name, and of
     communication and its exposed part."""
-    exposed = without(running, computing) if computing is not None else None
-    named = {name: union(pairs) for name, pairs in trace.parts.items()}
-    if "forward" not in named and trace.modules:
-        named["forward"] = union(trace.modules)
-    if "backward" not in named and len(engine := union(trace.engine)):
-        named["backward"] = bridged(engine, [*named.values(), np.array(trace.steps)[:, 1:]])
-    for step, begin, end in trace.steps:
+    named = {part: union(*trace.of(part).values()) for part, _ in _PARTS if trace.of(part)}
+    module = named.pop(_MODULE, None)
+    if module is not None:
+        named.setdefault("forward", module)
+    if "backward" not in named and len(engine := union(*trace.of(_ENGINE).values())):
+        named["backward"] = bridged(engine, [*named.values(), np.array(steps)[:, 1:]])
+    others = {COMMUNICATION: running}
+    if computing is not None:
+        others[WAIT] = without(running, computing)
+    for step, begin, end in steps:
         own = {name: within(pairs, begin, end) for name, pairs in named.items()}
-        rest = without(union((begin, end)), union(*own.values()))
-        told = own | {OTHER: rest, COMMUNICATION: within(running, begin, end)}
-        if exposed is not None:
-            told[WAIT] = within(exposed, begin, end)
-        yield from ((step, name, *pair) for name, pairs in told.items() for pair in pairs.tolist())
+        rest = {OTHER: without(union((begin, end)), union(*own.values()))}
+        for name, pairs in (own | rest | {name: within(pairs, begin, end) for name, pairs in others.items()}).items():
+            yield from ((step, name, *pair) for pair in pairs.tolist())
 
 
-def _put_calls(
-    found: Recording, trace: _Trace, seen: Iterable[_Seen], timed: bool, groups: Mapping[str, tuple[int, ...] | None]
-) -> None:
-    """Put the calls within steps into `found.calls`, in the order in which they began."""
+def _calls(found: Recording, trace: _Trace, seen: Iterable[_Seen], timed: bool) -> Iterator[dict[str, Any]]:
+    """Yield the calls within steps as rows of `Recording.calls`, in the order in which they began."""
     ordered = sorted(seen, key=lambda one: one.at)
     counts, nth = Counter(one.op for one in ordered), Counter[str]()
-    begins = [begin for _, begin, _ in trace.steps]
+    made_of = {op: sorted(times[::2]) for op, times in trace.of(_MADE).items()}
+    steps = [(begin, end, number) for number, (begin, end) in found.steps.items()]
     for seq, one in enumerate(ordered):
-        call = trace.params.get(one.external) if one.external is not None else None
-        made = call.at if call is not None else None
-        moments = trace.made.get(one.op, [])
+        call, own = trace.called.get(one.external), made_of.get(one.op, [])
+        made = one.at if not timed else call.at if call is not None else None
         # gloo runs calls in the order in which they are made, so the n-th is the n-th if none is missing.
-        if made is None and not trace.kernel_count and len(moments) == counts[one.op]:
-            made = sorted(moments)[nth[one.op]]
+        if made is None and not trace.kernels and len(own) == counts[one.op]:
+            made = own[nth[one.op]]
         nth[one.op] += 1
-        if not timed:
-            made = one.at
         made = None if made is None or made > one.at else made
-        moment = one.at if made is None else made
-        place = bisect(begins, moment) - 1
-        if place < 0 or moment > trace.steps[place][2]:
-            found.left_out["they were made outside of the recorded steps"] += 1
+        time = one.at if made is None else made
+        place = bisect(steps, (time, math.inf)) - 1
+        if place < 0 or time > steps[place][1]:
+            found.skipped["left out: they were made outside of the recorded steps"] += 1
             continue
-        found.calls.append(
-            Call(
-                trace.steps[place][0], seq, one.op or "unknown", *_sized(one, groups, found),
-                None if made is None else _ns(found, made),
-                _ns(found, one.at) if timed else None,
-                round((one.end - one.at) * 1e3) if timed else None,
-                Phase.INSTRUMENT, whole(one.args.get("Seq"), MOST_STEP),
-            )
-        )  # fmt: skip
+        ranks, size, count, dtype = _sized(one, found)
+        yield {
+            "step": steps[place][2], "seq": seq, "op": one.op or "unknown", "ranks": ranks, "group_size": size,
+            "bytes": count, "dtype": dtype, "made_s": made, "number": whole(one.args.get("Seq"), MOST_STEP),
+            "phase": Phase.INSTRUMENT,
+        } | ({"start_s": one.at, "duration_s": one.end - one.at} if timed else {})  # fmt: skip
 
 
 _Size = tuple[tuple[int, ...] | None, int | None, int | None, str | None]
 
 
-def _sized(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size:
-    """Return (ranks, their number, bytes, type) of a call, None for what is unknown, with the reason in `found`."""
-    if any(name in one.args for name in _COUNTS):
-        return _of_params(one, groups, found)
-    known = set(groups.values())
+def _sized(one: _Seen, found: Recording) -> _Size:
+    """Return (ranks, their number, bytes, type) of a call, None for unknown ones, with the reason in `found`."""
+    if one.sized:
+        return _sized_by_nccl(one, found)
+    known = set(found.groups.values())
     ranks = next(iter(known)) if len(known) == 1 else None
-    count = None if ranks is None else len(ranks)
+    size = None if ranks is None else len(ranks)
     if one.op == "barrier":
-        return ranks, count, 0, None
+        return ranks, size, 0, None
     shapes, types = one.args.get("Input Dims"), one.args.get("Input type")
     if not isinstance(shapes, list) or not isinstance(types, list) or not shapes:
         reason = "profile with record_shapes=True" if found.device == "cpu" else "the trace has none, as in CUDA graphs"
-        found.unsized[reason] += 1
-        return ranks, count, None, None
+        found.skipped[f"without a size: {reason}"] += 1
+        return ranks, size, None, None
     counts, kinds = [product(shape) for shape in shapes], {type_of(each) for each in types}
     kind = next(iter(kinds)) if len(kinds) == 1 else None
-    # A rank gives its part of what is gathered.
-    times = count if one.op in ("all_gather", "gather") else 1
+    # A rank gives its part of the gathered buffer.
+    times = size if one.op in ("all_gather", "gather") else 1
     if None in counts or kind is None or times is None:
-        found.unsized["their shapes, types or groups are unknown"] += 1
-        return ranks, count, None, kind and kind[0]
-    return ranks, count, sum(each or 0 for each in counts) * kind[1] * times, kind[0]
+        found.skipped["without a size: their shapes, types or groups are unknown"] += 1
+        return ranks, size, None, kind and kind[0]
+    return ranks, size, sum(each or 0 for each in counts) * kind[1] * times, kind[0]
 
 
-def _of_params(one: _Seen, groups: Mapping[str, tuple[int, ...] | None], found: Recording) -> _Size:
-    """Return the same from the arguments of NCCL's calls. A gather has its output's bytes, a scatter its input's."""
+def _sized_by_nccl(one: _Seen, found: Recording) -> _Size:
+    """Return the same from NCCL's arguments. A gather has the bytes of its output, a scatter those of its input."""
     counts = [count for name in _COUNTS if (count := whole(one.args.get(name))) is not None]
     kind = type_of(one.args.get("dtype"))
     # torch shortens a list of more than 30 ranks; the trace's own list of groups is whole.
-    ranks = ranks_in(one.args.get("Process Group Ranks")) or groups.get(str(one.args.get("Process Group Name")))
+    ranks = ranks_in(one.args.get("Process Group Ranks")) or found.groups.get(str(one.args.get("Process Group Name")))
     size = whole(one.args.get("Group size"), MOST_RANKS) or (len(ranks) if ranks else None)
     if not counts or kind is None:
-        found.unsized["their sizes or types are of a kind that is not known here"] += 1
+        found.skipped["without a size: their sizes or types are of a kind that is not known here"] += 1
     count = max(counts) * kind[1] if counts and kind is not None else None
     return (ranks if ranks and len(ranks) == size else None), size, count, kind and kind[0]

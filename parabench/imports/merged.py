@@ -25,14 +25,11 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
     launch = launch_of(folder)
     kept = {each["file"] for each in launch.facts["recorded"]["files"]}
     found = [one for one in folder.recordings if one.file in kept and one.rank is not None]
-    traces = [one for one in found if one.kind == kineto.NAME]
-    dumps = [one for one in found if one.kind == flight_recorder.NAME and (one.entries or one.messages)]
-    if not traces and not dumps:
+    found = [one for one in found if one.kind == kineto.NAME or len(one.calls)]
+    if not found:
         raise UsageError(f"{folder.path} holds nothing with a time and a rank: give a folder of traces or dumps")
-    zero = min(
-        [one.base_ns - one.ahead_ns for one in traces]
-        or [e.made_ns for one in dumps for e in (*one.entries, *one.messages)]
-    )
+    traces = [one for one in found if one.kind == kineto.NAME]
+    zero = min(one.base_ns for one in traces) if traces else min(one.zero_ns for one in found)
     warnings = [each.message for each in launch.findings if each.code in ("recording_clocks", "recording_ranks")]
     head = {"displayTimeUnit": "ms", "otherData": {"zero_s": zero / 1e9, "warnings": warnings}}
     try:
@@ -43,7 +40,7 @@ def write_merged(folder: Folder, out: Path) -> list[str]:
             file.write("\n]}\n")
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror or error}; give another place with -o") from error
-    ranks = sorted({one.rank for one in (*traces, *dumps) if one.rank is not None})
+    ranks = {one.rank for one in found}
     clock = "" if traces and launch.facts["recorded"]["clocks"] else ", each on the clock of its host"
     return [f"{out}: {len(ranks)} ranks{clock}; open it in ui.perfetto.dev", *warnings]
 
@@ -53,13 +50,15 @@ def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any
     assert one.rank is not None
     first = (one.rank + 1) * _OF_A_RANK
     if one.kind == flight_recorder.NAME:
-        yield _named(first + _OF_A_RANK - 1, f"rank {one.rank}: flight recorder")
+        recorder = first + _OF_A_RANK - 1
+        yield _named(recorder, f"rank {one.rank}: flight recorder")
         threads: dict[str, int] = {}
-        for entry in (*one.entries, *one.messages):
-            told = {"number": entry.number, "state": entry.state, "called": entry.where, "group": entry.group}
+        calls: Any = one.calls.dropna(subset="made_s")
+        for call in calls.itertuples():
             yield {
-                "ph": "i", "s": "t", "ts": (entry.made_ns - zero) / 1e3, "pid": first + _OF_A_RANK - 1,
-                "tid": threads.setdefault(entry.group, first + len(threads)), "name": entry.said, "args": told,
+                "ph": "i", "s": "t", "ts": (one.zero_ns - zero) / 1e3 + call.made_s * 1e6, "pid": recorder,
+                "tid": threads.setdefault(call.group, first + len(threads)), "name": call.must_match,
+                "args": {"number": call.number, "state": call.state, "called": call.where, "group": call.group},
             }  # fmt: skip
         return
     name, _, document = one.file.partition(", part ")
@@ -67,7 +66,7 @@ def _events(folder: Folder, one: Recording, zero: int) -> Iterator[dict[str, Any
     # Perfetto shows threads best if their numbers are unique, too.
     processes: dict[str, int] = {}
     threads_of: dict[tuple[int, str], int] = {}
-    later = (one.base_ns - one.ahead_ns - zero) / 1e3
+    later = (one.base_ns - zero) / 1e3
     for number, key, event in stream.members(path, "traceEvents"):
         if key != "traceEvents" or number != int(document or 1) - 1 or not isinstance(event, dict) or "ph" not in event:
             continue

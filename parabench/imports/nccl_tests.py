@@ -1,4 +1,4 @@
-"""Read logs of nccl-tests and rccl-tests, as text and as JSON, and NCCL's debug logs.
+"""Read logs of nccl-tests and rccl-tests, as text and as JSON.
 
 The layouts are those of nccl-tests' src/util.cu, and before 2.17 of its src/common.cu. Bandwidths are checked against
 doc/PERFORMANCE.md there.
@@ -18,19 +18,17 @@ from typing import Any
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.errors import UsageError
 from parabench.imports import stream
-from parabench.imports.inspector import opened
-from parabench.imports.recording import MOST_RANKS, Recording, distinct, op_of, type_of
+from parabench.imports.nccl import opened
+from parabench.imports.recording import Recording, distinct, op_of, type_of
 from parabench.plan.case import UNKNOWN, line
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
-from parabench.probes.nccl import MOST, parse_log
+from parabench.probes.nccl import MESSAGE, MOST, parse_log
 from parabench.store.record import CollectiveSample, Failure, Launch, Phase, Status, utc_now
 
-NAME, DEBUG = "nccl-tests", "NCCL debug log"
+NAME = "nccl-tests"
 
 # What `mpirun --tag-output` and `srun --label` put in front of a line.
 _TAG = re.compile(r"\[[\d,]+\]<\w+>:|\d+: ?")
-# Ranks write to one file, so a message may end up in the middle of a row.
-_MESSAGE = re.compile(r"(\S+):\d+:\d+ \[\d+\].* NCCL [A-Z]+ ")
 _START = re.compile(r"# (?:nccl-tests version|Collective test starting: (\S+)|nThread \d)")
 _SETTING = re.compile(r"(\w+(?: iters)?):? (\d+)")
 _RANK = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+(\d+) )?Pid\s+\d+ on\s+(\S+) device\s+\d+ \[\S+\] (.+)")
@@ -159,22 +157,13 @@ def read(path: Path) -> list[Recording]:
     return [found]
 
 
-def read_debug(path: Path) -> list[Recording]:
-    """Return the one recording in a log of `NCCL_DEBUG=INFO`, of one process or many. Raises UsageError."""
-    found, text = opened(path, DEBUG)
-    found.log = parse_log(text)
-    sizes = [int(size) for size in re.findall(r" nranks (\d{1,7})\b", text)]
-    found.world_size = max((size for size in sizes if size < MOST_RANKS), default=None)
-    return [found]
-
-
 def _lines(text: str) -> Iterator[str]:
     """Yield the lines without tags and without NCCL's messages; the parts of a row around a message are joined."""
     lines = [each[tag.end() :] if (tag := _TAG.match(each)) else each for each in text.splitlines()]
     hosts = {rank[3] for each in lines if (rank := _RANK.match(each))}
     held = ""
     for each in lines:
-        if message := _MESSAGE.search(each):
+        if message := MESSAGE.search(each):
             glued = next((message[1].removesuffix(host) for host in hosts if message[1].endswith(host)), "")
             held += each[: message.start()] + glued
             continue

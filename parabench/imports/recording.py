@@ -1,4 +1,4 @@
-"""Define what a reader returns for a file, and read the names that profilers share: operations, types, ranks."""
+"""Define the content of a file, `Recording`, and read names that profilers share: operations, types, ranks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
+
+import pandas as pd
 
 from parabench.probes.nccl import MOST
-from parabench.store.record import Phase
 
 MOST_RANKS = 1 << 20
 MOST_STEP = (1 << 31) - 1
-# Nanoseconds since 1970: what is later than the year 2200 is no moment.
+# Nanoseconds since 1970. A time after the year 2200 is damaged.
 LATEST_NS = 7_258_118_400 * 10**9
 
 REMEDY = "take it out of the folder, or write it again"
@@ -39,65 +41,38 @@ _TYPES = {
 _TYPE = re.compile(r"(?:u?int|b?float|complex)(8|16|32|64|128)(?:_\w+)?")
 
 
-class Call(NamedTuple):
-    """One rank's call of a collective, in nanoseconds since 1970 on the clock of the rank's host.
-
-    Unknown is None. `number` is the call's number in its group as torch counts it, the same on all ranks.
-    """
-
-    step: int
-    seq: int
-    op: str
-    ranks: tuple[int, ...] | None
-    group_size: int | None
-    bytes: int | None
-    dtype: str | None
-    made_ns: int | None
-    start_ns: int | None
-    duration_ns: int | None
-    phase: Phase
-    number: int | None = None
+# Columns of `Recording.calls`. Unknown is None or NaN.
+CALLS = (
+    "step", "seq", "op", "ranks", "group_size", "bytes", "dtype", "made_s", "start_s", "duration_s", "number", "phase",
+    "group", "message", "must_match", "state", "finished", "where", "peer",
+)  # fmt: skip
 
 
-class StepPart(NamedTuple):
-    """An activity of a rank within a step, named as in `store.record.Span`."""
-
-    step: int
-    name: str
-    begin_ns: int
-    end_ns: int
+def table_of(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table with the columns CALLS, whose times are floats and other values are as given."""
+    table = pd.DataFrame(list(rows), columns=list(CALLS), dtype=object)
+    return table.astype(dict.fromkeys(("made_s", "start_s", "duration_s"), float))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One call in a flight recorder: `group` is c10d's name of its group, `number` the call's number in that group.
-
-    `said` must be the same on all its ranks. `ranks` are the group's, None if the dump does not name them. `peer` is
-    the other rank of a send or recv. `made_ns` is when the host made the call, `where` the line of code.
-    """
-
-    group: str
-    ranks: tuple[int, ...] | None
-    number: int
-    op: str
-    said: str
-    state: str
-    finished: bool
-    made_ns: int = 0
-    where: str = ""
-    peer: int | None = None
+def _no_calls() -> pd.DataFrame:
+    return table_of(())
 
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
     """The content of one file. `kind` is its reader's name; `rank` is None if neither the file nor its name has it.
 
-    `steps` are {number: (begin, end)} in nanoseconds; `left_out` and `unsized` {reason: number of calls}; `unknown` are
-    reasons why something is unknown. `alone`: the process had no peers. `whole`: the steps are one window, the whole
-    trace. Its clock counts from `base_ns`, and is `ahead_ns` ahead of the first rank's. `kernels` are the longest ones
-    that compute, {name: seconds in each step}. A flight recorder has `groups`, {name: ranks}, and `messages`, its sends
-    and recvs; `from_start`: it has not dropped a call yet. `tests` are nccl-tests', and `log` is what NCCL's debug
-    messages show (`probes.nccl.parse_log`).
+    All times are seconds after `zero_ns`, nanoseconds since 1970 on the clock of the rank's host. `steps` are {number:
+    (begin, end)}, `parts` rows of (step, name, begin, end) with names as in `store.record.Span`. `calls` has one row
+    per call of a collective. `number` is the call's number in its group, the same on all ranks. The columns behind
+    `phase` are those of a flight recorder: whether an entry is a send, a recv or a batch of these; the part that must
+    match on all ranks; the lines of code; the other rank of a send or recv. An entry that is no call has no `phase`.
+
+    `skipped` are {reason: number of calls}, `unknown` reasons why something is unknown. `alone`: the process had no
+    peers. `whole`: the steps are one window, the whole trace. `base_ns` is the zero of the trace's own times. `kernels`
+    are the longest ones that compute, {name: seconds in each step}. `groups` are {name: ranks} of a flight recorder;
+    `from_start`: it has dropped no call yet. `tests` are nccl-tests', and `log` is the content of NCCL's debug messages
+    (`probes.nccl.parse_log`).
     """
 
     file: str
@@ -108,26 +83,43 @@ class Recording:
     device: str | None = None
     backend: str | None = None
     gpus: list[dict[str, Any]] = field(default_factory=list)
-    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
-    parts: list[StepPart] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    zero_ns: int = 0
+    base_ns: int = 0
+    steps: dict[int, tuple[float, float]] = field(default_factory=dict)
+    parts: list[tuple[int, str, float, float]] = field(default_factory=list)
+    calls: pd.DataFrame = field(default_factory=_no_calls)
     kernels: dict[str, list[float]] = field(default_factory=dict)
     alone: bool = False
     whole: bool = False
-    entries: list[Entry] = field(default_factory=list)
-    messages: list[Entry] = field(default_factory=list)
     groups: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     from_start: bool = False
     ops: list[dict[str, Any]] = field(default_factory=list)
-    base_ns: int = 0
-    ahead_ns: int = 0
     tests: list[Any] = field(default_factory=list)
     log: dict[str, Any] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-    unsized: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
 
+    def move(self, later_s: float) -> None:
+        """Correct the clock, which is this much ahead if `later_s` is negative."""
+        self.zero_ns += round(later_s * 1e9)
+        self.base_ns += round(later_s * 1e9)
 
+
+def table_together(recordings: Sequence[Recording]) -> pd.DataFrame:
+    """Return the calls of recordings as one table, with their `rank`, in seconds after the first recording's zero."""
+    zero_ns = min((one.zero_ns for one in recordings if one.steps or len(one.calls)), default=0)
+    tables = [
+        one.calls.assign(
+            rank=one.rank,
+            **{name: (one.calls[name] + (one.zero_ns - zero_ns) / 1e9).round(9) for name in ("made_s", "start_s")},
+        )
+        for one in recordings
+        if len(one.calls)
+    ]
+    return pd.concat(tables, ignore_index=True) if tables else table_of(()).assign(rank=None)
+
+
+@lru_cache(maxsize=1 << 10)
 def op_of(name: str) -> str | None:
     """Return our name of an operation: `all_gather` for `_allgather_base`; None if it is not known."""
     bare = re.sub(r"[^a-z]", "", name.lower())
@@ -144,12 +136,12 @@ def type_of(name: object) -> tuple[str, int] | None:
 
 
 def whole(value: object, most: int = MOST) -> int | None:
-    """A whole number from 0 to `most`, None for anything else."""
+    """Return a whole number from 0 to `most`, and None for anything else."""
     return value if type(value) is int and 0 <= value <= most else None
 
 
 def product(sizes: object) -> int | None:
-    """How many elements a tensor of that shape has; None for what is no shape."""
+    """Return the number of elements of a tensor with that shape; None if it is not a shape."""
     if not isinstance(sizes, Sequence) or isinstance(sizes, str):
         return None
     known = [whole(each) for each in sizes]
@@ -160,8 +152,8 @@ def product(sizes: object) -> int | None:
 
 
 def ranks_in(value: object) -> tuple[int, ...] | None:
-    """The ranks of a group, from a list of numbers or a text such as '[0, 1]', each once; None for another, or one that
-    was shortened with dots."""
+    """Return the ranks of a group from a list of numbers or a text such as '[0, 1]'; None for anything else, such as a
+    text that was shortened with dots."""
     if isinstance(value, str):
         if not re.fullmatch(r"\[?\s*\d{1,7}(\s*,\s*\d{1,7})*\s*\]?", value):
             return None
@@ -182,7 +174,7 @@ def word(ranks: Sequence[int]) -> str:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The value where it is an object of JSON, else an empty one."""
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -200,5 +192,5 @@ def number_in_name(name: str) -> tuple[str, int] | None:
 
 
 def distinct(values: Iterable[str | None]) -> list[str]:
-    """The known values, each once, in their order."""
+    """Return the known values without repetitions, in their order."""
     return list(dict.fromkeys(each for each in values if each))

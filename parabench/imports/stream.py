@@ -1,9 +1,8 @@
 """Read JSON that may be larger than the memory: the members of the outermost object one after the other, and the
 elements of one member that is a list.
 
-Real files are not always strict JSON. Control characters in strings, invalid UTF-8, a byte order mark, UTF-16, `NaN` in
-any spelling and invalid escapes are accepted, and so are several documents in a file. Files compressed by gzip are
-uncompressed.
+Real files are not always strict JSON. Control characters in strings, invalid UTF-8, a byte order mark and `NaN` in any
+spelling are accepted, and so are several documents in a file. Files compressed by gzip are uncompressed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ CHUNK_BYTES = 1 << 20
 # The most characters of one member or element: an event has some hundred, with a stack some thousand.
 LONGEST = 16 << 20
 GZIP = b"\x1f\x8b"
-_SPACE = " \t\r\n"
-# What may follow a value.
-_ENDS = (*_SPACE, ",", ":", "]", "}")
+_NOT_SPACE = re.compile(r"[^ \t\r\n]")
+# Characters that may follow a value.
+_ENDS = (" ", "\t", "\r", "\n", ",", ":", "]", "}")
 
 _DECODER = json.JSONDecoder(strict=False)
-# Numbers that C++ prints in its own spelling; none has a value.
+# Numbers that C++ prints in its own spelling, without a value.
 _NAN = re.compile(r"-?(nan|inf(inity)?)\b", re.IGNORECASE)
 
 
@@ -55,10 +54,9 @@ def unreadable(path: Path, why: object) -> UsageError:
     return UsageError(f"{path} cannot be read: {reason}; {REMEDY}")
 
 
-def decoder(raw: bytes) -> codecs.IncrementalDecoder:
-    """Return the decoder for a text that begins with these bytes."""
-    utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return codecs.getincrementaldecoder("utf-16" if utf16 else "utf-8-sig")(errors="replace")
+def text(raw: bytes) -> str:
+    """Return bytes as a text, with marks for those that are not UTF-8."""
+    return raw.decode("utf-8-sig", errors="replace")
 
 
 def members(path: Path, elements_of: str) -> Iterator[tuple[int, str, Any]]:
@@ -81,7 +79,7 @@ class _Text:
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self._file = file
-        self._decoder: codecs.IncrementalDecoder | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
         self._text, self._at, self._over = "", 0, False
 
     def documents(self, elements_of: str) -> Iterator[tuple[int, str, Any]]:
@@ -126,7 +124,8 @@ class _Text:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                if self._repaired(error):
+                if (found := _NAN.match(self._text, error.pos)) and found.end() < len(self._text):
+                    self._text = f"{self._text[: error.pos]}NaN{self._text[found.end() :]}"
                     continue
                 if self._over:
                     raise ValueError(f"it is no JSON, or cut off: {error}") from error
@@ -139,27 +138,13 @@ class _Text:
                 raise ValueError(f"it is no JSON, or one value in it is longer than {LONGEST >> 20} MiB")
             self._more()
 
-    def _repaired(self, error: json.JSONDecodeError) -> bool:
-        """Correct the text if it is wrong in a known way, and return whether it was."""
-        at, new = error.pos, ""
-        if error.msg.startswith("Invalid \\escape") and self._text[at + 1 : at + 2] not in ("", "u"):
-            new, end = "\\\\", at + 1
-        elif (found := _NAN.match(self._text, at)) and found.end() < len(self._text):
-            new, end = "NaN", found.end()
-        if new:
-            self._text = self._text[:at] + new + self._text[end:]
-        return bool(new)
-
     def _next(self) -> str:
         """Return the next character that is not a space, without taking it; empty at the end."""
-        while True:
-            while self._at < len(self._text):
-                if self._text[self._at] not in _SPACE:
-                    return self._text[self._at]
-                self._at += 1
-            if self._over:
-                return ""
+        while not (found := _NOT_SPACE.search(self._text, self._at)) and not self._over:
+            self._at = len(self._text)
             self._more()
+        self._at = found.start() if found else len(self._text)
+        return found[0] if found else ""
 
     def _taken(self, mark: str) -> bool:
         there = self._next() == mark
@@ -175,7 +160,5 @@ class _Text:
         """Read on, twice as much if one value takes all there is, so that it is not decoded too often."""
         left = self._text[self._at :]
         raw = self._file.read(max(CHUNK_BYTES, len(left)))
-        if self._decoder is None:
-            self._decoder = decoder(raw)
         self._over = not raw
         self._text, self._at = left + self._decoder.decode(raw, final=self._over), 0

@@ -56,6 +56,9 @@ _CHOICE = re.compile(
     r"NCCL INFO (?:(\w+): )?(\d{1,15}) Bytes -> Algo (\w+) proto (\w+)"
     r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\})?"
 )
+# The host and the prefix of a message, which may be in the middle of a line if several ranks write to one file.
+MESSAGE = re.compile(r"(\S+):\d+:\d+ \[\d+\].* NCCL [A-Z]+ ")
+COMMUNICATOR = re.compile(r" nranks (\d{1,7})\b")
 
 
 class NcclProbe(Probe):

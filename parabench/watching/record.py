@@ -1,4 +1,4 @@
-"""What rank 0 makes of what all ranks saw: a session in the store, and its report."""
+"""Record the results of all ranks on rank 0: a session in the results database, and its report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import handed_over
-from parabench.machine.machine import Machine, this_machine
+from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import MOST_STEPS, Protocol
@@ -29,17 +29,17 @@ from parabench.store.record import BATCH_UNSEEN, WATCHED, Finding, Launch, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.watching.group import LOOK_S, Group
-from parabench.watching.hosts import About, environment_of, machine_of, node_records, of_this
+from parabench.watching.hosts import About, environment_of, machine_of, node_records
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport, WatchWorkload
 
-# How long another run may hold the store: one that records another loop does for moments, one that measures for hours.
+# Another run may hold the results database for so long: one that records a loop is done earlier.
 BUSY_S = 10.0
 
-# Of what is found in a session these are told at the end: they say what to change in the loop, or where.
+# Warnings that are printed at the end: they show what to change in the loop, or where.
 TOLD = ("data_bound", "launch_bound", "slow_rank", "straggler", "slow_node", "other_optimizer", "model_uncalled")
-# These are printed too: they say what could not be measured, and why.
+# These are printed, too: they have the reason why something could not be measured.
 TOLD_UNKNOWN = (BATCH_UNSEEN, "instrument_off", "no_measured_step")
 
 LOOP = Finding(
@@ -51,93 +51,60 @@ LOOP = Finding(
 QUESTION = "Where does the time of this training's steps go?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Seen:
-    """What rank 0 is to record. `results` are of one rank each, None of those that handed nothing over; `said` is what
-    each rank says of its host."""
+    """What rank 0 records: `came` has the dictionary of each rank, as `watch` makes it, None for ranks that handed over
+    nothing within `waited_s` seconds."""
 
+    observer: Observer
+    came: Sequence[Mapping[str, Any] | None]
     out: Path
     label: str | None
-    script: str
-    group: Group
-    case: Case
-    schedule: Schedule
-    caps: tuple[float, ...]
-    results: Sequence[NodeResult | None]
-    said: Sequence[About | None]
-    findings: Sequence[Finding]
     waited_s: float
+    group: Group = field(init=False)
+    schedule: Schedule = field(init=False)
+    case: Case = field(init=False)
+    results: list[NodeResult | None] = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        observer: Observer,
-        came: Sequence[Mapping[str, Any] | None],
-        out: Path,
-        label: str | None,
-        script: str,
-        waited_s: float,
-    ) -> Seen:
-        """What ranks handed over, as `watch` makes it; None of those that did not come within `waited_s` seconds."""
-        results = [NodeResult.from_dict(each["result"], WatchReport) if each else None for each in came]
-        if any(each and each["stopped"] for each in came):
-            forgive(results)
-        return cls(
-            out=out,
-            label=label,
-            script=script,
-            group=observer.group,
-            case=observer.case(),
-            schedule=observer.schedule,
-            caps=observer.caps,
-            results=results,
-            said=[each["about"] if each else None for each in came],
-            findings=observer.findings(),
-            waited_s=waited_s,
-        )
+    def __post_init__(self) -> None:
+        self.group, self.schedule, self.case = self.observer.group, self.observer.schedule, self.observer.case()
+        self.results = [NodeResult.from_dict(each["result"], WatchReport) if each else None for each in self.came]
+        if any(each and each["stopped"] for each in self.came):
+            forgive(self.results)
 
     @property
     def raced(self) -> tuple[Case, ...]:
-        """The case of each cap of a race."""
-        return tuple(replace(self.case, bucket_mib=cap) for cap in self.caps)
+        """Return the case of each cap of a race."""
+        return tuple(replace(self.case, bucket_mib=cap) for cap in self.observer.caps)
 
     @property
     def steps(self) -> int:
-        """How many steps any rank took."""
+        """Return the most steps of a rank."""
         ranks = handed_over([each for each in self.results if each], WatchReport)
         return max((report.steps for report, _ in ranks), default=0)
 
 
 def forgive(results: Sequence[NodeResult | None]) -> None:
-    """Where ranks were asked to stop, errors of others that only lost their connections to them are none."""
+    """Remove errors of ranks that only lost their connection, because another rank was asked to stop."""
     for result in results:
         if result is not None and (error := result.reports[0].error) is not None and is_echo(error):
             result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
 
 
-def about_this(group: Group) -> dict[str, Any]:
-    """What this rank says of its host and device."""
-    return of_this(group, this_machine())
-
-
-def script_name() -> str:
-    """The file that the loop is in."""
-    return Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
-
-
 def record(seen: Seen, log: Callable[[str], None]) -> int:
-    """Store the session and write its report: the session's number. Raises UsageError where the folder cannot be
-    written."""
-    launched = as_launch(seen)
-    here, machine, nodes = described(seen)
+    """Store the session, write its report, and return the session's number.
+
+    Raises UsageError if the folder cannot be written.
+    """
+    launched, findings = as_launch(seen), seen.observer.findings()
     with free_store(seen.out, log) as store:
-        session_id, block = session_of(store, seen, machine, here, nodes)
+        session_id, block = session_of(store, seen)
         launched.block = block
         store.append(session_id, launched)
         for place, arm in enumerate(launched.arms):
             arm.block, arm.position = block + 1, place
             store.append(session_id, arm)
-        for finding in seen.findings:
+        for finding in findings:
             store.add_finding(session_id, replace(finding, case_id=seen.case.id))
         if not store.has_finding(session_id, WATCHED):
             store.add_finding(session_id, LOOP)
@@ -152,7 +119,7 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
     report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
     data = session_data(results, session_id)
     told = [finding.message for finding in session_warnings(data) if finding.code in TOLD]
-    told += [f.message for f in (*seen.findings, *launched.findings) if f.code in (*TOLD, *TOLD_UNKNOWN)]
+    told += [f.message for f in (*findings, *launched.findings) if f.code in (*TOLD, *TOLD_UNKNOWN)]
     for line in (*closing_lines(data), *dict.fromkeys(told)):
         log(line)
     log(f"store:  {path}@{session_id}")
@@ -162,7 +129,7 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
 
 @contextlib.contextmanager
 def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
-    """The store of a folder; where another run holds that for longer than BUSY_S, of a new folder beside it."""
+    """Yield the results database of a folder; if another run holds it for longer than BUSY_S, that of a new folder."""
     until = time.monotonic() + BUSY_S
     with contextlib.ExitStack() as on:
         while True:
@@ -179,7 +146,7 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
 
 
 def as_launch(seen: Seen) -> Launch:
-    """What all ranks saw, as one launch."""
+    """Return the results of all ranks as one launch."""
     of_ranks = [each or silent(seen, rank) for rank, each in enumerate(seen.results)]
     nodes = group_by_node(of_ranks, seen.group.ranks_per_node)
     lost = next((each.lost for each in of_ranks if each.lost), None)
@@ -198,7 +165,7 @@ def group_by_node(parts: Sequence[NodeResult], ranks_per_node: int) -> list[Node
 
 def _node(parts: Sequence[NodeResult]) -> NodeResult:
     ok = all(part.outcome.ok for part in parts)
-    # Moments count from when the node's first rank began; readings of another rank from when that one did.
+    # Times count from the start of the node's first rank, but readings of a rank from its own start.
     first = next((part for part in parts if part.lost is None), parts[0])
     return replace(
         parts[0],
@@ -229,7 +196,7 @@ def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def silent(seen: Seen, rank: int) -> NodeResult:
-    """Of a rank that handed nothing over."""
+    """Return the result of a rank that handed nothing over."""
     workload = WatchWorkload(seen.schedule)
     spec = LaunchSpec.of(seen.case, Protocol(), 1.0)
     waited_s = max(1, round(seen.waited_s))
@@ -244,7 +211,7 @@ def silent(seen: Seen, rank: int) -> NodeResult:
 
 
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
-    """How many steps of each kind there were; of a loop that took more than a protocol can have, as many as it can."""
+    """Return the number of steps of each kind, at most as many as a protocol can have."""
     counts = Counter(schedule.phases(steps))
     return Protocol(
         warmup=max(2, counts[Phase.WARMUP]),
@@ -255,39 +222,27 @@ def protocol_of(schedule: Schedule, steps: int) -> Protocol:
     )
 
 
-def described(seen: Seen) -> tuple[dict[str, Any], Machine, list[dict[str, Any]]]:
-    """Node 0's environment, what is known of its machine, and the environments of all nodes where there are several."""
-    own = seen.said[0]
-    assert own is not None
-    said: list[About] = [each or own for each in seen.said]
-    hosts = [
-        said[first : first + seen.group.ranks_per_node]
-        for first in range(0, seen.group.size, seen.group.ranks_per_node)
-    ]
-    machine = machine_of(hosts[0], this_machine(), seen.group)
-    return environment_of(hosts[0]), machine, node_records(hosts)
-
-
-def session_of(
-    store: Store,
-    seen: Seen,
-    machine: Machine,
-    here: Mapping[str, Any],
-    nodes: Sequence[Mapping[str, Any]],
-) -> tuple[int, int]:
-    """The session that the launch belongs to, and its block: the store's last one of the label that was given and the
-    script, where that has the cases; else a new one. What raced is in the block after it."""
-    blocks = 2 if seen.caps else 1
+def session_of(store: Store, seen: Seen) -> tuple[int, int]:
+    """Return the session of the launch and its block: the last session with the same label, script and cases, else a
+    new one. Caps that raced are in the next block."""
+    blocks = 2 if seen.observer.caps else 1
     protocol = replace(protocol_of(seen.schedule, seen.steps), launches=blocks)
-    cases = seen.raced or (seen.case,)
-    plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
-    last = store.last_labelled(seen.label, seen.script) if seen.label is not None else None
+    plan = Plan(cases=seen.raced or (seen.case,), skipped=(), protocol=protocol, seed=0)
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
+    last = store.last_labelled(seen.label, script) if seen.label is not None else None
     if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
             more = replace(before, protocol=replace(before.protocol, launches=before.blocks + blocks))
             store.replan(last.id, more.to_dict())
             return last.id, before.blocks
-    request = TrainingRequest(argv=[seen.script, *sys.argv[1:]], out=seen.out, label=seen.label, suite=None)
-    planned = Planned(plan=plan, suite=seen.script, question=QUESTION)
+    own = seen.came[0]
+    assert own is not None
+    said: list[About] = [(each or own)["about"] for each in seen.came]
+    per_node = seen.group.ranks_per_node
+    hosts = [said[first : first + per_node] for first in range(0, seen.group.size, per_node)]
+    machine = machine_of(hosts[0], this_machine(), seen.group)
+    request = TrainingRequest(argv=[script, *sys.argv[1:]], out=seen.out, label=seen.label, suite=None)
+    planned = Planned(plan=plan, suite=script, question=QUESTION)
+    here, nodes = environment_of(hosts[0]), node_records(hosts)
     return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0

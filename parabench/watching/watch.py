@@ -39,9 +39,10 @@ from parabench.session.progress import logger
 from parabench.session.resume import check_writable
 from parabench.store.record import DeviceSample, HostSample, check_label
 from parabench.watching.group import FAILED_S, LEAVE_S, Group
+from parabench.watching.hosts import of_this
 from parabench.watching.observer import Observer
 from parabench.watching.race import ROUNDS, SETTLE, TIMED, checked
-from parabench.watching.record import Seen, about_this, record, script_name
+from parabench.watching.record import Seen, record
 from parabench.watching.schedule import Schedule
 
 P = ParamSpec("P")
@@ -276,7 +277,7 @@ def _told(
         host_samples=[each for each in sampler.samples(HostSample) if each.rank is not None or group.local_rank == 0],
         sampler=sampler.facts(),
     )
-    return {"result": result.to_dict(), "about": about_this(group), "stopped": stopped}
+    return {"result": result.to_dict(), "about": of_this(group, this_machine()), "stopped": stopped}
 
 
 def _hand_in(
@@ -306,7 +307,7 @@ def _hand_in(
         if error is None and not observer.steps:
             log(f"watch: nothing is recorded: {observer.why_no_step()}")
             return
-        record(Seen.of(observer, came, folder, label, script_name(), waited_s), log)
+        record(Seen(observer=observer, came=came, out=folder, label=label, waited_s=waited_s), log)
     except Exception as why:  # whatever it is: a training that went well is not to end with an error of ours
         kind = "" if isinstance(why, (UsageError, OSError)) else f"{type(why).__name__}: "
         log(f"watch: what rank {group.rank} saw is not recorded: {kind}{why}")

@@ -94,8 +94,9 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     for kind in ("json", "pickle"):
         launch = read(tmp_path / kind)
         assert launch.status is Status.HUNG
-        (found,) = (one for one in launch.findings if one.code == "recording_hang")
-        assert "all_reduce of 4,000 bytes of float32," in found.message
-        assert "was entered by rank 0 and not by rank 1" in found.message
+        # A busy machine may also show that rank 0's barrier before it was not finished.
+        *_, found = (one.message for one in launch.findings if one.code == "recording_hang")
+        assert "all_reduce of 4,000 bytes of float32," in found
+        assert "was entered by rank 0 and not by rank 1" in found
         # JSON has no stacks.
-        assert ("training.py:" in found.message) == (kind == "pickle")
+        assert ("training.py:" in found) == (kind == "pickle")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -11,17 +10,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-import weakref
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from guard import GUARD_S
-from parabench import watch
 from parabench.errors import UsageError
 from parabench.watching.group import Group
 from paths import FIXTURES
@@ -175,18 +170,3 @@ def test_ranks_that_enter_no_watch_are_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(group.c10d, "_get_default_store", lambda: store)
     with pytest.raises(UsageError, match=r"of 3 ranks 1, 2 did not enter it within 0\.1 s"):
         Group.enter()
-
-
-def test_nothing_of_a_training_is_held_after_its_block(tmp_path: Path) -> None:
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, optimizer, out=tmp_path / "seen", log=lambda line: None) as steps:
-        for batch in steps([torch.ones(1, 2)] * 40):
-            model(batch).sum().backward()
-            optimizer.step()
-    held = weakref.ref(model)
-    del model, optimizer, batch
-    gc.collect()
-    assert held() is None
-    assert list(steps([1, 2])) == [1, 2]
-    assert steps.steps == 40

@@ -86,16 +86,7 @@ def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> N
     torch.manual_seed(0)
     layers = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
     module = DistributedDataParallel(layers)
-    called = []
-
-    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        called.append(bucket.index())
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-
-    hook.__annotations__.clear()  # DDP wants types there, not their names
-    module.register_comm_hook(None, hook)
+    called = buckets_of(module)
     counts = {}
     for cap in (0.2, 25.0):
         set_cap(module, cap)

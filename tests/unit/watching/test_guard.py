@@ -75,18 +75,12 @@ def count(folder: Path, what: str) -> int:
 # (owner, name, the call that fails first, the reason names this, steps that are recorded)
 CALLBACKS: list[tuple[Any, str, int, str, int]] = [
     (StepClock, "mark", 62, "the marking of steps", 10),
-    (StepClock, "mark", 200, "the marking of steps", 33),
     (StepClock, "forget", 0, "the marking of steps", STEPS),
     (Loop, "_mark", 63, "the marking of steps", 10),
-    (Loop, "_close", 10, "the marking of steps", 10),
-    (Loop, "_optimizer_begins", 10, "the marking of steps", 10),
     (Loop, "_leave", 0, "the marking of steps", STEPS),
-    (Observer, "_begin_step", 10, "the marking of steps", 10),
     (observer, "size_of", 0, "the reading of the batch size", 2 * STEPS),
     (Observer, "_autocast_now", 0, "the reading of autocast", 2 * STEPS),
-    (observer, "held_bytes", 0, "the reading of memory", 2 * STEPS),
     (observer, "state_bytes", 0, "the reading of memory", 2 * STEPS),
-    (observer.Instruments, "__init__", 0, "the instruments of single steps", 2 * STEPS),
     (observer.Instruments, "report", 0, "the instruments of single steps", 2 * STEPS),
     (MemoryClock, "mark", 9, "the instruments of single steps", 2 * STEPS),
     (observer, "loop_time", 0, "the account of the loop's time", 2 * STEPS),

@@ -110,8 +110,8 @@ def test_expensive_steps_shows_the_part_that_is_long() -> None:
     assert [group["part"] for group in of_loop(extra, part=2)] == ["backward_s"]
 
 
-@pytest.mark.parametrize("steps", [60, 200, 1000])
-@pytest.mark.parametrize("busy", [0.0, 0.02, 0.1, 0.4])
+@pytest.mark.parametrize("steps", [60, 1000])
+@pytest.mark.parametrize("busy", [0.0, 0.1, 0.4])
 def test_expensive_steps_finds_no_period_in_noise(steps: int, busy: float) -> None:
     false = 0
     for seed in range(60):

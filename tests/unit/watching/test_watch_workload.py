@@ -10,12 +10,10 @@ import pytest
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult
 from parabench.plan.case import Case
-from parabench.plan.protocol import MOST_STEPS
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Launch, Status
-from parabench.watching import schedule
+from parabench.watching import record, schedule
 from parabench.watching.loop import WIDTH
-from parabench.watching.record import protocol_of
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchReport, WatchWorkload
 
@@ -64,6 +62,7 @@ def test_a_race_that_not_all_ranks_came_through_has_no_caps() -> None:
     assert len([each for each in short.samples if each.metric == "step_s"]) == 2 * last - 1
 
 
-def test_a_loop_of_more_steps_than_a_protocol_can_have_is_recorded() -> None:
-    protocol = protocol_of(Schedule(), MOST_STEPS + 100)
-    assert (protocol.warmup, protocol.steps, protocol.instrumented) == (5, MOST_STEPS, 5 * 8)
+def test_protocol_of_a_very_long_loop_has_its_most_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MOST_STEPS", 1000)
+    protocol = record.protocol_of(Schedule(), 6000)
+    assert (protocol.warmup, protocol.steps, protocol.instrumented) == (5, 1000, 3 * 8)
