@@ -16,9 +16,8 @@ from typing import Any
 from parabench.launch.launcher import launch
 from parabench.launch.outcome import is_echo
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import NodeResult
+from parabench.launch.results import NodeResult, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import handed_over
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -32,7 +31,7 @@ from parabench.watching.group import LOOK_S, Group
 from parabench.watching.hosts import About, environment_of, machine_of, node_records, of_this
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchReport, WatchWorkload
+from parabench.watching.workload import WatchWorkload
 
 # How long another run may hold the store: one that records another loop does for moments, one that measures for hours.
 BUSY_S = 10.0
@@ -79,7 +78,7 @@ class Seen:
         waited_s: float,
     ) -> Seen:
         """What ranks handed over, as `watch` makes it; None of those that did not come within `waited_s` seconds."""
-        results = [NodeResult.from_dict(each["result"], WatchReport) if each else None for each in came]
+        results = [NodeResult.from_json(each["result"]) if each else None for each in came]
         if any(each and each["stopped"] for each in came):
             forgive(results)
         return cls(
@@ -104,8 +103,8 @@ class Seen:
     @property
     def steps(self) -> int:
         """How many steps any rank took."""
-        ranks = handed_over([each for each in self.results if each], WatchReport)
-        return max((report.steps for report, _ in ranks), default=0)
+        ranks = of_ranks([each for each in self.results if each])
+        return max((report.of(0).steps for report, _ in ranks), default=0)
 
 
 def forgive(results: Sequence[NodeResult | None]) -> None:
@@ -238,7 +237,6 @@ def silent(seen: Seen, rank: int) -> NodeResult:
         seen.group.hosts[rank],
         range(rank, rank + 1),
         workload.marks(spec),
-        workload.report_type,
         lost=f"rank {rank} ({seen.group.hosts[rank]}) handed nothing over within {waited_s} s of rank 0's end",
     )
 

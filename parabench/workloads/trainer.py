@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
+from parabench.launch.rank import loaded_nccl
 from parabench.models import IGNORED_LABELS, RANDOM_DATA
 from parabench.models.base import (
     Model,
     apply_options,
+    arithmetic_of,
     attention_of,
     build_model,
     move_model,
@@ -29,8 +31,9 @@ from parabench.models.buffers import buffers_of, changed
 from parabench.models.compiled import CompileCounts
 from parabench.models.suspects import buffer_suspect, ignores_labels, suspects_of
 from parabench.plan.case import Case
-from parabench.probes import Probe
+from parabench.probes import CaseReport, Probe
 from parabench.registry import load
+from parabench.store.metrics import METRICS
 from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
     Compute,
@@ -263,3 +266,26 @@ def norm_of_gradients(
     own = full_tensor is not base.full_tensor
     found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
     return norm_of(full_tensor(each, gradient) if own else gradient for each, gradient in found)
+
+
+def report_of(case: Case, training: Training, parallel: ParallelModel, known: Mapping[str, Any]) -> CaseReport:
+    """Report a training run that is over, without what its probes saw. A collective call.
+
+    Raises:
+        UsageError: If a number of the strategy's has an unknown name, or is no number.
+    """
+    facts = parallel.facts()
+    numbers = parallel.numbers()
+    for name, value in numbers.items():
+        if name not in METRICS or not isinstance(value, (int, float)):
+            raise UsageError(
+                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of metrics.METRICS"
+            )
+    arithmetic = arithmetic_of(getattr(training.optimizer, "left_out", None))
+    return CaseReport(
+        losses=training.losses.read(),
+        grad_norm=training.grad_norm,
+        facts={**known, **facts, **arithmetic, **loaded_nccl(case)},
+        numbers=dict(numbers),
+        rank_facts={} if training.compiled is None else {"compiled": training.compiled.facts()},
+    )

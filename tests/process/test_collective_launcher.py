@@ -29,7 +29,7 @@ from parabench.plan.collective_case import OPS, CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collective_buffers import Truth
-from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload
+from parabench.workloads.collectives import CollectivesWorkload
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
@@ -224,7 +224,7 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
 def silent(spec: LaunchSpec, node: int) -> NodeResult:
     """Of ranks that were ended because another node was lost."""
     layout = CollectivesWorkload().marks(spec)
-    result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout, CollectivesReport)
+    result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout)
     result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)
     return result
 

@@ -22,7 +22,7 @@ from parabench.cluster.waiting import Waiting
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
-from parabench.launch.results import MarkLayout, NodeResult, RankReport
+from parabench.launch.results import MarkLayout, NodeResult
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import ForeignValue, StoreClient
 from parabench.plan.case import Case
@@ -36,8 +36,6 @@ SPEC = LaunchSpec.of(Case(strategy="ddp", world_size=2, nodes=2, device="cpu", b
 class NoWorkload:
     """Ranks that do nothing."""
 
-    report_type = RankReport
-
     def ranks(self, spec: LaunchSpec) -> int:
         return spec.ranks_per_node
 
@@ -47,7 +45,7 @@ class NoWorkload:
 
 def result_of(node: int, *, ok: bool = True) -> NodeResult:
     layout = NoWorkload().marks(SPEC)
-    result = NodeResult.silent(node, f"h{node}", range(node, node + 1), layout, RankReport)
+    result = NodeResult.silent(node, f"h{node}", range(node, node + 1), layout)
     result.outcome = ProcessOutcome(ok=ok)
     return result
 

@@ -17,7 +17,7 @@ from fake_cuda import Device, Group, works_that_are_none
 from guard import GUARD_S
 from parabench.launch.processes import run_processes
 from parabench.plan.case import Case
-from parabench.probes import ProbeReport
+from parabench.probes import CaseReport
 from parabench.probes.backend_calls import coalesced_calls, key_of, stream_waits
 from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
 from parabench.probes.communication import CommunicationProbe
@@ -49,7 +49,7 @@ class Bench:
 
     def read(self) -> tuple[list[tuple[Any, ...]], list[tuple[float, float]]]:
         """([(op, made, begin, duration)], [(begin, end) of standing still])."""
-        report = ProbeReport()
+        report = CaseReport()
         self.probe.report(report)
         calls = [
             (

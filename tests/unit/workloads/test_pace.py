@@ -21,7 +21,7 @@ from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import NodeResult, RankReport
+from parabench.launch.results import NodeResult, RankReport, as_json
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -198,8 +198,8 @@ def test_it_travels_as_it_is():
         node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=True), reports=[RankReport(rank=0)],
         marks=[], counts=(7, 20),
     )  # fmt: skip
-    assert NodeResult.from_dict(part.to_dict(), RankReport).counts == (7, 20)
-    assert NodeResult.from_dict(replace(part, counts=None).to_dict(), RankReport).counts is None
+    assert NodeResult.from_json(as_json(part)).counts == (7, 20)
+    assert NodeResult.from_json(as_json(replace(part, counts=None))).counts is None
 
 
 def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
