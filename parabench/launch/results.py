@@ -63,7 +63,13 @@ def _later(case: CaseReport, by_s: float) -> CaseReport:
 
 def as_json(value: Any) -> Any:
     """Return a report or a result as JSON holds it; `NodeResult.from_json` is the reverse."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=lambda numbers: numbers.tolist())
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
