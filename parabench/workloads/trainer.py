@@ -197,12 +197,14 @@ def build(
             )
         optimizer = LossScale(optimizer, rank_info.device)
         scale = partial(getattr, optimizer, "scale")
-    # These must not hold the wrapper of a module that cases share, whose buckets would stay with it.
     norm = parallel.gradient_norm or partial(norm_of_gradients, parameters, parallel.full_tensor)
-    gradient_norm = unscaled(norm, scale)
-    clip = None
-    if model.clip_norm is not None:
-        clip = partial(clip_now, parameters, gradient_norm, model.clip_norm)
+
+    def gradient_norm() -> float | None:
+        """Return the norm of the gradients, without the factor of a scaled loss. A collective call."""
+        found = norm()
+        return found if found is None or scale is None else found / scale()
+
+    most = model.clip_norm
     training = Training(
         module=parallel.module,
         compute=parallel.compute
@@ -224,7 +226,7 @@ def build(
         ),
         compiled=CompileCounts() if case.compile else None,
         gradient_norm=gradient_norm,
-        clip=clip,
+        clip=None if most is None else lambda: clip_gradients(parameters.values(), gradient_norm(), most),
         scheduler=scheduler,
         suspects=suspects,
         # One device sees what all ranks would.
@@ -240,23 +242,6 @@ def no_formula(model: Model) -> dict[str, str]:
     if not all(each.requires_grad for each in model.module.parameters()):
         return {"no_formula": "the model has frozen parameters"}
     return {}
-
-
-def clip_now(parameters: Mapping[str, nn.Parameter], norm: Callable[[], float | None], most: float) -> None:
-    """Limit the gradient's norm before the optimizer steps. A collective call, which waits for the device."""
-    clip_gradients(parameters.values(), norm(), most)
-
-
-def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
-    """`norm` of the gradients of a loss that was multiplied by `scale`, as it is without."""
-    if scale is None:
-        return norm
-
-    def of_the_loss() -> float | None:
-        found = norm()
-        return None if found is None else found / scale()
-
-    return of_the_loss
 
 
 def norm_of_gradients(

@@ -69,8 +69,7 @@ def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
     return [(s.step, s.phase) for s in seen.samples if s.rank == rank and s.metric == "step_s"]
 
 
-@pytest.mark.parametrize("algorithm", ["native", "ring"])
-@pytest.mark.parametrize("strategy", ["raising", "raising_in_backward"])
+@pytest.mark.parametrize(("strategy", "algorithm"), [("raising", "native"), ("raising_in_backward", "ring")])
 def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
     seen = launch(LaunchSpec.of(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
@@ -124,10 +123,9 @@ def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
     assert str(seen.failure).endswith("RuntimeError: no such link")
 
 
-@pytest.mark.parametrize("algorithm", ["native", "ring", "tree"])
 @pytest.mark.parametrize(
-    ("strategy", "signal"),
-    [("killed", "SIGKILL"), ("killed_in_backward", "SIGKILL"), ("segfaulting", "SIGSEGV")],
+    ("strategy", "signal", "algorithm"),
+    [("killed", "SIGKILL", "native"), ("killed_in_backward", "SIGKILL", "ring"), ("segfaulting", "SIGSEGV", "tree")],
 )
 def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
     seen = launch(
@@ -138,14 +136,10 @@ def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
     assert signal in seen.failure.message
     assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
-
-
-def test_a_segmentation_fault_says_where_it_was() -> None:
-    seen = launch(LaunchSpec.of(case("segfaulting"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.failure is not None
-    assert seen.failure.traceback is not None
-    assert "Segmentation fault" in seen.failure.traceback
-    assert "in _signal" in seen.failure.traceback
+    if signal == "SIGSEGV":
+        assert seen.failure.traceback is not None
+        assert "Segmentation fault" in seen.failure.traceback
+        assert "in _signal" in seen.failure.traceback
 
 
 @pytest.mark.parametrize(
@@ -208,15 +202,10 @@ def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypa
     assert seen.failure.rank == FAULTY_RANK
     kept = [] if strategy == "stopping_in_build" else [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
     assert steps_kept(seen, 0) == kept
-
-
-def test_a_hang_shows_where_each_rank_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    pass_when(monkeypatch)
-    seen = launch(LaunchSpec.of(case("waiting"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.failure is not None
-    assert seen.failure.traceback is not None
-    assert "in _wait_forever" in seen.failure.traceback
-    assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
+    if strategy == "waiting":  # the failure shows where each rank stands
+        assert seen.failure.traceback is not None
+        assert "in _wait_forever" in seen.failure.traceback
+        assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
 
 
 def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,10 +280,3 @@ def test_a_good_launch_has_every_sample_of_every_rank() -> None:
         whole = {s.step: s.value for s in seen.samples if s.rank == rank and s.metric == "step_s"}
         assert parts == pytest.approx(whole)
     assert sum(value or 0 for value in whole.values()) < seen.wall_s
-
-
-def test_after_every_kind_of_end_a_launch_is_well() -> None:
-    """In the same driver, one after the other: nothing of a fault reaches the next launch."""
-    for strategy in ("raising", "killed", "ddp", "vanishing", "ddp"):
-        seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
-        assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from parabench.machine import gpu_checks
 from parabench.machine.accelerator import Gpu
-from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, built_for, check, probe
+from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, built_for, check
 from parabench.machine.machine import Machine
 
 RECORD: dict[str, Any] = {
@@ -49,7 +47,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     roomy = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 12)
     monkeypatch.setattr(gpu_checks.os, "statvfs", lambda path: roomy)
-    monkeypatch.setattr(gpu_checks, "probe", lambda: {"archs": ["sm_80", "sm_90"], "devices": [None, None]})
+    monkeypatch.setattr(gpu_checks, "in_child", lambda script: {"archs": ["sm_80", "sm_90"], "devices": [None, None]})
     return answers
 
 
@@ -119,10 +117,7 @@ def test_a_driver_that_is_too_old_is_told(nvml, tmp_path):
 def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
     answer = {"archs": ["sm_90"], "devices": [None, "CUDA error: device busy"]}
 
-    def run(command: Any, **_: Any) -> Any:
-        return SimpleNamespace(stdout=f"a warning\n{json.dumps(answer)}\n")
-
-    monkeypatch.setattr(gpu_checks, "probe", lambda: probe(run))
+    monkeypatch.setattr(gpu_checks, "in_child", lambda script: answer)
     found = rows(tmp_path)
     assert found["GPU0", "a first kernel"].value == "ran"
     assert (found["GPU1", "a first kernel"].value, found["GPU1", "a first kernel"].verdict) == (
@@ -130,21 +125,6 @@ def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
     )  # fmt: skip
     answer = {"archs": [], "devices": [], "error": "Error 802: system not yet initialized"}
     assert rows(tmp_path)["host", "torch on CUDA"].value == "Error 802: system not yet initialized"
-
-
-def test_a_process_without_an_answer_is_a_fault():
-    def hangs(*_: Any, **__: Any) -> Any:
-        raise subprocess.TimeoutExpired("python", 1)
-
-    assert probe(hangs) == {"error": "nothing came back within 180 s"}
-    assert probe(lambda *_, **__: SimpleNamespace(stdout="")) == {
-        "error": "the process ended without an answer (IndexError)"
-    }
-
-
-def test_the_process_runs_and_says_what_torch_says():
-    """Here torch is a CPU build."""
-    assert probe()["error"] == "Torch not compiled with CUDA enabled"
 
 
 @pytest.mark.parametrize(

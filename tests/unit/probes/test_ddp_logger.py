@@ -64,14 +64,6 @@ def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_
         assert 0 < each["overlap_s"] <= min(each["backward_s"], each["communication_s"])
 
 
-def test_nobody_tells_of_ddp_where_there_is_none() -> None:
-    case = Case(strategy="fsdp", world_size=2, device="cpu", backend="gloo")
-    assert (
-        "ddp_logger"
-        not in launch(LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=1), deadline_s=GUARD_S)).facts
-    )
-
-
 class FakeDdp(nn.Identity):
     """A module's side of DDP: what it was asked for, in order, and what it logs when it is told to."""
 
