@@ -28,7 +28,7 @@ def check(case: Case, model: ModelEntry) -> None:
         if case.model not in MODELS:
             from parabench.models.user import check_batch
 
-            check_batch(case)
+            check_batch(case.reference())
     else:
         from parabench.data.datasets import check_dataset
 

@@ -159,29 +159,24 @@ def probe_classes() -> list[type[Probe]]:
 
 
 def sources_of(watched: Watched) -> list[Source]:
-    """What is read around a launch: each of SOURCES that has something to read there."""
+    """Return each of SOURCES that has something to read around a launch."""
     classes = [load(SOURCES, "source", name) for name in SOURCES]
     return [source for each in classes if (source := each.of(watched)) is not None]
 
 
-def probes_of(rank: ProbedRank) -> list[Probe]:
-    """All probes of a rank."""
-    return [probe(rank) for probe in probe_classes()]
-
-
 def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
-    """What probes want set in the environment of ranks before they start."""
+    """Return what probes set in the environment of ranks before they start."""
     return {name: value for probe in probe_classes() for name, value in probe.environment(protocol, folder).items()}
 
 
 def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
-    """{name: facts of this rank} that stand in files when it has left its group."""
+    """Return {name: facts of this rank} from files that are there when it has left its group."""
     return {name: facts for probe in probe_classes() for name, facts in probe.left_behind(protocol, folder).items()}
 
 
 @contextmanager
 def switched_on(probes: Sequence[Probe], clock: StepMarker) -> Iterator[StepMarker]:
-    """Around the instrumented steps: all probes on. Gives the clock that these steps are to mark."""
+    """Switch all probes on for the instrumented steps. Yields the clock that these steps are to mark."""
     with ExitStack() as on:
         for probe in probes:
             clock = on.enter_context(probe.instrumented(clock))

@@ -28,7 +28,7 @@ from parabench.launch.workload import RankEnv, Workload, arms_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
 from parabench.plan.turns import TurnsProtocol, turns
-from parabench.probes import CaseReport, ProbedRank, environment, left_behind, probes_of, switched_on
+from parabench.probes import CaseReport, ProbedRank, environment, left_behind, probe_classes, switched_on
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
@@ -143,7 +143,7 @@ def record_ranks(launch: Launch, ranks: Ranks, phases: Sequence[Phase]) -> None:
 
 
 def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> CaseReport:
-    """Build, train and read what was seen."""
+    """Build and train a case that has the launch to itself, with instruments, and report what was seen."""
     case: Case = spec.case
     protocol: Protocol = spec.protocol
     training, parallel, known = build(case, rank_info, material)
@@ -151,20 +151,19 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         join.check_groups(rank_info.device, case.backend, case.algorithm)
     clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
-    training.probes = probes = probes_of(
-        ProbedRank(
-            case=case,
-            protocol=protocol,
-            info=rank_info,
-            parallel=parallel,
-            compute=training.compute,
-            optimizer=training.optimizer,
-            batches=training.batches,
-            clock=clock,
-            take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
-            traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
-        )
+    probed = ProbedRank(
+        case=case,
+        protocol=protocol,
+        info=rank_info,
+        parallel=parallel,
+        compute=training.compute,
+        optimizer=training.optimizer,
+        batches=training.batches,
+        clock=clock,
+        take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
+        traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
     )
+    training.probes = probes = [probe(probed) for probe in probe_classes()]
 
     def take(steps: int) -> None:
         begin = clock.steps

@@ -241,7 +241,7 @@ def test_numbers_of_a_log_that_are_none_are_left_out() -> None:
 def test_what_is_no_call_of_the_inspector_is_left_out(odd: str) -> None:
     call = '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8, %s}}'
     sound, wordy = call % '"coll_exec_time_us": 61', call % '"coll_exec_time_us": "long"'
-    (told,) = nccl.inspector_ops(f"{sound}\n{wordy}\n{odd}")
+    ((told,), _) = nccl.inspected(f"{sound}\n{wordy}\n{odd}")
     assert (told["bytes"], told["ranks"], told["calls"]) == (8, 2, 2)
     assert told["duration_s"] == pytest.approx(61e-6)
 
