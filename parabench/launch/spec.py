@@ -74,7 +74,8 @@ class LaunchSpec:
     @property
     def device(self) -> str:
         """The kind of device: `cpu` or `cuda`."""
-        return self.cases[0].device
+        device: str = self.cases[0].device
+        return device
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
