@@ -25,7 +25,7 @@ from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.node import run_on_node
 from parabench.launch.rendezvous import DEAD_AFTER_S, LOST, LaunchContext
-from parabench.launch.results import NodeResult
+from parabench.launch.results import NodeResult, as_json
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
 from parabench.launch.workload import workload_of
@@ -139,7 +139,7 @@ class Agent:
                     result = self.run(spec, self._context)
                 finally:
                     self._context = None
-                client.put_blob(f"launch/{number}/result/{self.number}", result.to_dict())
+                client.put_blob(f"launch/{number}/result/{self.number}", as_json(result))
             number += 1
 
     def _next_of(self, content: bytes) -> tuple[Sequence[str], LaunchSpec | None, dict[str, Any]]:

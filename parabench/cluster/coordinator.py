@@ -141,7 +141,7 @@ class Coordinator(Participants):
         ranks = range(number * spec.ranks_per_node, (number + 1) * spec.ranks_per_node)
         ran = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
         lost = f"node {number} ({host}), which ran {ran}, was lost: no sign of life for {DEAD_AFTER_S:g} s"
-        return NodeResult.silent(number, host, ranks, workload.marks(spec), workload.report_type, lost=lost)
+        return NodeResult.silent(number, host, ranks, workload.marks(spec), lost=lost)
 
     @contextmanager
     def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
@@ -187,8 +187,7 @@ class Coordinator(Participants):
         for number in range(1, spec.nodes):
             key = f"launch/{self._next - 1}/result/{number}"
             if number not in self._results and self._client.has(key):
-                build = partial(NodeResult.from_dict, report_type=workload.report_type)
-                self._results[number] = self._client.pop_blob(key, build)
+                self._results[number] = self._client.pop_blob(key, NodeResult.from_json)
         return [number for number in range(1, spec.nodes) if number not in self._results]
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:

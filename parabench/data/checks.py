@@ -28,7 +28,7 @@ def check(case: Case, model: ModelEntry) -> None:
         if case.model not in MODELS:
             from parabench.models.user import check_batch
 
-            check_batch(case)
+            check_batch(case.reference())
     else:
         from parabench.data.datasets import check_dataset
 
@@ -54,11 +54,12 @@ def _check_text(case: Case, model: ModelEntry) -> None:
                 f"vocabulary {case.vocabulary!r} has {knows} tokens, model {case.model} knows {model.vocabulary}; "
                 "use a model that knows as many, gpt2 say, or a smaller vocabulary"
             )
-        have, unit = text.token_count(case.data, case.vocabulary), "tokens"
+        have, unit = text.token_file(case.data, case.vocabulary).stat().st_size // text.TOKEN_BYTES, "tokens"
     elif not model.reads_bytes:
         raise UsageError(f"model {case.model} knows fewer than {BYTES_VOCABULARY} tokens; use data synthetic")
     else:
-        have, unit = text.byte_count(case.data), "bytes"
+        text.readable("data", text.path_of(case.data))
+        have, unit = text.path_of(case.data).stat().st_size, "bytes"
     needed = case.global_batch * case.seq_len + 1
     if have < needed:
         raise UsageError(

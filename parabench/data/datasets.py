@@ -48,46 +48,41 @@ class BatchDataset(Dataset[Batch]):
 
 
 def sequences(stream: Tensor, length: int) -> BatchDataset:
-    """Sequences (n, length) of tokens, one after the other, int64; a target is the token after its input."""
+    """Cut a stream into sequences (n, length) of tokens, int64; a target is the token after its input."""
     count = (stream.numel() - 1) // length
     inputs, targets = (stream[at : at + count * length].view(count, length) for at in (0, 1))
     return BatchDataset((inputs, targets), lambda rows: (rows[0].long(), rows[1].long()))
 
 
 def normalised(rows: Pair) -> Pair:
-    """MNIST's images (n, 28, 28) as (n, 1, 28, 28), and their digits (n). They are kept as bytes, a quarter of the
-    memory."""
+    """Convert MNIST's images (n, 28, 28), which are kept as bytes, to (n, 1, 28, 28) of float32, and the digits (n)."""
     images, digits = rows
     scaled = images.unsqueeze(1).float().div_(255)
     return scaled.sub_(MNIST_MEAN).div_(MNIST_STD), digits.long()
 
 
-def dataset_of(case: Case, model: Model) -> Dataset[Any]:
-    """What the case trains on. Raises UsageError for data that cannot be had."""
+def dataset_of(case: Case, model: Model) -> Any:
+    """Return the Dataset that the case trains on, or a user's DataLoader. Raises UsageError if there is none."""
     name, _ = source_of(case.data)
-    if name is None:
-        own: Dataset[Any] = user_dataset(case)
-        return own
-    made: Dataset[Any] = load(DATASETS, "data", name)(case, model)
-    return made
+    return user_dataset(case) if name is None else load(DATASETS, "data", name)(case, model)
 
 
 def synthetic(case: Case, model: Model) -> Dataset[Any]:
-    """What the model makes for itself, from the case's seed."""
+    """Return samples that the model makes from the case's seed."""
     if model.batch is None:
         raise UsageError(f"model {case.model!r} makes no synthetic data; give Model.batch, or another data")
     return BatchDataset(make_samples(model.batch, case))
 
 
 def text(case: Case, model: Model) -> Dataset[Any]:
-    """The text as bytes or, with a vocabulary, as tokens."""
+    """Return the text as bytes or, with a vocabulary, as tokens."""
     if case.vocabulary:
         return sequences(_mapped(corpus.token_file(case.data, case.vocabulary), torch.int32), case.seq_len)
     return sequences(_mapped(corpus.path_of(case.data), torch.uint8), case.seq_len)
 
 
 def mnist(case: Case, model: Model) -> Dataset[Any]:
-    """The training images of the folder."""
+    """Return the training images of the folder."""
     images, digits = idx.read(source_of(case.data)[1])
     return BatchDataset((torch.tensor(images), torch.tensor(digits)), normalised)
 
@@ -127,9 +122,10 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
     if is_stream(dataset):
         if case.split == "sample":
             raise UsageError(f"data {case.data!r} is read in its own order; use split batch")
-        if isinstance(dataset, DataLoader):
-            _check_loader(case, model)
         is_loader = isinstance(dataset, DataLoader)
+        decided = {"workers": case.workers, "pin_memory": case.pin_memory, "Model.collate": "collate" in model.own}
+        for name in (name for name, value in decided.items() if is_loader and value):
+            raise UsageError(f"data {case.data!r} is a DataLoader, which has its own {name}; drop {name}")
         with giving("no first batch", "Dataset or collate_fn" if is_loader else "__iter__"):
             items = list(islice(dataset, 1 if is_loader else case.global_batch))
         if not items:
@@ -156,13 +152,6 @@ def check_dataset(case: Case, model: ModelEntry) -> None:
         raise UsageError(f"data {case.data!r} gives inputs of {kind}, model {case.model} takes tokens; give integers")
 
 
-def _check_loader(case: Case, model: ModelEntry) -> None:
-    """Raise UsageError for options that a user's DataLoader has already decided."""
-    fields = {"workers": case.workers, "pin_memory": case.pin_memory, "Model.collate": "collate" in model.own}
-    for name in (name for name, value in fields.items() if value):
-        raise UsageError(f"data {case.data!r} is a DataLoader, which has its own {name}; drop {name}")
-
-
 def check_global_batch(batch: Batch, case: Case) -> None:
     """Raise UsageError unless a batch of a user's data is a global batch."""
     rows = samples_in(batch, case)
@@ -183,7 +172,7 @@ def samples_in(batch: Batch, case: Case) -> int:
 
 def first_sample(case: Case, model: Model) -> Batch:
     """Return a batch that begins with the first sample of the case's data."""
-    dataset: Any = dataset_of(case, model)
+    dataset = dataset_of(case, model)
     if isinstance(dataset, DataLoader):
         return next(iter(dataset))
     item = next(iter(dataset)) if is_stream(dataset) else dataset[0]
@@ -192,5 +181,5 @@ def first_sample(case: Case, model: Model) -> Batch:
 
 
 def _mapped(path: Path, dtype: torch.dtype) -> Tensor:
-    """The file's elements, not read but mapped: only what steps use is loaded, and once for all ranks."""
+    """Map the elements of a file: only what steps use is loaded, and once for all ranks."""
     return torch.from_file(str(path), shared=False, size=path.stat().st_size // dtype.itemsize, dtype=dtype)

@@ -141,8 +141,8 @@ _working: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def end_workers() -> None:
-    """End the workers of all data of this process. Where the collector finds them, torch waits for each for 5 s in
-    vain: the queue that would tell it has been closed before."""
+    """End the workers of all data of this process. If the collector finds them instead, torch waits 5 s for each: the
+    queue that would wake it is closed by then."""
     for each in tuple(_working):
         each._shutdown_workers()
     _working.clear()
@@ -187,12 +187,12 @@ class ShuffledBatches(BatchSampler):
 
 
 def columns_of(inputs: Tensor, rank: int, ranks: int) -> Tensor:
-    """The `rank`th of `ranks` equal parts of the last dimension, as a rank of a row-parallel first layer takes it."""
+    """Return the `rank`th of `ranks` equal parts of the last dimension, for a row-parallel first layer."""
     return inputs if ranks == 1 else inputs.chunk(ranks, dim=-1)[rank].contiguous()
 
 
 class RankBatches:
-    """The indices of each of this rank's batches, as `sampler` has them; none before there is one."""
+    """The indices of each of this rank's batches, from `sampler`; none before there is one."""
 
     sampler: ContiguousBatches | ShuffledBatches | tuple[()] = ()
 
@@ -204,11 +204,11 @@ class RankBatches:
 
 
 def _tie_to_rank(rank: int, worker: int) -> None:
-    """DataLoader's own watch looks every 5 s whether the rank is still there, and a stopped worker can't look; one
-    that was still starting when the rank was killed would watch the rank's heir. `rank` is the rank's process."""
-    # What is garbage in the rank is not freed here: a process group's end waits for threads that a fork does not have.
+    """Let a worker die with the process `rank`. DataLoader's own watchdog looks every 5 s, and not in a stopped worker.
+    If the rank is killed while a worker starts, it would watch another process."""
+    # Garbage of the rank is not freed here: a process group's end waits for threads that a fork does not have.
     gc.freeze()
     die_with_parent(rank)
-    # A hanging rank is asked where it stands and for its stack; a worker's in the same file would be taken for it.
+    # A hanging rank is asked for its stack; a worker's stack in the same file would be taken for it.
     for number in (HANG_REQUEST, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

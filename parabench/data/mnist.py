@@ -7,7 +7,6 @@ number of dimensions, each dimension as four bytes, the highest first, then the 
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import os
 import zlib
@@ -17,21 +16,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from parabench.data.text import readable, stamp
+from parabench.data.text import readable
 from parabench.errors import UsageError
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 SIDE, CLASSES = 28, 10
 
 _UNSIGNED_BYTES = 8
-# The largest set of such images, EMNIST's by class, has 550 million bytes.
-MOST_BYTES = 600_000_000
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def read(folder: str) -> tuple[Bytes, Bytes]:
-    """Images (n, 28, 28) and their digits (n), of the training set in `folder`.
+    """Return the images (n, 28, 28) and digits (n) of the training set in `folder`.
 
     Raises UsageError for a file that is missing, damaged or not MNIST's.
     """
@@ -50,47 +47,32 @@ def read(folder: str) -> tuple[Bytes, Bytes]:
     return images, labels
 
 
-def count(folder: str) -> int:
-    """How many images there are, when all is well with them. Raises UsageError as `read` does."""
-    return _count(folder, *(stamp(_find(folder, name)) for name in (IMAGES, LABELS)))
-
-
 @cache
-def _count(folder: str, *states: tuple[str, int, int]) -> int:
+def count(folder: str) -> int:
+    """Return how many images there are. Raises UsageError as `read` does."""
     return len(read(folder)[1])
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """The array of unsigned bytes in an IDX file. Raises UsageError for anything else."""
+    """Return the array of unsigned bytes in an IDX file. Raises UsageError for anything else."""
     magic, length = bytes([0, 0, _UNSIGNED_BYTES, dimensions]), 4 + 4 * dimensions
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(length)
-            if head[:4] != magic:
-                raise UsageError(
-                    f"data file {str(path)!r} begins with {head[:4].hex() or 'nothing'}, MNIST's with {magic.hex()}; "
-                    "give the IDX file of that name"
-                )
-            shape = [int.from_bytes(head[at : at + 4], "big") for at in range(4, length, 4)]
-            size = math.prod(shape)
-            # No more than the head says, however much a small file unpacks to.
-            elements = _read(file, min(size, MOST_BYTES) + 1)
+            content = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"data file {str(path)!r} cannot be read: {error}; fetch it again") from error
-    if len(head) + len(elements) != length + size:
-        there = f"{len(head) + len(elements)} bytes{' or more' * (len(elements) > min(size, MOST_BYTES))}"
-        raise UsageError(f"data file {str(path)!r} has {there}, and by its head {length + size}; fetch it again")
-    if size > MOST_BYTES:
-        raise UsageError(f"data file {str(path)!r} holds {size} bytes, and {MOST_BYTES} are read at most; give a part")
-    return np.frombuffer(elements, np.uint8).reshape(shape)
-
-
-def _read(file: io.BufferedIOBase, most: int) -> bytearray:
-    """What is left of a file, up to `most` bytes."""
-    found = bytearray()
-    while len(found) < most and (part := file.read(min(most - len(found), 1 << 20))):
-        found += part
-    return found
+    if content[:4] != magic:
+        raise UsageError(
+            f"data file {str(path)!r} begins with {content[:4].hex() or 'nothing'}, MNIST's with {magic.hex()}; "
+            "give the IDX file of that name"
+        )
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, length, 4)]
+    if len(content) != length + math.prod(shape):
+        raise UsageError(
+            f"data file {str(path)!r} has {len(content)} bytes, and by its head {length + math.prod(shape)}; fetch it "
+            "again"
+        )
+    return np.frombuffer(content, np.uint8, offset=length).reshape(shape)
 
 
 def _find(folder: str, name: str) -> Path:

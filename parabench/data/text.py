@@ -28,25 +28,16 @@ SPLIT = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 END_OF_TEXT = "<|endoftext|>"
 
 TOKEN_BYTES = 4
-# The largest vocabulary there is, o200k_base, has 3.6 million bytes.
-MOST_VOCABULARY_BYTES = 64 << 20
 
 
 def path_of(data: str) -> Path:
-    """The file that `text` or `text:PATH` names."""
+    """Return the file that `text` or `text:PATH` names."""
     path = data.partition(":")[2]
     return Path(path) if path else SHIPPED
 
 
-def byte_count(data: str) -> int:
-    """How many bytes the file of `text` or `text:PATH` holds. Raises UsageError when it cannot be read."""
-    path = path_of(data)
-    readable("data", path)
-    return path.stat().st_size
-
-
 def readable(what: str, path: Path) -> None:
-    """Raise UsageError unless `path` is a regular file that can be opened; `what` says what it was given for."""
+    """Raise UsageError unless `path` is a regular file that can be opened. `what` names its purpose."""
     if not os.path.exists(path):
         raise UsageError(f"{what} file {str(path)!r} cannot be read: there is no such file")
     if not path.is_file():
@@ -57,35 +48,26 @@ def readable(what: str, path: Path) -> None:
         raise UsageError(f"{what} file {str(path)!r} cannot be read: {error.strerror or error}") from error
 
 
-def stamp(path: Path) -> tuple[str, int, int]:
-    """What tells one state of a file from another: its whole path, its size, and when it was changed, in ns."""
-    state = path.stat()
-    return str(path.resolve()), state.st_size, state.st_mtime_ns
-
-
 def vocabulary_size(vocabulary: str) -> int:
-    """How many tokens the vocabulary file knows, the end of a text among them.
+    """Return how many tokens a vocabulary file has, the end of a text included.
 
-    Raises UsageError when tiktoken is not installed, or the file is not one of its vocabularies.
+    Raises:
+        UsageError: If tiktoken is not installed, or the file is not one of its vocabularies.
     """
     if importlib.util.find_spec("tiktoken") is None:
         raise UsageError("vocabulary needs a package that is not installed: pip install tiktoken")
-    path = Path(vocabulary)
-    readable("vocabulary", path)
-    return max(_ranks(*stamp(path)).values()) + 2
-
-
-def token_count(data: str, vocabulary: str) -> int:
-    """How many tokens the text is. Raises UsageError when it cannot be read or encoded."""
-    return token_file(data, vocabulary).stat().st_size // TOKEN_BYTES
+    readable("vocabulary", Path(vocabulary))
+    return max(_ranks(vocabulary).values()) + 2
 
 
 def token_file(data: str, vocabulary: str) -> Path:
-    """The file that holds the text's tokens, int32 in this machine's byte order; made where it is not there yet."""
+    """Return the file with the tokens of a text, int32 in this machine's byte order. It is made for each state of the
+    text and the vocabulary: path, size, and time of change. Raises UsageError if the text cannot be read or encoded."""
     path = path_of(data)
     readable("data", path)
     readable("vocabulary", Path(vocabulary))
-    state = json.dumps([stamp(path), stamp(Path(vocabulary))])
+    states = [(str(each.resolve()), each.stat().st_size, each.stat().st_mtime_ns) for each in (path, Path(vocabulary))]
+    state = json.dumps(states)
     kept = cache_folder() / f"{hashlib.sha256(state.encode()).hexdigest()[:32]}.tokens"
     if not kept.is_file():
         _keep(encode(path, vocabulary), kept)
@@ -93,8 +75,8 @@ def token_file(data: str, vocabulary: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where encoded texts are kept: `parabench` in XDG_CACHE_HOME, which is ~/.cache where it is not set.
-    Raises UsageError where there is no home."""
+    """Return the folder of encoded texts: `parabench` in XDG_CACHE_HOME, or in ~/.cache if that is not set. Raises
+    UsageError if the user has no home."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if home.startswith("~"):
         raise UsageError("tokens have no place to be kept: this user has no home; set XDG_CACHE_HOME to a folder")
@@ -102,12 +84,12 @@ def cache_folder() -> Path:
 
 
 def encode(path: Path, vocabulary: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The text's tokens, int32; where it says <|endoftext|>, that one token."""
+    """Return the tokens of a text, int32; <|endoftext|> is one token."""
     import tiktoken
 
     last = vocabulary_size(vocabulary) - 1
     encoding = tiktoken.Encoding(
-        "gpt2", pat_str=SPLIT, mergeable_ranks=_ranks(*stamp(Path(vocabulary))), special_tokens={END_OF_TEXT: last}
+        "gpt2", pat_str=SPLIT, mergeable_ranks=_ranks(vocabulary), special_tokens={END_OF_TEXT: last}
     )
     try:
         text = path.read_bytes().decode()
@@ -132,13 +114,11 @@ def _keep(tokens: np.ndarray[tuple[int], np.dtype[np.int32]], kept: Path) -> Non
 
 
 @cache
-def _ranks(path: str, size: int, changed: int) -> dict[bytes, int]:
-    """{token: rank} of a vocabulary file in tiktoken's form, a token in base64 and its rank on each line.
+def _ranks(path: str) -> dict[bytes, int]:
+    """Return {token: rank} of a vocabulary file in tiktoken's form, with a token in base64 and its rank on each line.
 
-    tiktoken's own reader keeps a copy by the file's name alone, and would not see that the file has changed.
+    tiktoken's own reader keeps a copy by the file's name alone, and does not detect that the file has changed.
     """
-    if size > MOST_VOCABULARY_BYTES:
-        raise UsageError(f"vocabulary file {path!r} has {size} bytes, and none of tiktoken's has a tenth of that")
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
         if not line:

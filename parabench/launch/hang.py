@@ -88,7 +88,8 @@ def read_answer(folder: Path, rank: int) -> dict[str, Any]:
 def flight() -> dict[str, Any]:
     """{group: {"ranks", "last": number of its last collective, "pending": [[number, operation], ...]}} as c10d's flight
     recorder has it; "messages" are the operations of sends and receives that are not over."""
-    ranks = ranks_by_name()
+    world = dist.distributed_c10d._world
+    ranks = {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}
     groups: dict[str, dict[str, Any]] = {}
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         dump = getattr(torch._C._distributed_c10d, name, None)
@@ -108,9 +109,3 @@ def flight() -> dict[str, Any]:
             if not over and len(known["pending"]) < MOST_PENDING and [number, operation] not in known["pending"]:
                 known["pending"].append([number, operation])
     return groups
-
-
-def ranks_by_name() -> dict[str, list[int]]:
-    """{name of a process group: its ranks} of this process."""
-    world = dist.distributed_c10d._world
-    return {name: sorted(world.pg_group_ranks.get(group, {})) for group, name in world.pg_names.items()}

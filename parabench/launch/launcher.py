@@ -38,7 +38,6 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
     layout = workload.marks(spec)
     status, failure = diagnose(results, layout.position, spec.deadline_s)
     results = align(results, layout)
-    facts = next((report.facts for result in results for report in result.reports if report.facts), {})
     seen = Launch(
         case=spec.cases[0],
         status=status,
@@ -47,7 +46,7 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
         failure=failure,
         device_samples=[each._replace(node=result.node) for result in results for each in result.device_samples],
         host_samples=[each._replace(node=result.node) for result in results for each in result.host_samples],
-        facts=facts | {"clock": {"began_s": begin}} | facts_of(results),
+        facts={"clock": {"began_s": begin}} | facts_of(results),
     )
     workload.record(seen, spec, results)
     return seen

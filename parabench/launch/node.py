@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from parabench.collectives.nccl import nccl_environment
 from parabench.files import launch_folder
 from parabench.launch.hang import read_answer
@@ -66,7 +68,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         outcome = run_processes(
             main, (workload, spec, env), size=len(ranks), deadline_s=spec.deadline_s, logs=logs, context=context
         )
-        reports = [_report(folder, rank, workload.report_type) for rank in ranks]
+        reports = [_report(folder, rank) for rank in ranks]
         layout = workload.marks(spec)
         marks = [layout.read(folder, rank) for rank in ranks]
         counts = read_counts(folder, ranks)
@@ -96,8 +98,8 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
     )
 
 
-def _report(folder: Path, rank: int, report_type: type[RankReport]) -> RankReport:
+def _report(folder: Path, rank: int) -> RankReport:
     try:
-        return report_type.from_dict(json.loads(report_path(folder, rank).read_text()))
+        return msgspec.convert(json.loads(report_path(folder, rank).read_text()), RankReport, str_keys=True)
     except FileNotFoundError:
-        return report_type(rank=rank, reported=False)
+        return RankReport(rank=rank, reported=False)

@@ -12,7 +12,7 @@ import numpy as np
 from parabench.launch.processes import FATAL
 from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
-from parabench.store.record import Failure, Status
+from parabench.store.record import Failure, Launch, Status
 
 # What gloo, NCCL and the store say in a rank whose peer is gone.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
@@ -121,13 +121,26 @@ def reached(marks: Marks) -> int:
     return int(came[-1]) + 1 if len(came) else 0
 
 
-def failed_at(failure: Failure | None, marks: Sequence[Marks]) -> tuple[int, int]:
-    """Where a launch failed: the rank that failed first, or else the one that came least far, and how many moments of
-    its way it came to."""
-    rank = failure.rank if failure else None
+def culprit(
+    launch: Launch, marks: Sequence[Marks], columns: int, owners: Sequence[int], sizes: Sequence[int]
+) -> int | None:
+    """Return the place of the case whose turn it was when a shared launch failed, as the marks of the rank that failed
+    first show it, or else of the rank that came least far.
+
+    Args:
+        columns: How many marks are in a row.
+        owners: The place of the case that each row belongs to.
+        sizes: The number of ranks of each case.
+
+    Returns:
+        None before the first and after the last row, and if the rank takes no part in that case.
+    """
+    rank = launch.failure.rank if launch.failure else None
     if rank is None:
         rank = min(range(len(marks)), key=lambda each: reached(marks[each]))
-    return rank, reached(marks[rank])
+    came = reached(marks[rank])
+    row = came // columns
+    return owners[row] if came and row < len(owners) and rank < sizes[owners[row]] else None
 
 
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import multiprocessing.forkserver
 import os
@@ -11,24 +12,30 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from parabench.collectives import join
+from parabench.data.loader import end_workers
 from parabench.errors import worker_error
 from parabench.files import hand_over_file
 from parabench.launch import hang
 from parabench.launch.outcome import is_echo
-from parabench.launch.results import RankError, RankReport
+from parabench.launch.results import RankError, RankReport, as_json
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.probes.sampler import leave_pid
 from parabench.signals import die_with_parent
 from parabench.store.record import AnyCase
+
+T = TypeVar("T")
 
 # How long a rank that failed stays: so long that its peers are known to have failed later, and where it failed only
 # because one of them is gone, so long that the driver has surely seen that one's end.
@@ -48,11 +55,11 @@ def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
     os.environ.update(env.environment)
     why = None
     try:
-        text = json.dumps(workload.measure(spec, env, rank).to_dict())
+        text = json.dumps(as_json(workload.measure(spec, env, rank)))
     except BaseException as error:
         why = error_of(error)
         hang.settle()
-        text = json.dumps(RankReport(rank=rank, error=why).to_dict())
+        text = json.dumps(as_json(RankReport(rank=rank, error=why)))
     hand_over_file(report_path(env.folder, rank), text)
     if why is not None:
         # When a rank dies, its peers fail a moment later: let the driver see the first cause first, however busy it is.
@@ -146,6 +153,21 @@ def device_of(case: AnyCase) -> torch.device:
 def local_device() -> torch.device:
     """The CUDA device of this rank's process, whichever thread asks and whatever device is current there."""
     return torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
+
+
+@contextmanager
+def in_group(join_ranks: Callable[[], T]) -> Iterator[T]:
+    """Yield the result of `join_ranks`, and leave the group at the end of the block if the rank has joined one.
+
+    An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
+    """
+    yield join_ranks()
+    end_workers()
+    # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
+    # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
+    gc.collect()
+    if dist.is_initialized():
+        join.leave()
 
 
 def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from parabench.launch.processes import ProcessOutcome
+from parabench.probes import CaseReport
 from parabench.probes.step_clock import read_marks
 from parabench.store.record import DeviceSample, HostSample
 
@@ -29,32 +31,45 @@ class RankError:
 
 @dataclass(slots=True, kw_only=True)
 class RankReport:
-    """What every rank hands over; each workload adds what it measures. Moments are seconds on the clock of its node.
+    """Everything that a rank hands over, whatever it measured. Times are seconds on the clock of its host.
 
-    One that is not `reported` is of a rank that left without a word. `clock` is {"offset_s", "error_s"} of its node's
-    clock, where the rank was to find out. `facts` are the launch's, `rank_facts` {name: facts} this rank's alone.
+    Attributes:
+        reported: False if the rank left without a report.
+        clock: {"offset_s", "error_s"} of the clock of the rank's node, if the rank compared it with node 0's.
+        first: For each turn of a paired launch whether it came before the other variant's (`launch.token`).
+        cases: What the rank saw of each case of the launch; None for a case that it has no part in.
     """
 
     rank: int
     reported: bool = True
     error: RankError | None = None
     clock: dict[str, float] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    rank_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    first: list[bool] = field(default_factory=list)
+    cases: list[CaseReport | None] = field(default_factory=list)
 
-    def later(self, by_s: float) -> Self:
-        """The same on a clock that is ahead by so much."""
-        return self
+    def of(self, place: int) -> CaseReport:
+        """Return what the rank saw of the case at `place`: nothing if it did not come to its end."""
+        return (self.cases[place] if self.cases else None) or CaseReport()
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return values | {"error": self.error and asdict(self.error)}
+    def later(self, by_s: float) -> RankReport:
+        """Return the report on a clock that is ahead by `by_s`."""
+        return replace(self, cases=[each and _later(each, by_s) for each in self.cases])
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The reverse of `to_dict`; of a rank that failed also what any workload's rank says."""
-        return cls(**{**values, "error": values["error"] and RankError(**values["error"])})
+
+def _later(case: CaseReport, by_s: float) -> CaseReport:
+    stalls = [(step, start_s + by_s, end_s + by_s) for step, start_s, end_s in case.stalls]
+    return replace(case, calls=[call.later(by_s) for call in case.calls], stalls=stalls)
+
+
+def as_json(value: Any) -> Any:
+    """Return a report or a result as JSON holds it; `NodeResult.from_json` is the reverse."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,22 +135,13 @@ class NodeResult:
     sampler: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def silent(
-        cls,
-        node: int,
-        host: str,
-        ranks: range,
-        layout: MarkLayout,
-        report_type: type[RankReport],
-        *,
-        lost: str | None = None,
-    ) -> NodeResult:
+    def silent(cls, node: int, host: str, ranks: range, layout: MarkLayout, *, lost: str | None = None) -> NodeResult:
         """Return the result of ranks of which nothing is known, with how they were `lost`."""
         return cls(
             node=node,
             host=host,
             first_rank=ranks.start,
-            reports=[report_type(rank=each, reported=False) for each in ranks],
+            reports=[RankReport(rank=each, reported=False) for each in ranks],
             marks=[layout.nothing() for _ in ranks],
             outcome=ProcessOutcome(ok=False),
             tails=[""] * len(ranks),
@@ -146,25 +152,15 @@ class NodeResult:
     def ranks(self) -> range:
         return range(self.first_rank, self.first_rank + len(self.reports))
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {each.name: getattr(self, each.name) for each in fields(self)} | {
-            "outcome": asdict(self.outcome),
-            "reports": [each.to_dict() for each in self.reports],
-            "marks": [each.tolist() for each in self.marks],
-        }
-
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], report_type: type[RankReport]) -> NodeResult:
-        """The reverse of `to_dict`; `report_type` is the workload's."""
-        return cls(
-            **{
-                **values,
-                "outcome": ProcessOutcome(**values["outcome"] | {"killed": tuple(values["outcome"]["killed"])}),
-                "reports": [report_type.from_dict(each) for each in values["reports"]],
-                "marks": [np.array(each, dtype=np.float64) for each in values["marks"]],
-                "counts": tuple(values["counts"]) if values["counts"] else None,
-                "device_samples": [DeviceSample(*row) for row in values["device_samples"]],
-                "host_samples": [HostSample(*row) for row in values["host_samples"]],
-            }
+    def from_json(cls, values: Mapping[str, Any]) -> NodeResult:
+        """Return the result that `as_json` was given. Raises msgspec.ValidationError for anything else."""
+        return msgspec.convert(
+            values, cls, str_keys=True, dec_hook=lambda _, numbers: np.array(numbers, dtype=np.float64)
         )
+
+
+def of_ranks(nodes: Sequence[NodeResult]) -> Iterator[tuple[RankReport, Marks]]:
+    """Yield what each rank handed over and marked, in the order of ranks."""
+    for node in nodes:
+        yield from zip(node.reports, node.marks, strict=True)

@@ -23,7 +23,7 @@ class LaunchSpec:
     """
 
     kind: str
-    cases: tuple[AnyCase, ...]
+    cases: tuple[Any, ...]
     protocol: Any
     deadline_s: float
     traces: Path | None = None
@@ -47,10 +47,15 @@ class LaunchSpec:
         return only
 
     @property
+    def largest(self) -> Any:
+        """The first of the cases that have most ranks: smaller ones are in the first of its ranks."""
+        return max(self.cases, key=lambda case: case.world_size)
+
+    @property
     def world_size(self) -> int:
-        """How many devices take part, as many as the largest case has; a rank each, unless one process drives
-        several."""
-        return max(each.world_size for each in self.cases) // (self.cases[0].nodes if self._one_node else 1)
+        """How many devices take part; a rank each, unless one process drives several."""
+        ranks: int = self.largest.world_size
+        return ranks // (self.cases[0].nodes if self._one_node else 1)
 
     @property
     def nodes(self) -> int:
@@ -69,7 +74,8 @@ class LaunchSpec:
     @property
     def device(self) -> str:
         """The kind of device: `cpu` or `cuda`."""
-        return self.cases[0].device
+        device: str = self.cases[0].device
+        return device
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""

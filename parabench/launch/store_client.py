@@ -18,6 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from parabench.errors import NodeGone, UsageError
@@ -44,7 +45,10 @@ PIECE_S = 60.0
 MOST_BYTES = 1 << 30
 
 # What a stranger's value may raise where it is read.
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error)
+UNREADABLE = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error,
+    msgspec.ValidationError,
+)  # fmt: skip
 
 
 class StoreLost(NodeGone):

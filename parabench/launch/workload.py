@@ -9,22 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol as Interface
-from typing import TypeVar
 
+from parabench.launch.outcome import culprit
 from parabench.launch.rendezvous import RendezvousPoint
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.registry import load
-from parabench.store.record import AnyCase, Launch, utc_now
+from parabench.store.record import AnyCase, Launch, Status, utc_now
 from parabench.workloads import WORKLOADS
-
-R = TypeVar("R", bound=RankReport)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnv:
-    """Where the ranks of a launch run. In `folder` those of a node leave what they saw. They meet at
-    `rendezvous`; without one they are all on this node. `environment` is set before the process group starts."""
+    """Where the ranks of a launch run. The ranks of a node leave their results in `folder`. They meet at `rendezvous`;
+    without one all of them are on this node. `environment` is set before the process group starts."""
 
     folder: Path
     timeout_s: float
@@ -34,43 +32,43 @@ class RankEnv:
 
 
 class Workload(Interface):
-    """A kind of measurement. It has no state: it is made anew in every process that needs it."""
-
-    @property
-    def report_type(self) -> type[RankReport]:
-        """What its ranks hand over."""
+    """A kind of measurement. It has no state: each process that needs one makes it."""
 
     def ranks(self, spec: LaunchSpec) -> int:
-        """How many processes take part."""
+        """Return how many processes take part."""
         return spec.world_size
 
     def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
-        """Make ready on a node before its ranks start; what is to be set in their environment."""
+        """Prepare a node before its ranks start. Return variables for their environment."""
         return {}
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
         """Measure, in a rank: join the group, leave it. An error leaves the group as it is."""
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
-        """What its ranks mark."""
+        """Return the layout of the marks of its ranks."""
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """Add to a launch that is over the rows and facts of what ranks saw, and whether their results are wrong."""
+        """Add the rows and facts of all ranks to a launch that is over, and whether their results are wrong."""
 
 
-def handed_over(nodes: Sequence[NodeResult], report_type: type[R]) -> Iterator[tuple[R, Marks]]:
-    """What each rank handed over, and what it marked, in their order."""
-    for node in nodes:
-        for report, marks in zip(node.reports, node.marks, strict=True):
-            assert isinstance(report, report_type)
-            yield report, marks
+def arms_of(
+    launch: Launch, spec: LaunchSpec, marks: Sequence[Marks], columns: int, owners: Sequence[int]
+) -> Iterator[tuple[int, Launch]]:
+    """Yield a launch for each case of a shared launch, with its place. If the launch failed, only the case whose turn
+    it was gets one; none if that is unknown. `owners` has the place of the case that each row of marks belongs to."""
+    places: Sequence[int] = range(len(spec.cases))
+    if launch.status is not Status.OK:
+        failed = culprit(launch, marks, columns, owners, [case.world_size for case in spec.cases])
+        places = [] if failed is None else [failed]
+    yield from shares_of(launch, spec.cases, places)
 
 
 def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -> Iterator[tuple[int, Launch]]:
-    """A launch of each case at `places` of one that `cases` share, with its facts and an equal part of its time, and
-    the place.
+    """Yield a launch for each case at `places`, with its place, the facts of the shared launch and an equal part of its
+    time.
 
-    Readings of hosts and devices, which no case has to itself, stay with the first of those that have most ranks.
+    Readings of hosts and devices stay with the first of the cases that have most ranks.
     """
     reader = max(places, key=lambda place: cases[place].world_size, default=None)
     for place in places:
@@ -92,6 +90,6 @@ def shares_of(launch: Launch, cases: Sequence[AnyCase], places: Sequence[int]) -
 
 
 def workload_of(kind: str) -> Workload:
-    """The workload of that kind."""
+    """Make the workload of that kind."""
     workload: Workload = load(WORKLOADS, "workload", kind)()
     return workload

@@ -6,11 +6,8 @@ Each answer is a row with a verdict and, unless it is well, advice. What a drive
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,7 @@ import pynvml
 from parabench.machine.host import ROOT, network
 from parabench.machine.machine import Machine
 from parabench.machine.nvml import session
+from parabench.machine.torch_devices import in_child
 
 OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
 
@@ -46,7 +44,6 @@ except Exception as error:
     seen["error"] = str(error).strip().splitlines()[0]
 print(json.dumps(seen))
 """
-PROBE_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,16 @@ def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT
     """All rows of the machine's devices, of which `gpus` are the records; none where there are no devices."""
     if not machine.gpus:
         return []
-    rows = [Row("host", "driver and torch", *_fault(machine)), *_probed(probe(), gpus)]
-    rows += _of_nvml(machine, gpus) if machine.gpus_reason is None else [_unread(machine.gpus_reason)]
+    fit: Verdict = ("fit one another", OK, "")
+    if machine.cuda_fault is not None:
+        value, _, remedy = machine.cuda_fault.rpartition("; ")
+        fit = value, FAULT, remedy
+    rows = [Row("host", "driver and torch", *fit), *_probed(in_child(PROBE), gpus)]
+    if machine.gpus_reason is None:
+        rows += _of_nvml(machine, gpus)
+    else:
+        advice = "no health, clocks or energy of devices are read"
+        rows.append(Row("host", "NVML", machine.gpus_reason, UNKNOWN, advice))
     return [*rows, *host_rows(root)]
 
 
@@ -89,29 +94,6 @@ def _of_nvml(machine: Machine, gpus: Sequence[Mapping[str, Any]]) -> list[Row]:
     except pynvml.NVMLError as error:
         rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
     return rows
-
-
-def _unread(reason: str) -> Row:
-    return Row("host", "NVML", reason, UNKNOWN, "no health, clocks or energy of devices are read")
-
-
-def _fault(machine: Machine) -> Verdict:
-    if machine.cuda_fault is None:
-        return "fit one another", OK, ""
-    value, _, remedy = machine.cuda_fault.rpartition("; ")
-    return value, FAULT, remedy
-
-
-def probe(run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
-    """{"archs", "devices", "error"} of torch's first kernel on each device, in a process of its own."""
-    try:
-        done = run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=False)
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        return {"error": f"nothing came back within {PROBE_S:g} s"}
-    except (OSError, IndexError, ValueError) as error:
-        return {"error": f"the process ended without an answer ({type(error).__name__})"}
-    return found
 
 
 def _probed(seen: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> Iterator[Row]:

@@ -74,8 +74,8 @@ QUESTIONS: dict[str, Ask] = {
 }
 DRIVER_QUESTIONS: dict[str, Ask] = {
     "version": lambda _: text(pynvml.nvmlSystemGetDriverVersion()),
-    # The newest that it can run.
-    "cuda": lambda _: _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion()),
+    # The newest that it can run; NVML's 12040 is 12.4.
+    "cuda": lambda _: "{}.{}".format(*divmod(pynvml.nvmlSystemGetCudaDriverVersion() // 10, 100)),
 }
 
 
@@ -182,17 +182,18 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
     matrix: list[list[str | None]] = [[ITSELF] * len(handles) for _ in handles]
     for a in range(len(handles)):
         for b in range(a + 1, len(handles)):
+            pair = handles[a], handles[b]
             direct = to_peers[a][buses[b]] or to_peers[b][buses[a]]
             count = direct or min(to_peers[a][SWITCH], to_peers[b][SWITCH])
             if count:
                 cell: str | None = f"NV{count}"
-            elif _asked(_over_nvlink, (handles[a], handles[b]))[0]:
+            elif _asked(_over_nvlink, pair)[0]:
                 # A virtual machine may hide what NVLinks lead to, but not that they do.
                 cell = NVLINK
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
             else:
-                cell, reason = _asked(_level, (handles[a], handles[b]))
+                cell, reason = _asked(lambda pair: LEVELS[pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair)], pair)
                 if reason:
                     reasons[f"{a}-{b}"] = reason
             matrix[a][b] = matrix[b][a] = cell
@@ -222,20 +223,11 @@ def _over_nvlink(pair: tuple[Handle, Handle]) -> bool:
     return bool(pynvml.nvmlDeviceGetP2PStatus(*pair, pynvml.NVML_P2P_CAPS_INDEX_NVLINK) == pynvml.NVML_P2P_STATUS_OK)
 
 
-def _level(pair: tuple[Handle, Handle]) -> str:
-    return LEVELS[pynvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
-
-
 def _device(index: int, root: Path) -> dict[str, Any]:
     whole = pynvml.nvmlDeviceGetHandleByIndex(index)
     part = mig_instance(index) or whole
     questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
     return facts({name: _asked(ask, part if name in OF_INSTANCE else whole) for name, ask in questions.items()})
-
-
-def _cuda_version(number: int) -> str:
-    """NVML's 12040 is 12.4."""
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:

@@ -152,7 +152,11 @@ def environment(machine: Machine) -> dict[str, Any]:
 
     No user, path, address, serial number or remote is in it, and of the environment variables only those listed here.
     """
+    from parabench.machine import gpus
+
     installed, unknown_versions = versions.installed()
+    nvml_reads = bool(machine.gpus) and machine.gpus_reason is None
+    devices = gpus.describe(machine.gpus) if nvml_reads else gpus.undescribed(machine.gpus, machine.gpus_reason)
     return {
         "host": socket.gethostname(),
         "os": platform.platform(),
@@ -162,8 +166,8 @@ def environment(machine: Machine) -> dict[str, Any]:
         "processor": host.processor(),
         "memory_bytes": psutil.virtual_memory().total,
         "numa": host.numa(),
-        **_devices(machine),
-        "nvml": {"available": bool(machine.gpus) and machine.gpus_reason is None, "reason": machine.gpus_reason},
+        **devices,
+        "nvml": {"available": nvml_reads, "reason": machine.gpus_reason},
         "network": host.network(),
         "container": host.container(),
         "versions": installed,
@@ -173,15 +177,6 @@ def environment(machine: Machine) -> dict[str, Any]:
         | {name: SET for name in PATH_VARIABLES if os.environ.get(name)},
         "nccl_files": [name for name, path in NCCL_FILES.items() if os.path.isfile(os.path.expanduser(path))],
     }
-
-
-def _devices(machine: Machine) -> dict[str, Any]:
-    """Describe the devices, their links and their driver."""
-    from parabench.machine import gpus
-
-    if machine.gpus_reason is not None:
-        return gpus.undescribed(machine.gpus, machine.gpus_reason)
-    return gpus.describe(machine.gpus) if machine.gpus else gpus.undescribed((), None)
 
 
 def _cpu_name() -> str:

@@ -65,14 +65,19 @@ def device_file() -> str | None:
 @functools.cache
 def ask(run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
     """Return {"devices": fields of Gpu for each, "error": why there are none} as a child process reports it."""
+    return {"devices": []} | in_child(PROBE, run)
+
+
+def in_child(script: str, run: Callable[..., Any] = subprocess.run) -> dict[str, Any]:
+    """Run a script in a child process, and return the JSON of its last line; {"error": reason} if there is none."""
     try:
-        done = run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=False)
-        seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        done = run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PROBE_S, check=False)
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
-        return {"devices": [], "error": f"it did not answer within {PROBE_S:g} s"}
+        return {"error": f"it did not answer within {PROBE_S:g} s"}
     except (OSError, IndexError, ValueError) as error:
-        return {"devices": [], "error": f"its process ended without an answer ({type(error).__name__})"}
-    return seen
+        return {"error": f"its process ended without an answer ({type(error).__name__})"}
+    return answer
 
 
 def unused(found: tuple[Gpu, ...], reason: str | None) -> str | None:

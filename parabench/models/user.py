@@ -24,11 +24,6 @@ def describe(case: Case) -> ModelEntry:
     return _built_once(_factory_case(case))[0]
 
 
-def check_batch(case: Case) -> None:
-    """Raise UsageError unless the model makes the samples that every rank will ask for."""
-    _check_batch(case.reference())
-
-
 def _factory_case(case: Case) -> Case:
     """Return the case that the factory is called with. It must return the same model for all cases that train the same,
     and names the level of verification itself."""
@@ -74,7 +69,8 @@ def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
 
 
 @cache
-def _check_batch(case: Case) -> None:
+def check_batch(case: Case) -> None:
+    """Raise UsageError unless the model makes the samples of this case, a reference."""
     _, batch = _built_once(_factory_case(case))
     assert batch is not None
     try:

@@ -169,7 +169,7 @@ def _outgrown(suite: Suite, ranks: int, machine: Machine) -> bool:
         batches += [n * ranks for n in each.axes.get(BATCH_PER_RANK, ()) if is_count(n)]
         lengths = [n for n in each.axes.get("seq_len", (usual["seq_len"],)) if is_count(n)]
         needed = max([needed, *(batch * length for batch in batches for length in lengths)])
-    return needed >= text.byte_count(DEFAULTS["data"])
+    return needed >= text.path_of(DEFAULTS["data"]).stat().st_size
 
 
 def is_count(value: object) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parabench.registry import Entry, load
+from parabench.store.record import LinkMessage, SeenCall
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from parabench.plan.protocol import Protocol
     from parabench.probes.sampler import Source, Watched
     from parabench.probes.step_clock import StepClock
-    from parabench.store.record import SeenCall
     from parabench.strategies.base import Compute, OptimizerLike, ParallelModel, RankInfo, StepMarker
 
 # Of every rank that trains, in the order in which they are asked. What computes more of the training comes last.
@@ -71,21 +71,45 @@ class ProbedRank:
 
 
 @dataclass(kw_only=True)
-class ProbeReport:
-    """What the probes of a rank saw. Moments are seconds on the clock that all processes of a host share.
+class CaseReport:
+    """What one rank saw of one case. Times are seconds on the clock that all processes of a host share.
 
-    `numbers` {metric: value} are of the launch as a whole, `readings` (step, metric, value) of single steps; `calls`
-    and `stalls` (step, begin, end) of the instrumented ones. `facts` are the launch's, `rank_facts` {name: facts} of
-    this rank alone, `checksums` {parameter: checksum} where ranks must end with equal parameters.
+    Attributes:
+        facts: Facts of the launch.
+        rank_facts: {name: facts} of this rank alone.
+        numbers: {metric: value} of the whole launch.
+        readings: (step, metric, value) of single steps.
+        losses: The loss of each step, if the rank has it.
+        grad_norm: The norm of the first gradient, if the rank knows it.
+        calls: Calls of collectives in the instrumented steps.
+        stalls: (step, start, end) of waits for communication in the instrumented steps.
+        checksums: {parameter: checksum}, if ranks must end with equal parameters.
+        marked: The steps that the rows of marks belong to, ascending; None for all steps.
+        steps: How many steps a watched loop took.
+        later_waits: {step: seconds} of a watched loop's waits for batches after the first one of a step.
+        loop: The account of all steps of a watched loop (`watching.loop_time`).
+        failures: {instrument: reason} of instruments that failed in a watched loop.
+        wrong: (bytes, in place, elements) of each check of a collective: how many elements are wrong.
+        messages: Every message of the measurement of links that this rank timed, and `device` its device.
     """
 
-    numbers: dict[str, float] = field(default_factory=dict)
-    readings: list[tuple[int, str, float]] = field(default_factory=list)
-    calls: list[SeenCall] = field(default_factory=list)
-    stalls: list[tuple[int, float, float]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     rank_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+    readings: list[tuple[int, str, float]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    grad_norm: float | None = None
+    calls: list[SeenCall] = field(default_factory=list)
+    stalls: list[tuple[int, float, float]] = field(default_factory=list)
     checksums: dict[str, int] = field(default_factory=dict)
+    marked: list[int] | None = None
+    steps: int = 0
+    later_waits: dict[int, float] = field(default_factory=dict)
+    loop: dict[str, Any] | None = None
+    failures: dict[str, str] = field(default_factory=dict)
+    wrong: list[tuple[int, bool, int]] = field(default_factory=list)
+    messages: list[LinkMessage] = field(default_factory=list)
+    device: str | None = None
 
 
 class Probe:
@@ -119,7 +143,7 @@ class Probe:
     def after_instrumented(self) -> None:
         """The place for further steps, by `take_step`."""
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         """All steps are over, and the clock is finished: add what was seen. All ranks do so together."""
 
     @classmethod
@@ -135,29 +159,24 @@ def probe_classes() -> list[type[Probe]]:
 
 
 def sources_of(watched: Watched) -> list[Source]:
-    """What is read around a launch: each of SOURCES that has something to read there."""
+    """Return each of SOURCES that has something to read around a launch."""
     classes = [load(SOURCES, "source", name) for name in SOURCES]
     return [source for each in classes if (source := each.of(watched)) is not None]
 
 
-def probes_of(rank: ProbedRank) -> list[Probe]:
-    """All probes of a rank."""
-    return [probe(rank) for probe in probe_classes()]
-
-
 def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
-    """What probes want set in the environment of ranks before they start."""
+    """Return what probes set in the environment of ranks before they start."""
     return {name: value for probe in probe_classes() for name, value in probe.environment(protocol, folder).items()}
 
 
 def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
-    """{name: facts of this rank} that stand in files when it has left its group."""
+    """Return {name: facts of this rank} from files that are there when it has left its group."""
     return {name: facts for probe in probe_classes() for name, facts in probe.left_behind(protocol, folder).items()}
 
 
 @contextmanager
 def switched_on(probes: Sequence[Probe], clock: StepMarker) -> Iterator[StepMarker]:
-    """Around the instrumented steps: all probes on. Gives the clock that these steps are to mark."""
+    """Switch all probes on for the instrumented steps. Yields the clock that these steps are to mark."""
     with ExitStack() as on:
         for probe in probes:
             clock = on.enter_context(probe.instrumented(clock))

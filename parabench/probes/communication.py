@@ -10,7 +10,7 @@ import torch.distributed as dist
 from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.machine import accelerator
-from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
 from parabench.probes.ddp import Buckets, last_before, only_ddp
@@ -55,7 +55,7 @@ class CommunicationProbe(Probe):
             yield clock
             self.recorder.settle()
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         begins = self.rank.clock.begins()
         self._moments.synchronize()
         self.recorder.let_go()

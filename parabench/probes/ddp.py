@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.machine.accelerator import Moment
-from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.step_clock import Moments, step_of
 from parabench.strategies.base import StepMarker
 
@@ -223,7 +223,7 @@ class DdpLoggerProbe(Probe):
     def _forward_is_over(self) -> None:
         self._forward_end = self.rank.clock.moments.now()
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         """The last logged step's spans in seconds, None where DDP did not take a moment.
 
         `forward_end_s` is on the clock that all processes share: with it the spans' moments can be found in our tables.

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from parabench.machine import accelerator
-from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.strategies.base import OptimizerLike, StepMarker, local_part, stored_parts
 
 
@@ -75,7 +75,7 @@ class MemoryProbe(Probe):
         yield watched
         self._readings = watched.readings
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         report.numbers |= self._numbers
         report.readings += self._readings
 

@@ -167,7 +167,7 @@ def read_inspector(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     path = folder / f"{socket.gethostname()}-pid{os.getpid()}.log"
     if not path.exists():
         return {"nccl_inspector": {"file": None, "ops": []}}
-    return {"nccl_inspector": {"file": str(path), "ops": inspector_ops(_beginning(path))}}
+    return {"nccl_inspector": {"file": str(path), "ops": inspected(_beginning(path))[0]}}
 
 
 def _is_off(environment: Mapping[str, str], name: str) -> bool:
@@ -175,14 +175,12 @@ def _is_off(environment: Mapping[str, str], name: str) -> bool:
     return environment.get(name, "0") in ("", "0")
 
 
-def inspector_ops(text: str) -> list[dict[str, Any]]:
-    """Return one entry for each operation and size: "op", "bytes", "ranks", "calls", and the medians "duration_s",
-    "algbw_bytes_per_s" and "busbw_bytes_per_s", None if the plugin wrote none."""
-    return inspected(text)[0]
-
-
 def inspected(text: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the same, and how many JSON objects cannot be read."""
+    """Return an entry for each operation and size, and how many JSON objects cannot be read.
+
+    An entry is "op", "bytes", "ranks", "calls", and the medians "duration_s", "algbw_bytes_per_s" and
+    "busbw_bytes_per_s", None if the plugin wrote none.
+    """
     calls: dict[tuple[str, int, int], list[Mapping[str, Any]]] = {}
     broken = 0
     header: Mapping[str, Any] = {}

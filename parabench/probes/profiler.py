@@ -16,7 +16,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from parabench.machine import accelerator
-from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes import CaseReport, Probe, ProbedRank
 
 STEP_NAME = "ProfilerStep#"
 
@@ -53,7 +53,7 @@ class ProfilerProbe(Probe):
             self.rank.take_step()
             accelerator.synchronize(self._device)
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         """Write what was recorded, as files in `traces`, which is there: {"profile" or "memory_snapshot": {"file",
         "bytes"}}, the file's name alone."""
         stem = self.rank.traces

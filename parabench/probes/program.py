@@ -18,7 +18,7 @@ from torch import nn
 
 from parabench.collectives import alone
 from parabench.machine.accelerator import Moment
-from parabench.probes import Probe, ProbedRank, ProbeReport
+from parabench.probes import CaseReport, Probe, ProbedRank
 from parabench.probes.ddp import only_ddp
 from parabench.probes.step_clock import BACKWARD, MARKS, Moments, step_of
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
@@ -52,7 +52,7 @@ class ProgramProbe(Probe):
             if self._ready is not None:
                 self._ready.stop()
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         """The fact `program` of this rank: [kind, ...] in order, as `ProgramLog.program` has it; and `gradients`, as
         `GradientsReady.told` has them."""
         if self._log is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from parabench.probes import Probe, ProbeReport
+from parabench.probes import CaseReport, Probe
 from parabench.strategies.base import full_tensor
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SPREAD = 0x9E3779B97F4A7C15 - 2**64
 class ReplicasProbe(Probe):
     """Checksums of a rank's parameters, if ranks must end with equal ones."""
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         report.checksums |= checksums(self.rank.parallel, self.rank.info.world_size)
 
 

@@ -54,11 +54,7 @@ def ddp(model: Model, context: StrategyContext) -> ParallelModel:
     `bucket_mib` is the cap of a bucket, or a list of caps, one for each in the order of reduction; None keeps PyTorch's
     two-stage default.
     """
-    return _replicated(model.module, context)
-
-
-def _replicated(module: nn.Module, context: StrategyContext) -> ParallelModel:
-    module = replicate(module, context)
+    module = replicate(model.module, context)
     return ParallelModel(
         module=module,
         data_rank=context.rank,

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from parabench.errors import UsageError
-from parabench.launch.results import Marks, RankError, marks_path
+from parabench.launch.results import Marks, RankError, RankReport, marks_path
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import ProbedRank
+from parabench.probes import CaseReport, ProbedRank
 from parabench.probes.communication import CommunicationProbe
 from parabench.probes.ddp import DdpLoggerProbe, only_ddp
 from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
@@ -30,7 +30,6 @@ from parabench.watching.loop import WIDTH, Batches, Loop
 from parabench.watching.loop_time import loop_time
 from parabench.watching.race import Verdict, agreed, all_ranks_can, set_cap, slowest, told, verdict
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchReport
 
 T = TypeVar("T")
 
@@ -135,12 +134,12 @@ class Observer:
         self.guard.failed(STEP_MARKS, why)
         self._instruments_off(self.steps)
 
-    def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[WatchReport, Marks]:
+    def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[RankReport, Marks]:
         """Return the report of this rank, and the moments of the steps to record, one row per step.
 
         If the rank failed, there are only moments, as far as its device came. Trouble with reading is logged.
         """
-        report = self._report(log) if error is None else self._failed(error)
+        report = self._report(log) if error is None else self._failed()
         recorded = self.schedule.recorded(self.steps, self.group.size)
         report.steps, report.marked = self.steps, recorded.tolist()
         chosen = set(report.marked)
@@ -150,7 +149,7 @@ class Observer:
         if error is None:
             report.loop = self.guard.call(ACCOUNT, lambda: self._account(marks))
         report.failures = self.guard.failures
-        return report, marks[recorded]
+        return RankReport(rank=self.group.rank, error=error, cases=[report]), marks[recorded]
 
     def _account(self, marks: Marks) -> dict[str, Any] | None:
         """Return where the time of all steps after the warm-up went, as `loop_time` does."""
@@ -159,13 +158,13 @@ class Observer:
         later_waits = self._loop.later_waits(range(self.steps))
         return loop_time(marks, first, instrumented, later_waits, self._loop.pauses)
 
-    def _failed(self, error: RankError) -> WatchReport:
+    def _failed(self) -> CaseReport:
         with contextlib.suppress(RuntimeError):  # a device that failed says so again
             self._clock.read()
-        return WatchReport(rank=self.group.rank, error=error)
+        return CaseReport()
 
-    def _report(self, log: Callable[[str], None]) -> WatchReport:
-        report = WatchReport(rank=self.group.rank)
+    def _report(self, log: Callable[[str], None]) -> CaseReport:
+        report = CaseReport()
         try:
             self._clock.finish()
             for each in self._instruments:
@@ -387,7 +386,7 @@ class Instruments:
         """What was read of that step and later ones is of none."""
         self._memory.readings = [each for each in self._memory.readings if each[0] < step]
 
-    def report(self, report: WatchReport) -> None:
+    def report(self, report: CaseReport) -> None:
         """Add what they saw, once the clock is finished."""
         report.readings += self._memory.readings
         for probe in self._probes:

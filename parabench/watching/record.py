@@ -16,9 +16,8 @@ from typing import Any
 from parabench.launch.launcher import launch
 from parabench.launch.outcome import is_echo
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import NodeResult
+from parabench.launch.results import NodeResult, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import handed_over
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -32,7 +31,7 @@ from parabench.watching.group import LOOK_S, Group
 from parabench.watching.hosts import About, environment_of, machine_of, node_records
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchReport, WatchWorkload
+from parabench.watching.workload import WatchWorkload
 
 # Another run may hold the results database for so long: one that records a loop is done earlier.
 BUSY_S = 10.0
@@ -68,7 +67,7 @@ class Seen:
 
     def __post_init__(self) -> None:
         self.group, self.schedule, self.case = self.observer.group, self.observer.schedule, self.observer.case()
-        self.results = [NodeResult.from_dict(each["result"], WatchReport) if each else None for each in self.came]
+        self.results = [NodeResult.from_json(each["result"]) if each else None for each in self.came]
         if any(each and each["stopped"] for each in self.came):
             forgive(self.results)
 
@@ -80,8 +79,8 @@ class Seen:
     @property
     def steps(self) -> int:
         """Return the most steps of a rank."""
-        ranks = handed_over([each for each in self.results if each], WatchReport)
-        return max((report.steps for report, _ in ranks), default=0)
+        ranks = of_ranks([each for each in self.results if each])
+        return max((report.of(0).steps for report, _ in ranks), default=0)
 
 
 def forgive(results: Sequence[NodeResult | None]) -> None:
@@ -205,7 +204,6 @@ def silent(seen: Seen, rank: int) -> NodeResult:
         seen.group.hosts[rank],
         range(rank, rank + 1),
         workload.marks(spec),
-        workload.report_type,
         lost=f"rank {rank} ({seen.group.hosts[rank]}) handed nothing over within {waited_s} s of rank 0's end",
     )
 

@@ -28,7 +28,7 @@ from parabench.errors import UsageError
 from parabench.files import launch_folder, shared_memory_folder
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rank import error_of
-from parabench.launch.results import NodeResult
+from parabench.launch.results import NodeResult, as_json
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.machine.nvml import Used, keep_nvml
@@ -277,7 +277,7 @@ def _told(
         host_samples=[each for each in sampler.samples(HostSample) if each.rank is not None or group.local_rank == 0],
         sampler=sampler.facts(),
     )
-    return {"result": result.to_dict(), "about": of_this(group, this_machine()), "stopped": stopped}
+    return {"result": as_json(result), "about": of_this(group, this_machine()), "stopped": stopped}
 
 
 def _hand_in(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from parabench.launch.results import MarkLayout, Marks, NodeResult
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, handed_over, shares_of
+from parabench.launch.workload import RankEnv, Workload, shares_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts
+from parabench.probes import CaseReport
 from parabench.store.record import UNVERIFIED, Finding, Launch, Sample, Status
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
-from parabench.workloads.training import TrainingReport, record_ranks, samples, step_marks
+from parabench.workloads.training import record_ranks, samples, step_marks
 
 # Among ranks whose mean step differs by no more than this share, others wait for the rank that computes least.
 NEAR = 0.01
@@ -55,21 +56,6 @@ def only_warm_up(steps: int, first: int, race: bool) -> Finding:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class WatchReport(TrainingReport):
-    """`steps` were taken, of which `marked` are recorded. `later_waits` {step: seconds} are waits for batches after a
-    step's first. `loop` is the account of all steps (`loop_time`), `failures` {instrument: reason} of what failed."""
-
-    steps: int = 0
-    later_waits: dict[int, float] = field(default_factory=dict)
-    loop: dict[str, Any] | None = None
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        TrainingReport.__post_init__(self)
-        self.later_waits = {int(step): seconds for step, seconds in self.later_waits.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class WatchWorkload(Workload):
     """Steps of a loop that has run already; of a race the cases that were `raced`, by place."""
@@ -77,40 +63,39 @@ class WatchWorkload(Workload):
     schedule: Schedule
     raced: tuple[Case, ...] = ()
 
-    report_type = WatchReport
-
-    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> WatchReport:
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
         raise AssertionError("the loop has run already")
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         return step_marks(WIDTH, None)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        ranks = list(handed_over(nodes, WatchReport))
-        steps = max(report.steps for report, _ in ranks)
+        ranks = list(of_ranks(nodes))
+        cases = {report.rank: report.of(0) for report, _ in ranks}
+        steps = max(case.steps for case in cases.values())
         record_ranks(launch, ranks, self.schedule.phases(steps))
-        add_later_waits(launch, [report for report, _ in ranks])
+        add_later_waits(launch, cases)
         launch.findings.append(UNCOMPARED)
         launch.findings += [
-            switched_off(report.rank, instrument, why)
-            for report, _ in ranks
-            for instrument, why in report.failures.items()
+            switched_off(rank, instrument, why)
+            for rank, case in cases.items()
+            for instrument, why in case.failures.items()
         ]
-        loop = slowest_loop([report for report, _ in ranks])
+        loop = slowest_loop(cases)
         if loop is not None:
             launch.facts["loop"] = loop
         if steps <= self.schedule.first_measured and launch.status is Status.OK:
             race = self.schedule.race is not None
             launch.findings.append(only_warm_up(steps, self.schedule.first_measured, race))
-        whole = min(report.steps for report, _ in ranks) >= self.schedule.race_steps.stop
+        whole = min(case.steps for case in cases.values()) >= self.schedule.race_steps.stop
         if whole and launch.status is Status.OK:
             launch.arms += self._arms(launch, ranks)
         # Not of a race's caps, all of whose steps are recorded.
-        recorded = max(len(report.marked or ()) for report, _ in ranks)
+        recorded = max(len(case.marked or ()) for case in cases.values())
         if recorded < steps:
             launch.findings.append(thinned(steps, recorded))
 
-    def _arms(self, launch: Launch, ranks: Sequence[tuple[WatchReport, Marks]]) -> Iterator[Launch]:
+    def _arms(self, launch: Launch, ranks: Sequence[tuple[RankReport, Marks]]) -> Iterator[Launch]:
         """Of a race a launch of each cap; its steps are the first rows of marks."""
         race = self.schedule.race
         if race is None:
@@ -121,11 +106,11 @@ class WatchWorkload(Workload):
             arm.facts = {"turns": {**shared, "place": place}, "counts": asdict(Counts(warmup=0, measured=len(rows)))}
             arm.device_samples, arm.host_samples = [], []
             for report, marks in ranks:
-                arm.samples += samples(marks[rows], WatchReport(rank=report.rank), phases)
+                arm.samples += samples(marks[rows], report.rank, CaseReport(), phases)
             yield arm
 
 
-def slowest_loop(reports: Sequence[WatchReport]) -> dict[str, Any] | None:
+def slowest_loop(cases: Mapping[int, CaseReport]) -> dict[str, Any] | None:
     """Return the account of the rank with the longest mean step, with its `rank`; `None` if no rank has one.
 
     Ranks that wait for one another have the same mean step. Of these, the rank with the shortest forward and backward
@@ -139,14 +124,14 @@ def slowest_loop(reports: Sequence[WatchReport]) -> dict[str, Any] | None:
         computes = ("forward_s", "backward_s", "forward_backward_s")
         return float(sum(loop["seconds"].get(part, 0.0) for part in computes) / loop["steps"])
 
-    loops = [{"rank": report.rank, **report.loop} for report in reports if report.loop is not None]
+    loops = [{"rank": rank, **case.loop} for rank, case in cases.items() if case.loop is not None]
     longest = max(map(mean, loops), default=0.0)
     return min((loop for loop in loops if mean(loop) >= (1 - NEAR) * longest), key=computing, default=None)
 
 
-def add_later_waits(launch: Launch, reports: Sequence[WatchReport]) -> None:
+def add_later_waits(launch: Launch, cases: Mapping[int, CaseReport]) -> None:
     """Count waits between the batches of one step as waits for data, not as computing."""
-    waits = {(report.rank, step): waited for report in reports for step, waited in report.later_waits.items()}
+    waits = {(rank, step): waited for rank, case in cases.items() for step, waited in case.later_waits.items()}
     if not waits:
         return
     signs = {"data_s": 1.0, "forward_backward_s": -1.0}

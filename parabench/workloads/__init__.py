@@ -33,14 +33,14 @@ WORKLOADS: dict[str, WorkloadEntry] = {
         protocol_type=Protocol,
     ),
     "compute": WorkloadEntry(
-        target="parabench.workloads.compute:ComputeWorkload",
+        target="parabench.workloads.training:TrainingWorkload",
         summary="steps of the ranks of one node of many, with nothing exchanged",
         case_type=Case,
         protocol_type=ComputeProtocol,
         one_node=True,
     ),
     "turns": WorkloadEntry(
-        target="parabench.workloads.turns:TurnsWorkload",
+        target="parabench.workloads.training:TrainingWorkload",
         summary="trainings that take turns in one launch, each verified",
         case_type=Case,
         protocol_type=TurnsProtocol,

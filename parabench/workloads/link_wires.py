@@ -14,7 +14,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from parabench.machine import accelerator
 from parabench.machine.accelerator import current_stream, elapsed_s, record_event
 from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
+from parabench.store.record import LinkMessage, Phase
 
 # The smallest message, and what tells a partner how many bytes come next.
 WORD_BYTES = 8
@@ -36,21 +37,12 @@ TRIPS = 10
 HOLD_S, MOST_CYCLES_PER_S = 0.02, 3e9
 
 
-class TimedMessage(NamedTuple):
-    """A message of this rank: to whom, how large, whether it counts, and how long it took."""
-
-    to_rank: int
-    bytes: int
-    counts: bool
-    duration_s: float
-
-
 def rate(size: int, took: Sequence[float], latency_s: float) -> float:
-    """Bytes a second of a link over which transfers of `size` bytes took so many seconds: the median of the best third;
-    NaN where a round trip is more than half of it, so that what is left says little.
+    """Return the bytes per second of a link on which transfers of `size` bytes took these seconds: the median of the
+    best third. NaN if a round trip is more than half of it.
 
-    What disturbs a transfer (another process, other traffic) only makes it longer, so the best ones tell of the link;
-    not the very best alone, because a shaped link lets some bytes through at once after a pause.
+    Disturbances (another process, other traffic) only make a transfer longer, so the best ones show the link. The very
+    best alone would not do: a shaped link lets some bytes through at once after a pause.
     """
     best = sorted(took)[: max(1, len(took) // 3)]
     typical = statistics.median(best)
@@ -58,15 +50,15 @@ def rate(size: int, took: Sequence[float], latency_s: float) -> float:
 
 
 class Wire(ABC):
-    """This rank's end of its links, with buffers on `device`; `timed` is every message that it timed."""
+    """The end of the links of `rank`, with buffers on `device`; `timed` has every message that it timed."""
 
     QUANTILE: float
 
-    def __init__(self, device: torch.device, protocol: LinkProtocol) -> None:
-        self._device, self._protocol = device, protocol
+    def __init__(self, device: torch.device, protocol: LinkProtocol, rank: int) -> None:
+        self._device, self._protocol, self._rank = device, protocol, rank
         self._word = torch.zeros(WORD_BYTES // 8, dtype=torch.int64, device=device)
         self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
-        self.timed: list[TimedMessage] = []
+        self.timed: list[LinkMessage] = []
 
     def latency(self, partner: int) -> float:
         """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
@@ -106,9 +98,10 @@ class Wire(ABC):
     def _say(self, partner: int, number: int) -> None: ...
 
     def _keep(self, partner: int, size: int, took: Sequence[float], counted: int) -> None:
-        """Note what messages took; the last `counted` of them count."""
-        uncounted = len(took) - counted
-        self.timed += [TimedMessage(partner, size, at >= uncounted, seconds) for at, seconds in enumerate(took)]
+        """Keep the seconds of messages; the last `counted` of them count."""
+        phases = [Phase.WARMUP] * (len(took) - counted) + [Phase.MEASURE] * counted
+        for phase, seconds in zip(phases, took, strict=True):
+            self.timed.append(LinkMessage(self._rank, partner, size, phase, seconds))
 
     def _bytes(self, size: int) -> Tensor:
         # Written to: untouched memory would be one page that all of it shares, and come from the cache.
@@ -123,7 +116,6 @@ class HostWire(Wire):
     QUANTILE = LATENCY_QUANTILE["cpu"]
 
     def answer(self, partner: int) -> None:
-        """The other end of `latency` and `bandwidth`."""
         for _ in range(self._protocol.warmup + self._protocol.round_trips):
             self._hear(partner)
             self._say(partner, 1)
@@ -167,7 +159,6 @@ class NcclWire(Wire):
     QUANTILE = LATENCY_QUANTILE[accelerator.TYPE]
 
     def answer(self, partner: int) -> None:
-        """The other end of `latency` and `bandwidth`."""
         self._connect(partner, first=False)
         for _ in range(sum(self._readings())):
             self._trips(partner, first=False)

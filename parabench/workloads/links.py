@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 
 import torch
 
 from parabench.collectives import join
-from parabench.launch.rank import device_of, join_group
-from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport
+from parabench.launch.rank import device_of, in_group, join_group
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, handed_over
+from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import TOO_QUICK
-from parabench.store.record import Launch, LinkMessage, LinkSample, Phase, Status
+from parabench.probes import CaseReport
+from parabench.store.record import Launch, LinkSample, Status
 from parabench.workloads.link_pairs import schedule
-from parabench.workloads.link_wires import HostWire, NcclWire, TimedMessage, Wire
+from parabench.workloads.link_wires import HostWire, NcclWire, Wire
 
-# Of a round a rank marks when it began, and of what it sent the latency and the bytes a second.
+# For each round a rank marks when it started, and the latency and the bytes per second of what it sent. A mark outlives
+# a rank that hangs later; its report does not.
 MARKS = 3
-
-
-@dataclass(slots=True, kw_only=True)
-class LinksReport(RankReport):
-    """Which device the rank has, and every message that it timed. What follows from these stands in the marks too,
-    where it outlives a rank that hangs later."""
-
-    device: str | None = None
-    messages: list[TimedMessage] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.messages = [TimedMessage(*each) for each in self.messages]
 
 
 class LinksWorkload(Workload):
     """Both directions of every pair of `link_pairs.schedule`, in its order."""
-
-    report_type = LinksReport
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         rounds = schedule(spec.nodes, spec.ranks_per_node)
@@ -55,23 +42,26 @@ class LinksWorkload(Workload):
 
         return MarkLayout(columns=MARKS, moments=1, rows=len(rounds), position=position)
 
-    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> LinksReport:
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
         case: Case = spec.case
         torch.set_num_threads(case.threads)
         device = device_of(case)
-        clock = join_group(case, env, rank)
-        marks = self.marks(spec).make(env.folder, rank)
+        # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
+        kind, memory = (NcclWire, device) if case.backend == accelerator.BACKEND else (HostWire, torch.device("cpu"))
+        wire: Wire = kind(memory, spec.protocol, rank)
+        with in_group(partial(join_group, case, env, rank)) as clock:
+            self._measure(spec, rank, device, wire, self.marks(spec).make(env.folder, rank))
+        return RankReport(rank=rank, clock=clock, cases=[CaseReport(device=str(device), messages=wire.timed)])
+
+    def _measure(self, spec: LaunchSpec, rank: int, device: torch.device, wire: Wire, marks: Marks) -> None:
         partners = {
             n: (b if rank == a else a, rank == a)
             for n, each in enumerate(schedule(spec.nodes, spec.ranks_per_node))
             for a, b in each
             if rank in (a, b)
         }
-        # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
-        kind, memory = (NcclWire, device) if case.backend == accelerator.BACKEND else (HostWire, torch.device("cpu"))
-        wire: Wire = kind(memory, spec.protocol)
         for number, row in enumerate(marks):
-            join.barrier(case.backend, device)
+            join.barrier(spec.case.backend, device)
             row[0] = perf_counter()
             if number not in partners:
                 continue
@@ -82,27 +72,20 @@ class LinksWorkload(Workload):
                     row[2] = wire.bandwidth(partner, row[1])
                 else:
                     wire.answer(partner)
-        join.leave()
-        return LinksReport(rank=rank, clock=clock, device=device_name(device), messages=wire.timed)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        """A row for each direction of a pair, and every message that was timed by a rank that came to its end. What
-        could not be measured is None with the reason."""
-        reports, marks = zip(*handed_over(nodes, LinksReport), strict=True)
+        """Add a row for each direction of a pair, and every message that a rank timed which came to its end. If a link
+        could not be measured, it is None with the reason."""
+        reports, marks = zip(*of_ranks(nodes), strict=True)
         why = None if launch.status is Status.OK else f"{launch.status}: {launch.failure}"
         launch.links += links(spec.case, marks, reports, why)
-        launch.messages += [
-            LinkMessage(report.rank, each.to_rank, each.bytes, phase, each.duration_s)
-            for report in reports
-            for each in report.messages
-            for phase in [Phase.MEASURE if each.counts else Phase.WARMUP]
-        ]
+        launch.messages += [each for report in reports for each in report.of(0).messages]
 
 
-def links(case: Case, marks: Sequence[Marks], reports: Sequence[LinksReport], why: str | None) -> Iterator[LinkSample]:
-    """What ranks marked; `why` is what ended those that came to no end."""
+def links(case: Case, marks: Sequence[Marks], reports: Sequence[RankReport], why: str | None) -> Iterator[LinkSample]:
+    """Yield the links that ranks marked; `why` is why some ranks did not come to their end."""
     per_node = case.world_size // case.nodes
-    devices = [report.device or case.device for report in reports]
+    devices = [report.of(0).device or case.device for report in reports]
     for number, pairs in enumerate(schedule(case.nodes, per_node)):
         for a, b in pairs:
             for sender, receiver in ((a, b), (b, a)):
@@ -119,10 +102,3 @@ def links(case: Case, marks: Sequence[Marks], reports: Sequence[LinksReport], wh
                     bytes_per_s=None if math.isnan(bytes_per_s) else bytes_per_s,
                     reason=None if whole else why or TOO_QUICK,
                 )
-
-
-def device_name(device: torch.device) -> str:
-    """`cpu`, or `cuda:3` as this node counts."""
-    if device.type == "cpu":
-        return "cpu"
-    return f"{accelerator.TYPE}:{int(os.environ['LOCAL_RANK']) % accelerator.api().device_count()}"

@@ -39,12 +39,6 @@ class Bench:
         # By how many ranks: those of a larger group have not all come as far.
         self._ran_in: set[int] = set()
 
-    def time(self, call: Call, rows: Rows) -> None:
-        """Fill `rows`, the marks of one size and form that has no turns to share."""
-        warmup = self._protocol.warmup if self._protocol.mode == LATENCY else 1
-        with self.warmed_up(call, rows[:warmup]) as turn:
-            turn(rows[warmup:])
-
     @contextmanager
     def warmed_up(self, call: Call, rows: Rows, *, in_turns: bool = False) -> Iterator[Callable[[Rows], None]]:
         """Fill `rows` with warm-up by the protocol's mode; what is yielded fills those of a turn. Other calls come

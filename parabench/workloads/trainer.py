@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
+from parabench.launch.rank import loaded_nccl
 from parabench.models import IGNORED_LABELS, RANDOM_DATA
 from parabench.models.base import (
     Model,
     apply_options,
+    arithmetic_of,
     attention_of,
     build_model,
     move_model,
@@ -29,8 +31,9 @@ from parabench.models.buffers import buffers_of, changed
 from parabench.models.compiled import CompileCounts
 from parabench.models.suspects import buffer_suspect, ignores_labels, suspects_of
 from parabench.plan.case import Case
-from parabench.probes import Probe
+from parabench.probes import CaseReport, Probe
 from parabench.registry import load
+from parabench.store.metrics import METRICS
 from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
     Compute,
@@ -194,12 +197,14 @@ def build(
             )
         optimizer = LossScale(optimizer, rank_info.device)
         scale = partial(getattr, optimizer, "scale")
-    # These must not hold the wrapper of a module that cases share, whose buckets would stay with it.
     norm = parallel.gradient_norm or partial(norm_of_gradients, parameters, parallel.full_tensor)
-    gradient_norm = unscaled(norm, scale)
-    clip = None
-    if model.clip_norm is not None:
-        clip = partial(clip_now, parameters, gradient_norm, model.clip_norm)
+
+    def gradient_norm() -> float | None:
+        """Return the norm of the gradients, without the factor of a scaled loss. A collective call."""
+        found = norm()
+        return found if found is None or scale is None else found / scale()
+
+    most = model.clip_norm
     training = Training(
         module=parallel.module,
         compute=parallel.compute
@@ -221,7 +226,7 @@ def build(
         ),
         compiled=CompileCounts() if case.compile else None,
         gradient_norm=gradient_norm,
-        clip=clip,
+        clip=None if most is None else lambda: clip_gradients(parameters.values(), gradient_norm(), most),
         scheduler=scheduler,
         suspects=suspects,
         # One device sees what all ranks would.
@@ -239,23 +244,6 @@ def no_formula(model: Model) -> dict[str, str]:
     return {}
 
 
-def clip_now(parameters: Mapping[str, nn.Parameter], norm: Callable[[], float | None], most: float) -> None:
-    """Limit the gradient's norm before the optimizer steps. A collective call, which waits for the device."""
-    clip_gradients(parameters.values(), norm(), most)
-
-
-def unscaled(norm: Callable[[], float | None], scale: Callable[[], float] | None) -> Callable[[], float | None]:
-    """`norm` of the gradients of a loss that was multiplied by `scale`, as it is without."""
-    if scale is None:
-        return norm
-
-    def of_the_loss() -> float | None:
-        found = norm()
-        return None if found is None else found / scale()
-
-    return of_the_loss
-
-
 def norm_of_gradients(
     parameters: Mapping[str, nn.Parameter], full_tensor: Callable[[nn.Parameter, Tensor], Tensor]
 ) -> float:
@@ -263,3 +251,26 @@ def norm_of_gradients(
     own = full_tensor is not base.full_tensor
     found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
     return norm_of(full_tensor(each, gradient) if own else gradient for each, gradient in found)
+
+
+def report_of(case: Case, training: Training, parallel: ParallelModel, known: Mapping[str, Any]) -> CaseReport:
+    """Report a training run that is over, without what its probes saw. A collective call.
+
+    Raises:
+        UsageError: If a number of the strategy's has an unknown name, or is no number.
+    """
+    facts = parallel.facts()
+    numbers = parallel.numbers()
+    for name, value in numbers.items():
+        if name not in METRICS or not isinstance(value, (int, float)):
+            raise UsageError(
+                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of metrics.METRICS"
+            )
+    arithmetic = arithmetic_of(getattr(training.optimizer, "left_out", None))
+    return CaseReport(
+        losses=training.losses.read(),
+        grad_norm=training.grad_norm,
+        facts={**known, **facts, **arithmetic, **loaded_nccl(case)},
+        numbers=dict(numbers),
+        rank_facts={} if training.compiled is None else {"compiled": training.compiled.facts()},
+    )

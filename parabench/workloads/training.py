@@ -1,122 +1,114 @@
-"""A launch that trains: what a rank does and hands over, and the rows of the record that follow."""
+"""A launch that trains: what its ranks do, and the rows of the record that follow.
+
+One configuration has a launch to itself, with instruments; several share one and are interleaved (`workloads.turns`).
+If each rank is alone (`ComputeProtocol`), a rank of 64 computes its shard and its part of the batch, and holds what it
+would hold among all 64, but nothing is exchanged (`collectives.alone`) and nothing is verified. As many ranks run as a
+node has, because ranks that share cores or memory slow one another down.
+"""
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from parabench.collectives import join
-from parabench.data.loader import end_workers
-from parabench.errors import UsageError
+from parabench.collectives import alone, join
 from parabench.launch import hang
-from parabench.launch.rank import device_of, join_group, loaded_nccl
-from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path
+from parabench.launch.rank import device_of, in_group, join_group
+from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, marks_path, of_ranks
 from parabench.launch.spec import LaunchSpec
-from parabench.launch.workload import RankEnv, Workload, handed_over
-from parabench.models.base import arithmetic_of
+from parabench.launch.workload import RankEnv, Workload, arms_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
-from parabench.probes import ProbedRank, ProbeReport, environment, left_behind, probes_of, switched_on
+from parabench.plan.turns import TurnsProtocol, turns
+from parabench.probes import CaseReport, ProbedRank, environment, left_behind, probe_classes, switched_on
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
-from parabench.store.metrics import METRICS
-from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, SeenCall, Span
+from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
 from parabench.strategies import entry_of
-from parabench.strategies.base import ParallelModel, RankInfo
+from parabench.strategies.base import RankInfo
 from parabench.workloads.pace import Agreement, warm_up
-from parabench.workloads.trainer import Material, Training, build, prepare, train
-
-
-@dataclass(slots=True, kw_only=True)
-class TrainingReport(RankReport, ProbeReport):
-    """`losses` of every step and the first gradient's norm, where the rank sees them, beside what its probes saw.
-    `marked` are the steps that its rows of marks are of, ascending; None where these are of all steps."""
-
-    losses: list[float] = field(default_factory=list)
-    grad_norm: float | None = None
-    marked: list[int] | None = None
-
-    def __post_init__(self) -> None:
-        # JSON has lists of them.
-        self.readings = [(step, metric, value) for step, metric, value in self.readings]
-        self.calls = [SeenCall(*each) for each in self.calls]
-        self.stalls = [(step, start_s, end_s) for step, start_s, end_s in self.stalls]
-
-    def rows(self, marks: Marks) -> Iterator[tuple[int, Marks]]:
-        """(step, its marks) of each row."""
-        return zip(range(len(marks)) if self.marked is None else self.marked, marks, strict=True)
-
-    def later(self, by_s: float) -> Self:
-        return replace(
-            self,
-            calls=[call.later(by_s) for call in self.calls],
-            stalls=[(step, start_s + by_s, end_s + by_s) for step, start_s, end_s in self.stalls],
-        )
+from parabench.workloads.trainer import Material, build, prepare, report_of, train
+from parabench.workloads.turns import owners_of, pair_facts, steps_of, take_turns, turn_marks
 
 
 class TrainingWorkload(Workload):
-    """Steps of a training; its ranks mark each with five moments."""
-
-    report_type = TrainingReport
+    """Steps of training runs; ranks mark each step with five times."""
 
     def ranks(self, spec: LaunchSpec) -> int:
-        return 1 if entry_of(spec.case.strategy).one_process else spec.world_size
+        return 1 if entry_of(spec.cases[0].strategy).one_process else spec.world_size
 
-    def prepare(self, spec: LaunchSpec, folder: Path) -> dict[str, str]:
+    def prepare(self, spec: LaunchSpec, folder: Path) -> Mapping[str, str]:
+        if isinstance(spec.protocol, TurnsProtocol):
+            return {}
         if spec.traces is not None and spec.protocol.traced:
             spec.traces.mkdir(exist_ok=True)
         return environment(spec.protocol, folder)
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
+        if isinstance(spec.protocol, TurnsProtocol):
+            return turn_marks(spec)
         return step_marks(MARKS, None if spec.protocol.by_time else spec.protocol.all_steps)
 
-    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> TrainingReport:
-        """Join the group, train, leave the group.
-
-        An error leaves the group as it is: its traceback keeps alive what uses the group, and the process ends anyway.
-        """
-        case: Case = spec.case
-        torch.set_num_threads(case.threads)
-        rank_info = RankInfo(rank, case.world_size, device_of(case))
-        entry = entry_of(case.strategy)
-        grouped = not entry.one_rank_only and not entry.one_process
-        # Workers are forked before NCCL has memory registered that a fork could take away from it.
-        material = prepare(case, rank_info)
-        clock = self.join(case, env, rank) if grouped else None
-        report = train_case(spec, env, rank_info, material)
-        end_workers()
-        # What was built must be gone before the group goes: a DDP reducer that held the last reference to it would end
-        # gloo's threads with the interpreter's lock held, and they may be waiting for that lock.
-        gc.collect()
-        if grouped:
-            join.leave()
+    def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
+        """Join the group, train, leave the group."""
+        largest: Case = spec.largest
+        torch.set_num_threads(largest.threads)
+        info = RankInfo(rank, largest.world_size, device_of(largest))
+        # Workers of data loaders are forked before the group has threads and memory that a fork would break.
+        materials = {place: prepare(case, info) for place, case in enumerate(spec.cases) if rank < case.world_size}
+        with in_group(partial(self._join, spec, env, rank)) as clock:
+            if isinstance(spec.protocol, TurnsProtocol):
+                report = take_turns(spec, env, info, materials)
+            else:
+                report = RankReport(rank=rank, cases=[train_case(spec, env, info, materials[0])])
         report.clock = clock
-        report.rank_facts |= left_behind(spec.protocol, env.folder)
+        if not isinstance(spec.protocol, TurnsProtocol):
+            report.of(0).rank_facts |= left_behind(spec.protocol, env.folder)
         return report
 
-    def join(self, case: Case, env: RankEnv, rank: int) -> dict[str, float] | None:
-        """Join the group of the case; how this host's clock differs, as `join_group` tells it."""
-        return join_group(case, env, rank)
+    def _join(self, spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
+        largest: Case = spec.largest
+        if isinstance(spec.protocol, TurnsProtocol):
+            return join_group(replace(largest, algorithm="native"), env, rank)
+        if spec.protocol.alone:
+            alone.join(rank, largest.world_size, env.timeout_s)
+            return None
+        entry = entry_of(largest.strategy)
+        return None if entry.one_rank_only or entry.one_process else join_group(largest, env, rank)
 
     def record(self, launch: Launch, spec: LaunchSpec, nodes: Sequence[NodeResult]) -> None:
-        counts = spec.protocol.least
-        if spec.protocol.by_time:
-            counts = agreed(nodes)
-            launch.facts["counts"] = asdict(counts)
-        record_ranks(launch, handed_over(nodes, TrainingReport), phases_of(spec.protocol, counts))
+        """Add what ranks saw and marked. In a shared launch each case gets its own launch."""
+        reports, marks = zip(*of_ranks(nodes), strict=True)
+        protocol = spec.protocol
+        if not isinstance(protocol, TurnsProtocol):
+            counts = protocol.least
+            if protocol.by_time:
+                counts = agreed(nodes)
+                launch.facts["counts"] = asdict(counts)
+            record_ranks(launch, list(zip(reports, marks, strict=True)), phases_of(protocol, counts))
+            return
+        all_turns = list(turns(protocol, len(spec.cases)))
+        shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
+        for place, arm in arms_of(launch, spec, marks, MARKS, owners_of(all_turns)):
+            rows, phases = steps_of(all_turns, place)
+            own = [(report, seen[rows]) for report, seen in zip(reports, marks, strict=True)][: arm.case.world_size]
+            add_case(arm, place, own, phases)
+            counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
+            pair = pair_facts(spec, all_turns, place, reports[0].first)
+            arm.facts |= {"turns": {**shared, "place": place, **pair}, "counts": asdict(counts)}
+            launch.arms.append(arm)
 
 
 def step_marks(width: int, steps: int | None) -> MarkLayout:
-    """The table of what a rank marks that takes so many steps, `width` moments each."""
+    """Return the layout of `steps` steps with `width` times each."""
 
     def position(moments: int) -> str:
         step, part = divmod(moments, width)
@@ -125,20 +117,33 @@ def step_marks(width: int, steps: int | None) -> MarkLayout:
     return MarkLayout(columns=width, moments=width, rows=steps, position=position)
 
 
-def record_ranks(launch: Launch, ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]) -> None:
-    """Add to a launch the rows and facts of what each rank saw and marked; `phases` are those of all its steps."""
-    ranks = list(ranks)
-    reports = [report for report, _ in ranks]
-    launch.facts |= replicas_apart([report.checksums for report in reports]) | rank_facts(reports)
-    launch.facts["phases"] = phase_windows(ranks, phases)
+Ranks = Sequence[tuple[RankReport, Marks]]
+
+
+def add_case(launch: Launch, place: int, ranks: Ranks, phases: Sequence[Phase]) -> None:
+    """Add to a launch the facts and samples of the case at `place`. `phases` are those of all its steps."""
+    cases = [report.of(place) for report, _ in ranks]
+    launch.facts |= next((case.facts for case in cases if case.facts), {})
+    launch.facts |= replicas_apart([case.checksums for case in cases])
+    for report, case in zip((report for report, _ in ranks), cases, strict=True):
+        for name, value in case.rank_facts.items():
+            launch.facts.setdefault(name, []).append({"rank": report.rank, **value})
     for report, marks in ranks:
-        launch.samples += samples(marks, report, phases)
-        launch.spans += spans(marks, report, phases)
-        launch.collectives += collectives(report, phases)
+        launch.samples += samples(marks, report.rank, report.of(place), phases)
 
 
-def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> TrainingReport:
-    """Build, train and read what was seen."""
+def record_ranks(launch: Launch, ranks: Ranks, phases: Sequence[Phase]) -> None:
+    """Add to a launch of one case the same, and what instruments saw."""
+    add_case(launch, 0, ranks, phases)
+    launch.facts["phases"] = phase_windows([(report.of(0), marks) for report, marks in ranks], phases)
+    for report, marks in ranks:
+        case = report.of(0)
+        launch.spans += spans(marks, report.rank, case, phases)
+        launch.collectives += collectives(report.rank, case, phases)
+
+
+def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Material | None = None) -> CaseReport:
+    """Build and train a case that has the launch to itself, with instruments, and report what was seen."""
     case: Case = spec.case
     protocol: Protocol = spec.protocol
     training, parallel, known = build(case, rank_info, material)
@@ -146,20 +151,19 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         join.check_groups(rank_info.device, case.backend, case.algorithm)
     clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
-    training.probes = probes = probes_of(
-        ProbedRank(
-            case=case,
-            protocol=protocol,
-            info=rank_info,
-            parallel=parallel,
-            compute=training.compute,
-            optimizer=training.optimizer,
-            batches=training.batches,
-            clock=clock,
-            take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
-            traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
-        )
+    probed = ProbedRank(
+        case=case,
+        protocol=protocol,
+        info=rank_info,
+        parallel=parallel,
+        compute=training.compute,
+        optimizer=training.optimizer,
+        batches=training.batches,
+        clock=clock,
+        take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
+        traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
     )
+    training.probes = probes = [probe(probed) for probe in probe_classes()]
 
     def take(steps: int) -> None:
         begin = clock.steps
@@ -186,7 +190,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     for probe in probes:
         probe.after_instrumented()
     clock.finish()
-    report = report_of(case, rank_info.rank, training, parallel, known)
+    report = report_of(case, training, parallel, known)
     report.facts["collectives"] = join.calls()
     # What a strategy says of itself it knows better than a probe.
     numbers = dict(report.numbers)
@@ -195,34 +199,6 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     report.numbers |= {**numbers, **clock.moments.numbers()}
     report.readings += clock.lags()
     return report
-
-
-def report_of(
-    case: Case, rank: int, training: Training, parallel: ParallelModel, known: Mapping[str, Any]
-) -> TrainingReport:
-    """What a rank says of a training that is over, its probes apart; a collective call. Raises UsageError for a number
-    of a strategy's that is none."""
-    facts = parallel.facts()
-    numbers = parallel.numbers()
-    check_numbers(case, numbers)
-    arithmetic = arithmetic_of(getattr(training.optimizer, "left_out", None))
-    return TrainingReport(
-        rank=rank,
-        losses=training.losses.read(),
-        grad_norm=training.grad_norm,
-        facts={**known, **facts, **arithmetic, **loaded_nccl(case)},
-        numbers=dict(numbers),
-        rank_facts={} if training.compiled is None else {"compiled": training.compiled.facts()},
-    )
-
-
-def check_numbers(case: Case, numbers: Mapping[str, Any]) -> None:
-    """Raise UsageError for a number of a strategy's that is no metric, or none at all."""
-    for name, value in numbers.items():
-        if name not in METRICS or not isinstance(value, (int, float)):
-            raise UsageError(
-                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of metrics.METRICS"
-            )
 
 
 def agreed(nodes: Sequence[NodeResult]) -> Counts:
@@ -243,63 +219,56 @@ def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
     return [phase for phase, count in each.items() for _ in range(count)]
 
 
-def samples(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Sample]:
-    """One rank's samples: the parts of every step it finished, its losses, and its memory."""
-    rank = report.rank
-    for step, row in report.rows(marks):
+def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Marks]]:
+    """Yield (step, its marks) for each row."""
+    return zip(range(len(marks)) if case.marked is None else case.marked, marks, strict=True)
+
+
+def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Sample]:
+    """Yield the samples of a rank: the parts of every step it finished, its losses, and its memory."""
+    for step, row in steps_with_marks(marks, case):
         if math.isnan(row[-1]):
             break
         yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
         for part, begin, end in parts_of(row):
             yield Sample(rank, step, phases[step], part, float(end - begin))
-    for step, loss in enumerate(report.losses):
+    for step, loss in enumerate(case.losses):
         yield Sample(rank, step, phases[step], "loss", loss if math.isfinite(loss) else None)
-    if report.grad_norm is not None:
-        norm = report.grad_norm
+    if case.grad_norm is not None:
+        norm = case.grad_norm
         yield Sample(rank, 0, Phase.WARMUP, "grad_norm", norm if math.isfinite(norm) else None)
-    for step, metric, value in report.readings:
+    for step, metric, value in case.readings:
         yield Sample(rank, step, phases[step], metric, value)
-    for metric, value in report.numbers.items():
+    for metric, value in case.numbers.items():
         yield Sample(rank, None, Phase.MEASURE, metric, value)
 
 
-def spans(marks: Marks, report: TrainingReport, phases: Sequence[Phase]) -> Iterator[Span]:
-    """One rank's instrumented steps on the clock: their parts, and when training was blocked on communication."""
-    for step, row in report.rows(marks):
+def spans(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Span]:
+    """Yield the parts of a rank's instrumented steps, and the waits of its training for communication."""
+    for step, row in steps_with_marks(marks, case):
         if phases[step] is Phase.INSTRUMENT and not math.isnan(row[-1]):
             for part, begin, end in parts_of(row):
-                yield Span(report.rank, step, part.removesuffix("_s"), float(begin), float(end))
-    for step, start_s, end_s in report.stalls:
-        yield Span(report.rank, step, WAIT, start_s, end_s)
+                yield Span(rank, step, part.removesuffix("_s"), float(begin), float(end))
+    for step, start_s, end_s in case.stalls:
+        yield Span(rank, step, WAIT, start_s, end_s)
 
 
-def collectives(report: TrainingReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
-    """One rank's calls of collectives in the instrumented steps."""
-    for call in report.calls:
+def collectives(rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[CollectiveSample]:
+    """Yield a rank's calls of collectives in the instrumented steps."""
+    for call in case.calls:
         yield CollectiveSample(
-            report.rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
+            rank, call.step, call.seq, call.op, call.algorithm, len(call.ranks), call.bytes, call.start_s,
             call.duration_s, phases[call.step], None, None, ranks_word(call.ranks), call.dtype, call.made_s,
             call.bucket, call.ready_s,
         )  # fmt: skip
 
 
-def rank_facts(reports: Sequence[RankReport]) -> dict[str, list[dict[str, Any]]]:
-    """What instruments told of single ranks, as facts: {name: [{"rank", what it told}]}."""
-    facts: dict[str, list[dict[str, Any]]] = {}
-    for report in reports:
-        for name, value in report.rank_facts.items():
-            facts.setdefault(name, []).append({"rank": report.rank, **value})
-    return facts
-
-
-def phase_windows(
-    ranks: Iterable[tuple[TrainingReport, Marks]], phases: Sequence[Phase]
-) -> dict[str, tuple[float, float]]:
-    """{phase: (begin, end)} of a launch, from its first rank's first step to its last rank's last, on the clock that
-    all processes of a host share. A phase that no rank finished a step of is left out."""
+def phase_windows(ranks: Iterable[tuple[CaseReport, Marks]], phases: Sequence[Phase]) -> dict[str, tuple[float, float]]:
+    """Return {phase: (begin, end)} of a launch, from the first step of any rank to the last one of any rank, on the
+    clock that all processes of a host share. A phase is left out if no rank finished a step of it."""
     windows: dict[str, tuple[float, float]] = {}
-    for report, marks in ranks:
-        for step, row in report.rows(marks):
+    for case, marks in ranks:
+        for step, row in steps_with_marks(marks, case):
             if not math.isnan(row[-1]):
                 phase = phases[step]
                 begin, end = windows.get(phase, (math.inf, -math.inf))

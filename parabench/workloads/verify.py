@@ -27,6 +27,9 @@ class Tolerance:
     later_loss: float
     grad_norm: float
 
+    def of_loss(self, step: int) -> float:
+        return self.loss if step < EARLY else self.later_loss
+
 
 EARLY = 5
 
@@ -152,7 +155,7 @@ def _same_training(launch: Launch, reference: Reference | None) -> str | None:
 
 def _cause(launch: Launch, reference: Reference) -> str:
     """Return the likely cause of a difference and its remedy, as the end of a message; nothing if none is known."""
-    norm, expected = _norms(launch).get(0), reference.grad_norm.get(0)
+    norm, expected = _mean_over_ranks(launch, "grad_norm").get(0), reference.grad_norm.get(0)
     ranks, parts = _case(launch).data_ranks, _case(launch).batch_parts
     if norm and expected and parts > 1:
         if math.isclose(expected / norm, parts, rel_tol=SAME_FACTOR):
@@ -175,11 +178,11 @@ def _suspects(launch: Launch) -> Sequence[str]:
 
 def _one_devices(launch: Launch, reference: Reference) -> str | None:
     tolerance = _tolerance(launch)
-    norms, losses = _norms(launch), _mean_over_ranks(launch, "loss")
+    norms, losses = _mean_over_ranks(launch, "grad_norm"), _mean_over_ranks(launch, "loss")
     compared = _compared(launch, losses, reference)
     return (
         _difference("grad_norm", norms, reference.grad_norm, lambda _: tolerance.grad_norm)
-        or _difference("loss", compared, reference.loss, lambda step: _of_loss(tolerance, step))
+        or _difference("loss", compared, reference.loss, tolerance.of_loss)
         or _unknown({step: loss for step, loss in losses.items() if step not in compared})
     )  # fmt: skip
 
@@ -192,10 +195,6 @@ def _compared(launch: Launch, losses: dict[int, float | None], reference: Refere
 def _case(launch: Launch) -> Case:
     assert isinstance(launch.case, Case)  # only trainings are verified against one device
     return launch.case
-
-
-def _norms(launch: Launch) -> dict[int, float | None]:
-    return _mean_over_ranks(launch, "grad_norm")
 
 
 def _tolerance(launch: Launch) -> Tolerance:
@@ -217,17 +216,13 @@ def _replicas(launch: Launch) -> str | None:
     )
 
 
-def _of_loss(tolerance: Tolerance, step: int) -> float:
-    return tolerance.loss if step < EARLY else tolerance.later_loss
-
-
 def _same_start(launch: Launch, reference: Reference | None) -> str | None:
     """The first loss is one device's, because every rank begins with its parameters; all are finite."""
     losses = _mean_over_ranks(launch, "loss")
     if reference is not None:
         first = {step: value for step, value in losses.items() if step == 0}
         tolerance = _tolerance(launch)
-        message = _difference("loss", first, {0: reference.loss.get(0)}, lambda step: _of_loss(tolerance, step))
+        message = _difference("loss", first, {0: reference.loss.get(0)}, tolerance.of_loss)
         if message is not None:
             return message
     return _unknown(losses)

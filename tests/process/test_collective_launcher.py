@@ -17,7 +17,6 @@ from torch.distributed import ReduceOp
 from fake_collectives import case
 from guard import GUARD_S
 from hang_helpers import came, pass_when
-from parabench.collectives import LEVELS
 from parabench.collectives.algorithm import Algorithm, reduction
 from parabench.collectives.ring import RING
 from parabench.launch.launcher import launch
@@ -29,7 +28,7 @@ from parabench.plan.collective_case import OPS
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collective_buffers import Truth
-from parabench.workloads.collectives import CollectivesReport, CollectivesWorkload
+from parabench.workloads.collectives import CollectivesWorkload
 
 PROTOCOL = CollectiveProtocol(mode="latency", launches=1, warmup=1, iterations=2)
 THROUGHPUT = CollectiveProtocol(launches=1, warmup=2, batches=3, measure_s=0.003)
@@ -88,7 +87,7 @@ def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algo
 
 @pytest.mark.parametrize(("dtype", "redop"), [("bfloat16", "sum"), ("float64", "avg"), ("float16", "max")])
 def test_other_types_and_reductions_are_exact_too(dtype, redop):
-    seen = run("all_reduce", LEVELS[1], dtype=dtype, redop=redop)
+    seen = run("all_reduce", "tree", dtype=dtype, redop=redop)
     assert (seen.status, {call.n_wrong for call in seen.collectives}) == (Status.OK, {0})
 
 
@@ -202,7 +201,7 @@ def test_a_lost_node_is_crashed_and_the_calls_of_the_others_keep_their_ranks(los
 def silent(spec: LaunchSpec, node: int) -> NodeResult:
     """Of ranks that were ended because another node was lost."""
     layout = CollectivesWorkload().marks(spec)
-    result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout, CollectivesReport)
+    result = NodeResult.silent(node, "h", range(2 * node, 2 * node + 2), layout)
     result.outcome = ProcessOutcome(ok=False, aborted_by=LOST)
     return result
 

@@ -10,7 +10,7 @@ import pytest
 
 from fake_collectives import case
 from guard import GUARD_S
-from hang_helpers import pass_when
+from hang_helpers import partly_stuck, pass_when
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.cohorts import cohorts
@@ -29,8 +29,8 @@ MIXED = tuple(
 )
 
 
-def share(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol, deadline_s: float = GUARD_S) -> Launch:
-    return launch(LaunchSpec(kind="collectives", cases=tuple(cases), protocol=protocol, deadline_s=deadline_s))
+def share(cases: Sequence[CollectiveCase], protocol: CollectiveProtocol) -> Launch:
+    return launch(LaunchSpec(kind="collectives", cases=tuple(cases), protocol=protocol, deadline_s=GUARD_S))
 
 
 def among(algorithm: str, protocol: CollectiveProtocol = THROUGHPUT, ranks: int = 2) -> Launch:
@@ -89,8 +89,8 @@ def test_a_wrong_one_is_blamed_and_the_others_are_right():
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "status", "message"),
-    [("RAISING", Status.FAILED, "the dog ate it"), ("KILLED", Status.CRASHED, "ended by SIGKILL")],
+    ("algorithm", "status", "message", "ranks"),
+    [("RAISING", Status.FAILED, "the dog ate it", 2), ("KILLED", Status.CRASHED, "ended by SIGKILL", 3)],
 )
 def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(algorithm, status, message):
     seen = among(algorithm)
@@ -116,9 +116,10 @@ def test_a_hang_names_the_case_and_how_far_it_came(monkeypatch):
     )
 
 
-def test_a_hang_of_two_ranks_is_not_the_third_ones_that_waits_for_its_turn():
+def test_hang_of_two_ranks_is_not_blamed_on_the_third(monkeypatch):
+    pass_when(monkeypatch, partly_stuck)
     cases = (case(world_size=3, **SMALL), case(algorithm="test_collective_launcher:STOPPED", **SMALL))
-    seen = share(cases, THROUGHPUT, deadline_s=12.0)
+    seen = share(cases, THROUGHPUT)
     assert seen.status is Status.HUNG
     (arm,) = seen.arms
     assert arm.case == cases[1]

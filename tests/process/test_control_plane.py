@@ -22,7 +22,7 @@ from parabench.cluster.waiting import Waiting
 from parabench.errors import NodeGone, UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
-from parabench.launch.results import MarkLayout, NodeResult, RankReport
+from parabench.launch.results import MarkLayout, NodeResult, as_json
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import ForeignValue, StoreClient
 from parabench.plan.case import Case
@@ -36,8 +36,6 @@ SPEC = LaunchSpec.of(Case(strategy="ddp", world_size=2, nodes=2, device="cpu", b
 class NoWorkload:
     """Ranks that do nothing."""
 
-    report_type = RankReport
-
     def ranks(self, spec: LaunchSpec) -> int:
         return spec.ranks_per_node
 
@@ -47,7 +45,7 @@ class NoWorkload:
 
 def result_of(node: int, *, ok: bool = True) -> NodeResult:
     layout = NoWorkload().marks(SPEC)
-    result = NodeResult.silent(node, f"h{node}", range(node, node + 1), layout, RankReport)
+    result = NodeResult.silent(node, f"h{node}", range(node, node + 1), layout)
     result.outcome = ProcessOutcome(ok=ok)
     return result
 
@@ -272,7 +270,7 @@ def test_a_result_that_is_not_signed_ends_the_session_and_is_not_taken(signed: C
     stranger, over = signed.stranger(), threading.Event()
     node = Node(signed.store(SECRET), does=lambda context: over.wait(GUARD_S) and None)
     signed.node_0.assemble(())
-    stranger.put_blob("launch/0/result/1", result_of(1).to_dict() | {"host": "evil"})
+    stranger.put_blob("launch/0/result/1", as_json(result_of(1)) | {"host": "evil"})
     with pytest.raises(ForeignValue, match=r"^launch/0/result/1 in the rendezvous store is not signed"), signed.node_0:
         signed.run()
     assert list(signed.node_0._results) == [0]

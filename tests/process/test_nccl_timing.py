@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from fake_cuda import Device, Group
 from parabench.plan.case import Case
-from parabench.probes import ProbeReport
+from parabench.probes import CaseReport
 from parabench.probes.backend_calls import coalesced_calls, stream_waits
 from parabench.probes.collective_calls import Recorder, enable_nccl_timing
 from parabench.probes.communication import CommunicationProbe
@@ -43,7 +43,7 @@ class Bench:
 
     def read(self) -> tuple[list[tuple[Any, ...]], list[tuple[float, float]]]:
         """([(op, made, begin, duration)], [(begin, end) of standing still])."""
-        report = ProbeReport()
+        report = CaseReport()
         self.probe.report(report)
         calls = [
             (

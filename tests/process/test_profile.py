@@ -20,7 +20,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import ProbeReport
+from parabench.probes import CaseReport
 from parabench.probes.profiler import ProfilerProbe
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
@@ -65,7 +65,7 @@ def probe(info: RankInfo, take_step: Callable[[], None], traces: Path) -> Profil
 
 
 def reported(probe: ProfilerProbe) -> dict[str, Any]:
-    report = ProbeReport()
+    report = CaseReport()
     probe.report(report)
     return report.rank_facts
 

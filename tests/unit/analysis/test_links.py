@@ -22,11 +22,13 @@ from parabench.analysis.text.best import closing_lines
 from parabench.analysis.text.links import explained
 from parabench.analysis.text.ranking import to_dict
 from parabench.analysis.warnings.links import check_links
+from parabench.launch.results import RankReport
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.protocol import TOO_QUICK
+from parabench.probes import CaseReport
 from parabench.report.build import render
 from parabench.session import links as linking
 from parabench.session.request import TrainingRequest
@@ -35,9 +37,9 @@ from parabench.signals import STOPPED
 from parabench.store.record import LinkSample
 from parabench.store.results import load
 from parabench.store.store import Store
-from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
+from parabench.workloads.link_pairs import all_pairs
 from parabench.workloads.link_wires import rate
-from parabench.workloads.links import LinksReport, links
+from parabench.workloads.links import links
 
 # ---- which pairs, and when
 
@@ -48,17 +50,6 @@ def test_every_pair_meets_once_in_the_fewest_rounds_in_which_nobody_is_twice(n):
     assert sorted(itertools.chain(*rounds)) == list(itertools.combinations(range(n), 2))
     assert len(rounds) == n - 1 + n % 2
     for each in rounds:
-        assert len({rank for pair in each for rank in pair}) == 2 * len(each)
-
-
-def test_of_more_nodes_than_64_only_some_distances_are_measured_and_each_pair_once():
-    assert len(list(itertools.chain(*schedule(64, 1)))) == 64 * 63 // 2
-    found = list(itertools.chain(*schedule(65, 1)))
-    assert len(found) == len(set(found)) == 65 * 6
-    assert {min(b - a, 65 - (b - a)) for a, b in found} == {1, 2, 4, 8, 16, 32}
-    # Where the distance is half of the circle, both ways round are the same pair.
-    assert sorted(itertools.chain(*neighbours(4))) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
-    for each in schedule(1000, 2):
         assert len({rank for pair in each for rank in pair}) == 2 * len(each)
 
 
@@ -74,7 +65,7 @@ def test_the_bandwidth_is_of_the_best_third_without_the_round_trip():
 def test_a_row_for_each_direction_and_unknown_with_its_reason():
     case = Case(world_size=2, nodes=2, device="cuda", backend="nccl")
     marks = [np.array([[5.0, 1e-6, 2e9]]), np.array([[5.0, 3e-6, math.nan]])]
-    reports = [LinksReport(rank=0, device="cuda:0"), LinksReport(rank=1, reported=False)]
+    reports = [RankReport(rank=0, cases=[CaseReport(device="cuda:0")]), RankReport(rank=1, reported=False)]
     there, back = links(case, marks, reports, "hung: no end")
     assert there == LinkSample(0, 1, 0, 1, "cuda:0", "cuda", 1e-6, 2e9, None)
     assert back == LinkSample(1, 0, 1, 0, "cuda", "cuda:0", 3e-6, None, "hung: no end")

@@ -24,15 +24,15 @@ from parabench.launch.launcher import align, facts_of
 from parabench.launch.outcome import diagnose
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, Abort, RendezvousPoint
-from parabench.launch.results import MarkLayout, NodeResult, RankError
+from parabench.launch.results import MarkLayout, NodeResult, RankError, RankReport, as_json
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import StoreClient, StoreLost
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
+from parabench.probes import CaseReport
 from parabench.store.record import DeviceSample, Failure, HostSample, SeenCall, Status
-from parabench.workloads.training import TrainingReport
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 
@@ -170,8 +170,8 @@ def part(node: int, outcome: ProcessOutcome | None = None, **more: Any) -> NodeR
     ) if not more else replace(part(node, outcome), **more)  # fmt: skip
 
 
-def silent(rank: int) -> TrainingReport:
-    return TrainingReport(rank=rank, reported=False)
+def silent(rank: int) -> RankReport:
+    return RankReport(rank=rank, reported=False)
 
 
 def layout(moments: int = 5) -> MarkLayout:
@@ -180,14 +180,14 @@ def layout(moments: int = 5) -> MarkLayout:
 
 def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, 101.5, 0.25, 1, None)
-    told = TrainingReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, stalls=[(0, 101.0, 102.0)], calls=[call])
+    case = CaseReport(stalls=[(0, 101.0, 102.0)], calls=[call])
+    told = RankReport(rank=2, clock={"offset_s": -99.0, "error_s": 0.001}, cases=[case, None])
     first, second = align([part(0), part(1, reports=[told, silent(3)])], layout())
     assert first.marks[0][0, 0] == 0.0
     assert second.marks[1].tolist() == [[1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]]
-    report = second.reports[0]
-    assert isinstance(report, TrainingReport)
-    assert report.stalls == [(0, 2.0, 3.0)]
-    assert report.calls == [call._replace(made_s=2.0, start_s=2.5)]
+    case = second.reports[0].of(0)
+    assert case.stalls == [(0, 2.0, 3.0)]
+    assert case.calls == [call._replace(made_s=2.0, start_s=2.5)]
     # It began at 100 on its own clock, 1 on node 0's, which began at 0: its readings were 1 s later than they say.
     assert [second.device_samples[0].t_s, second.host_samples[0].t_s] == [2.0, 2.0]
     assert [each["clock"] for each in facts_of([first, second])["nodes"]] == [None, told.clock]
@@ -196,19 +196,19 @@ def test_every_moment_of_another_node_is_put_on_node_0s_clock() -> None:
 def test_what_a_node_saw_travels_as_json() -> None:
     call = SeenCall(0, 0, "all_reduce", "ring", [0, 1], "float32", 8, 101.0, None, None, 1, None)
     error = RankError(1.0, "ValueError: no", "Traceback", False)
-    reports = [TrainingReport(rank=2, losses=[1.0], calls=[call], readings=[(0, "loss", 1.0)], error=error)]
+    case = CaseReport(losses=[1.0], calls=[call], readings=[(0, "loss", 1.0)], later_waits={3: 0.5})
+    reports = [RankReport(rank=2, error=error, cases=[case, None])]
     nan = part(1, ProcessOutcome(ok=False, rank=3, signal="SIGKILL", killed=(7,)), reports=[*reports, silent(3)])
     nan.marks[0][0, 0] = float("nan")
-    back = NodeResult.from_dict(json.loads(json.dumps(nan.to_dict())), TrainingReport)
-    assert back.to_dict().keys() == nan.to_dict().keys()
+    back = NodeResult.from_json(json.loads(json.dumps(as_json(nan))))
     assert np.array_equal(back.marks[0], nan.marks[0], equal_nan=True)
     assert (back.outcome, back.reports) == (nan.outcome, nan.reports)
     assert (back.device_samples, back.ranks) == (nan.device_samples, range(2, 4))
 
 
 def test_of_a_lost_node_only_that_is_told() -> None:
-    gone = NodeResult.silent(1, "h1", range(2, 4), layout(), TrainingReport, lost="node 1 was lost")
-    back = NodeResult.from_dict(json.loads(json.dumps(gone.to_dict())), TrainingReport)
+    gone = NodeResult.silent(1, "h1", range(2, 4), layout(), lost="node 1 was lost")
+    back = NodeResult.from_json(json.loads(json.dumps(as_json(gone))))
     assert (back.lost, back.reports) == (gone.lost, [silent(2), silent(3)])
     assert np.isnan(back.marks).all()
     assert facts_of([part(0), gone]) == {"sampler": {"ticks": 1}}
@@ -217,8 +217,8 @@ def test_of_a_lost_node_only_that_is_told() -> None:
 # -- judgement -------------------------------------------------------------------------------------------------------
 
 
-def error(rank: int, message: str, at: float, *, oom: bool = False) -> TrainingReport:
-    return TrainingReport(rank=rank, error=RankError(at, message, "Traceback", oom))
+def error(rank: int, message: str, at: float, *, oom: bool = False) -> RankReport:
+    return RankReport(rank=rank, error=RankError(at, message, "Traceback", oom))
 
 
 def judged(*parts: NodeResult) -> tuple[Status, Failure | None]:
@@ -255,7 +255,7 @@ def test_ranks_that_had_left_before_the_others_were_ended_are_the_cause() -> Non
 
 
 def test_a_lost_node_and_a_hang() -> None:
-    gone = NodeResult.silent(1, "h1", range(2, 4), layout(), TrainingReport, lost="node 1 was lost")
+    gone = NodeResult.silent(1, "h1", range(2, 4), layout(), lost="node 1 was lost")
     assert judged(part(0, ProcessOutcome(ok=False, rank=0)), gone) == (Status.CRASHED, Failure("node 1 was lost"))
     short = np.full((2, 5), np.nan)
     one = part(

@@ -88,8 +88,6 @@ def test_who_does_not_come_is_named_with_the_call(tmp_path):
     assert "entered by ranks 0, 2 and not by rank 1, whose last call of the group was its call 2" in found.message
 
 
-
-
 @pytest.mark.parametrize(
     ("other", "said"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from parabench.machine import gpu_checks
 from parabench.machine.accelerator import Gpu
-from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, check, probe
+from parabench.machine.gpu_checks import FAULT, OK, UNKNOWN, WARNING, Row, check
 from parabench.machine.machine import Machine
 
 RECORD: dict[str, Any] = {
@@ -48,7 +47,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     roomy = SimpleNamespace(f_bavail=1 << 20, f_frsize=1 << 12)
     monkeypatch.setattr(gpu_checks.os, "statvfs", lambda path: roomy)
-    monkeypatch.setattr(gpu_checks, "probe", lambda: {"archs": ["sm_80", "sm_90"], "devices": [None, None]})
+    monkeypatch.setattr(gpu_checks, "in_child", lambda script: {"archs": ["sm_80", "sm_90"], "devices": [None, None]})
     return answers
 
 
@@ -105,10 +104,7 @@ def test_a_driver_that_is_too_old_is_told(nvml, tmp_path):
 def test_the_first_kernel_is_one_line(nvml, tmp_path, monkeypatch):
     answer = {"archs": ["sm_90"], "devices": [None, "CUDA error: device busy"]}
 
-    def run(command: Any, **_: Any) -> Any:
-        return SimpleNamespace(stdout=f"a warning\n{json.dumps(answer)}\n")
-
-    monkeypatch.setattr(gpu_checks, "probe", lambda: probe(run))
+    monkeypatch.setattr(gpu_checks, "in_child", lambda script: answer)
     found = rows(tmp_path)
     assert found["GPU0", "a first kernel"].value == "ran"
     assert (found["GPU1", "a first kernel"].value, found["GPU1", "a first kernel"].verdict) == (

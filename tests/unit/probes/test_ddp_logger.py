@@ -18,7 +18,7 @@ from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import ProbeReport, ddp
+from parabench.probes import CaseReport, ddp
 from parabench.probes.ddp import USUAL_RATE, DdpLoggerProbe
 from parabench.probes.step_clock import Moments
 from parabench.store.record import CollectiveSample, Launch, Phase, Span, Status
@@ -95,7 +95,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, module: Any, moments: Moments) -> Dd
 
 
 def reported(probe: DdpLoggerProbe) -> dict[str, Any]:
-    report = ProbeReport()
+    report = CaseReport()
     probe.report(report)
     return report.rank_facts
 

@@ -15,7 +15,7 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import PROBES, SOURCES, Probe, ProbedRank, ProbeReport, environment, left_behind, probe_classes
+from parabench.probes import PROBES, SOURCES, CaseReport, Probe, ProbedRank, environment, left_behind, probe_classes
 from parabench.registry import Entry, load
 from parabench.store.metrics import METRICS
 from parabench.strategies.base import RankInfo, StepMarker
@@ -60,7 +60,7 @@ class Watching(Probe):
     def after_instrumented(self) -> None:
         self.rank.take_step()
 
-    def report(self, report: ProbeReport) -> None:
+    def report(self, report: CaseReport) -> None:
         report.numbers["watched"] = float(len(self.rank.clock.begins()))
         report.facts["watching"] = True
 

@@ -11,7 +11,7 @@ import pytest
 
 from fake_nvml import Device, FakeNvml
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import MarkLayout, NodeResult, RankReport
+from parabench.launch.results import MarkLayout, NodeResult
 from parabench.machine import machine
 from parabench.machine.accelerator import Gpu
 from parabench.plan.case import Case
@@ -102,7 +102,7 @@ def test_ranks_that_see_all_use_one_each_and_the_record_has_the_others_too(say):
 def test_what_ranks_of_a_host_read_counts_from_when_its_first_began():
     def silent(rank: int, lost: str | None = None) -> NodeResult:
         layout = MarkLayout(columns=5, moments=5, rows=1, position=str)
-        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, RankReport, lost=lost)
+        return NodeResult.silent(0, "host", range(rank, rank + 1), layout, lost=lost)
 
     def part(rank: int, began_s: float, **unread: str) -> NodeResult:
         of = silent(rank)

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import NodeResult
+from parabench.launch.results import NodeResult, RankReport
 from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol
+from parabench.probes import CaseReport
 from parabench.store.record import Launch, Status
 from parabench.watching import record, schedule
 from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchReport, WatchWorkload
+from parabench.watching.workload import WatchWorkload
 
 RACED = tuple(Case(strategy="ddp", world_size=2, bucket_mib=cap) for cap in (1, 25))
 RACE = Schedule(warmup=2, race=TurnsProtocol(rounds=2, settle=1, timed=2), arms=2)
@@ -25,11 +26,11 @@ def recorded(*steps: int) -> Launch:
     """Of ranks that took so many steps of a race and after it."""
     launch = Launch(case=RACED[0], status=Status.OK, started_utc="2026-01-01T00:00:00.000Z", wall_s=1.0)
     reports = [
-        WatchReport(rank=rank, steps=taken, marked=RACE.recorded(taken, len(steps)).tolist())
+        RankReport(rank=rank, cases=[CaseReport(steps=taken, marked=RACE.recorded(taken, len(steps)).tolist())])
         for rank, taken in enumerate(steps)
     ]
     marks = [
-        np.arange(taken * WIDTH, dtype=np.float64).reshape(taken, WIDTH)[report.marked]
+        np.arange(taken * WIDTH, dtype=np.float64).reshape(taken, WIDTH)[report.of(0).marked]
         for taken, report in zip(steps, reports, strict=True)
     ]
     node = NodeResult(

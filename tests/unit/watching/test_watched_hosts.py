@@ -34,7 +34,7 @@ def test_hosts_cores_are_those_of_all_ranks():
 
 def part(rank: int, lost: str | None = None) -> NodeResult:
     layout = MarkLayout(columns=5, moments=5, rows=3, position=str)
-    of = NodeResult.silent(rank // 2, f"host{rank // 2}", range(rank, rank + 1), layout, RankReport, lost=lost)
+    of = NodeResult.silent(rank // 2, f"host{rank // 2}", range(rank, rank + 1), layout, lost=lost)
     if lost is None:
         of.outcome, of.reports, of.tails = ProcessOutcome(ok=True), [RankReport(rank=rank)], []
         of.began_s = 10.0 + rank

@@ -58,11 +58,18 @@ def rows(protocol: CollectiveProtocol) -> np.ndarray:
     return np.full((2 + protocol.batches, MARKS), np.nan)
 
 
+def timed(protocol, rank, host, rows):
+    """Fill the rows of one size and form that is not interleaved."""
+    warmup = protocol.warmup if protocol.mode == "latency" else 1
+    with Bench(protocol, "gloo", CPU, rank).warmed_up(host.call, rows[:warmup]) as turn:
+        turn(rows[warmup:])
+
+
 def test_the_time_box_is_filled_by_batches_of_the_same_number_of_calls(group, monkeypatch):
     """Calls of 1 ms in 0.2 s: 10 batches of 20."""
     host, protocol = HostTime(monkeypatch, lambda n: 1e-3), CollectiveProtocol(measure_s=0.2)
     seen = rows(protocol)
-    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
+    timed(protocol, 0, host, seen)
     assert list(seen[:, 2]) == [5, 5, *[20] * 10]
     assert seen[:, 1] == pytest.approx(seen[:, 2] * 1e-3, rel=1e-9)
     assert list(seen[1:, 0]) == pytest.approx([100.005, *(100.01 + 0.02 * at for at in range(10))], abs=1e-9)
@@ -92,14 +99,14 @@ def test_all_ranks_have_the_number_that_rank_0s_time_makes(group, monkeypatch):
     group.told = 1e-3
     host, protocol = HostTime(monkeypatch, lambda n: 1e-2), CollectiveProtocol(measure_s=0.2)
     seen = rows(protocol)
-    Bench(protocol, "gloo", CPU, 1).time(host.call, seen)
+    timed(protocol, 1, host, seen)
     assert set(seen[2:, 2]) == {20}
 
 
 def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
     host, protocol = HostTime(monkeypatch, lambda n: 1e-3 * (n + 1)), CollectiveProtocol(mode="latency")
     seen = np.full((4, MARKS), np.nan)
-    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
+    timed(protocol, 0, host, seen)
     assert list(seen[:, 1]) == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
     assert set(seen[:, 2]) == {1}
     assert len(group.barriers) == 4

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from guard import GUARD_S
 from parabench.plan.protocol import LinkProtocol
-from parabench.store.record import MIB
+from parabench.store.record import MIB, Phase
 from parabench.workloads import link_wires
 from parabench.workloads.link_wires import HOLD_S, MOST_CYCLES_PER_S, TRIPS, NcclWire
 
@@ -127,7 +127,7 @@ QUICK = LinkProtocol(most_bytes=8 * MIB, transfers=3)
 
 
 def measured(machine: Machine) -> tuple[NcclWire, float, float]:
-    ends = [NcclWire(torch.device("cpu"), QUICK) for _ in range(2)]
+    ends = [NcclWire(torch.device("cpu"), QUICK, rank) for rank in range(2)]
 
     def asks() -> tuple[float, float]:
         latency_s = ends[0].latency(1)
@@ -141,13 +141,13 @@ def test_latency_and_bandwidth_are_the_devices(machine):
     end, latency_s, bytes_per_s = measured(machine)
     assert latency_s == pytest.approx(LATENCY_S + 8 / BYTES_PER_S, rel=1e-6)
     assert bytes_per_s == pytest.approx(BYTES_PER_S, rel=1e-3)
-    trips = [row for row in end.timed if row[1] == 8]
+    trips = [row for row in end.timed if row.bytes == 8]
     # 100 round trips, ten between two events, and as many warm-up ones as fill one such reading.
-    assert [counts for _, _, counts, _ in trips] == [False] + [True] * (100 // TRIPS)
-    assert [(size, counts) for _, size, counts, _ in end.timed[len(trips) :]] == [
-        (MIB, False), (2 * MIB, False), (4 * MIB, False), *[(8 * MIB, True)] * 3,
+    assert [row.phase for row in trips] == [Phase.WARMUP] + [Phase.MEASURE] * (100 // TRIPS)
+    assert [(row.bytes, row.phase) for row in end.timed[len(trips) :]] == [
+        *((size * MIB, Phase.WARMUP) for size in (1, 2, 4)), *[(8 * MIB, Phase.MEASURE)] * 3,
     ]  # fmt: skip
-    assert {to for to, _, _, _ in end.timed} == {1}
+    assert {(row.from_rank, row.to_rank) for row in end.timed} == {(0, 1)}
 
 
 def test_without_the_hold_the_hosts_time_would_be_measured(machine, monkeypatch):

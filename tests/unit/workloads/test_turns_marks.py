@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from parabench.launch.outcome import culprit
 from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol, turns
 from parabench.store.record import Failure, Launch, Phase, Status
-from parabench.workloads.turns import culprit_of, steps_of
+from parabench.workloads.turns import owners_of, steps_of
 
 TURNS = list(turns(TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2), 2))
-ROWS = sum(turn.steps for turn in TURNS)
+OWNERS = owners_of(TURNS)
+ROWS = len(OWNERS)
 FAILED = Launch(case=Case(), status=Status.FAILED, started_utc="", wall_s=1.0, failure=Failure("", rank=0))
 
 
@@ -25,7 +27,7 @@ def marks(rows=ROWS, moments=0):
 
 
 def test_every_step_is_one_cases_in_its_order():
-    found = [steps_of(marks(), TURNS, place) for place in (0, 1)]
+    found = [(marks()[rows], phases) for rows, phases in (steps_of(TURNS, place) for place in (0, 1))]
     for rows, phases in found:
         assert len(rows) == len(phases) == 2 + 2 * 3
         assert phases[:2] == [Phase.WARMUP] * 2
@@ -40,17 +42,17 @@ def test_every_step_is_one_cases_in_its_order():
     [(0, 1, 0), (1, 1, 1), (2, 1, 0), (4, 3, 1), (5, 0, 1), (ROWS, 0, None), (0, 0, None)],
 )
 def test_a_failure_is_the_case_whose_turn_it_was(rows, moments, place):
-    assert culprit_of(FAILED, [marks(rows, moments)], TURNS, [2, 2]) == place
+    assert culprit(FAILED, [marks(rows, moments)], 5, OWNERS, [2, 2]) == place
 
 
 def test_of_a_hang_nobody_can_be_blamed_for_it_is_that_of_the_rank_that_came_least_far():
     hung = replace(FAILED, failure=Failure("", rank=None))
-    assert culprit_of(hung, [marks(5, 1), marks(3, 0)], TURNS, [2, 2]) == 0
-    assert culprit_of(replace(FAILED, failure=Failure("", rank=0)), [marks(5, 1), marks(3, 0)], TURNS, [2, 2]) == 1
+    assert culprit(hung, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 0
+    assert culprit(FAILED, [marks(5, 1), marks(3, 0)], 5, OWNERS, [2, 2]) == 1
 
 
 def test_no_case_is_blamed_for_a_rank_that_has_no_part_in_it():
     """Rank 1 waits for the warm-up of the case at place 0, which has one rank."""
     failed = replace(FAILED, failure=Failure("", rank=1))
-    assert culprit_of(failed, [marks(1, 3), marks(2)], TURNS, [1, 2]) is None
-    assert culprit_of(failed, [marks(1, 3), marks(4)], TURNS, [1, 2]) == 1
+    assert culprit(failed, [marks(1, 3), marks(2)], 5, OWNERS, [1, 2]) is None
+    assert culprit(failed, [marks(1, 3), marks(4)], 5, OWNERS, [1, 2]) == 1

@@ -13,9 +13,9 @@ from parabench.launch.token import Pair
 from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.turns import TurnsProtocol, turns
+from parabench.probes import CaseReport
 from parabench.strategies.base import RankInfo
 from parabench.workloads import turns as workload
-from parabench.workloads.training import TrainingReport
 
 DEVICE = torch.device("cuda", 0)
 PROTOCOL = TurnsProtocol(rounds=2, settle=1, timed=1, warmup=2)
@@ -42,7 +42,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         end = says("end")
 
     clock = SimpleNamespace(mark=lambda: None, skip=lambda: None, finish=says("finish"))
-    arm = SimpleNamespace(wrap=lambda info: None, take=says("train"))
+    arm = SimpleNamespace(take=says("train"), report=says("read", CaseReport()))
     monkeypatch.setattr(workload.join, "WorldGroups", lambda *args: Groups())
     monkeypatch.setattr(workload, "Partner", Partner)
     monkeypatch.setattr(workload, "StepClock", lambda *args: clock)
@@ -50,7 +50,6 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(workload.accelerator, "synchronize", says("wait for the device"))
     monkeypatch.setattr(workload, "forget_building", says("give back"))
     monkeypatch.setattr(workload, "built", says("build", arm))
-    monkeypatch.setattr(workload, "told_of", says("read", TrainingReport(rank=0)))
     return log
 
 
