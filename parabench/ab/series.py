@@ -24,8 +24,7 @@ from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
 SERIES_NAME = "series.json"
-# Of a pair of launches: enough for a noise of turns as on two shared cores, and few enough for a look after a minute
-# and a half.
+# The rounds of a pair of launches: enough for the noise of two shared cores, with a look every minute and a half.
 ROUNDS = 36
 REJECTED = 1
 
@@ -79,8 +78,8 @@ def read_series(folder: Path) -> Series | None:
     """Return the series of a folder, `None` if it has none. Raises UsageError for a file with other content."""
     path = folder / SERIES_NAME
     try:
-        told = json_text.parsed(path.read_text(), str(path))
-        return Series(**told | {"proposals": tuple(Proposal(**each) for each in told["proposals"])})
+        content = json_text.parsed(path.read_text(), str(path))
+        return Series(**content | {"proposals": tuple(Proposal(**each) for each in content["proposals"])})
     except FileNotFoundError:
         return None
     except (OSError, LookupError, ValueError, TypeError) as error:
@@ -93,51 +92,45 @@ def run_series(request: SeriesRequest, console: Console, keep: Callable[[Series]
     `keep` gets the series with it. Raises UsageError before anything is launched, when a variant ends early, and if
     `alpha` or `least` differ from the series.
     """
-    folder, log, answer = request.run.out, logger(console), logger(console, answers=not request.files)
-    series = _series(request)
+    folder, series = request.run.out, _series(request)
     words = [read_variant(name, text).recorded() for name, text in (("a", request.baseline), ("b", request.proposal))]
     number = len(series.proposals) + 1
     if series.proposals and (last := series.proposals[-1]).accept is None:
-        # One of which something was measured has spent its share; the same goes on.
+        # It has spent its share if anything was measured. The same proposal continues.
         again = not _begun(folder, last.number) or [last.baseline, last.proposal] == words
         number -= again
     mine = Proposal(number=number, baseline=words[0], proposal=words[1], alpha=alpha_of(number, series.alpha))
     place = folder / f"{number:04d}"
     run = replace(request.run, out=place, resume=_begun(folder, number))
-    asked = AbRequest(
-        a=request.baseline,
-        b=request.proposal,
-        run=run,
-        tolerance=TOLERANCE,
-        alpha=series.alpha,
-        go_on="the same command",
-    )
-    clock = time.monotonic()
+    start = time.monotonic()
 
-    def said(sessions: Sequence[int], over: bool) -> Judgement:
+    def judged(sessions: Sequence[int], over: bool) -> Judgement:
         base, candidate = sides_of(load(place / STORE_NAME), sessions)
         return judge_proposal(base, candidate, mine.alpha, series.least, over)
 
     def enough(sessions: Sequence[int]) -> bool:
-        late = request.budget_s is not None and time.monotonic() - clock > request.budget_s
-        return said(sessions, late).accept is not None
+        late = request.budget_s is not None and time.monotonic() - start > request.budget_s
+        return judged(sessions, late).accept is not None
 
     def decided(turns: Turns) -> int:
-        judgement = said(turns.sessions, over=True)
-        done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - clock, 1))
-        after = _with(series, done)
-        _write(folder, after)
+        judgement = judged(turns.sessions, over=True)
+        done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - start, 1))
+        after = _write(folder, series, done)
+        answer = logger(console, answers=not request.files)
         for line in lines(after):
             answer(line)
-        log(f"store:  {place / STORE_NAME}")
+        logger(console)(f"store:  {place / STORE_NAME}")
         keep(after)
         return 0 if judgement.accept else REJECTED
 
-    _write(folder, _with(series, mine))
+    _write(folder, series, mine)
+    variants = {"a": request.baseline, "b": request.proposal}
+    asked = AbRequest(**variants, run=run, tolerance=TOLERANCE, alpha=series.alpha, go_on="the same command")
     return measure(asked, console, decided, enough)
 
 
 def _series(request: SeriesRequest) -> Series:
+    """Return the series of the folder, or a new one. Raises UsageError for other `alpha` or `least`."""
     there = read_series(request.run.out)
     if there is None:
         return Series(alpha=request.alpha or ALPHA, least=LEAST if request.least is None else request.least)
@@ -146,7 +139,7 @@ def _series(request: SeriesRequest) -> Series:
         if asked not in (None, has):
             raise UsageError(
                 f"--{name} is {asked:g}, and the series in {request.run.out} has {has:g} from its first proposal on; "
-                "drop it, or begin another series"
+                "drop it, or start another series"
             )
     return there
 
@@ -155,30 +148,29 @@ def _begun(folder: Path, number: int) -> bool:
     return (folder / f"{number:04d}" / STORE_NAME).is_file()
 
 
-def _with(series: Series, mine: Proposal) -> Series:
-    return replace(series, proposals=(*series.proposals[: mine.number - 1], mine))
-
-
-def _write(folder: Path, series: Series) -> None:
+def _write(folder: Path, series: Series, mine: Proposal) -> Series:
+    """Write and return the series with this proposal as its last."""
+    series = replace(series, proposals=(*series.proposals[: mine.number - 1], mine))
     write_whole(folder / SERIES_NAME, json_text.written(asdict(series)), "series", "give another folder")
+    return series
 
 
 def lines(series: Series) -> list[str]:
     """Describe the last proposal and the series."""
     mine = series.proposals[-1]
-    said = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
+    found = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
     if mine.gain is not None and mine.low is not None and mine.high is not None:
         least, most = sorted((-mine.high, -mine.low))
-        said.append(
+        found.append(
             f"A step takes {format.signed(-mine.gain)} (95 %: {format.signed(least)} to {format.signed(most)}) against "
             f"the baseline, in {format.count(mine.pairs, 'pair')} of launches."
         )
-    kept = sum(each.accept is True for each in series.proposals)
-    said.append(
-        f"Series: {format.count(len(series.proposals), 'proposal')}, {kept} accepted; the chance that any is accepted "
-        f"although it gains nothing is {format.percent(series.alpha)} at most, however many follow."
+    accepted = sum(each.accept is True for each in series.proposals)
+    found.append(
+        f"Series: {format.count(len(series.proposals), 'proposal')}, {accepted} accepted; the chance that any is "
+        f"accepted although it gains nothing is {format.percent(series.alpha)} at most, however many follow."
     )
-    return said
+    return found
 
 
 def table(series: Series) -> list[str]:

@@ -34,7 +34,7 @@ from process_helpers import end, end_all, left_of, start_ab
 # -- the line between the two ends -----------------------------------------------------------------------------------
 
 
-FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench", "module": "/lib/parabench"}
+FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench"}
 
 
 def answers(**values: object) -> str:
@@ -67,7 +67,6 @@ def scripted(folder: Path, does: str) -> str:
         ("sys.exit(130)", "was stopped; "),
         ("os.kill(os.getpid(), 15)", "was stopped; "),
         ("line.recv_bytes()", "has not answered for 0.2 s; that side needs"),
-        (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its ab is from"),
         (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
     ],
 )

@@ -92,12 +92,12 @@ def test_both_sides_take_turns_where_both_fit_into_the_devices(lab: Devices, mon
             65.0 * GIB,
             {},
             # Each side's rank has both cases' state, which is small beside the rest, and a context.
-            rf"both sides at once need {2 * 66.02 * GIB / GB:.1f} GB of device 0, and of its free memory "
+            rf"both sides at once need {2 * 66.02 * GIB / GB:.1f} GB of device 0 \(.+\), and "
             rf"{SEEN_SHARE * 138 * GIB / GB:.1f} GB may be taken",
         ),
-        (10.0 * GIB, {"used": 125.0 * GIB}, r"both sides at once need \d+\.\d GB of device 0, and of its free memory"),
+        (10.0 * GIB, {"used": 125.0 * GIB}, r"both sides at once need \d+\.\d GB of device 0 \(.+\), and"),
         (None, {}, r"what the ranks of ddp native 1 MiB, 2 ranks hold of their devices is not known"),
-        (10.0 * GIB, {"mig": True}, r"how much memory of device 0 is free is not known"),
+        (10.0 * GIB, {"mig": True}, r"how much memory of device 0 \(.+\) is free is not known"),
         (10.0 * GIB, {"compute_mode": 3}, r"a device lets one process compute at a time"),
     ],
     ids=["too large", "others are there", "not seen", "instances", "exclusive"],
@@ -152,7 +152,7 @@ def test_what_was_held_before_a_stop_is_known_after_it(lab: Devices, monkeypatch
     before, lab.interrupt_at = asked[-1], None
     assert lab.measure(suite=None, resume=True, rounds=None, launches=None) in (0, 3), lab.output
     assert lab.pairs == [("a", 2), ("b", 2)] * 2
-    assert [each["devices"] for each in asked] == [before["devices"]] * len(asked)
+    assert [each["parts"] for each in asked] == [before["parts"]] * len(asked)
 
 
 # -- what a launch needs, and what is there ---------------------------------------------------------------------------
@@ -166,9 +166,9 @@ def test_ranks_that_share_a_device_each_need_their_part_of_it(monkeypatch: pytes
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     FakeNvml(Device(used=40.0 * GIB)).install(monkeypatch)
     one = case(world_size=4)
-    (device,) = device_need([one], {one.id: 8.0 * GIB})["devices"]
+    (device,) = device_need([one], {one.id: 8.0 * GIB})["parts"]
     assert device["bytes"] == 4 * (8 * GIB + CONTEXT_BYTES)
-    assert device["free_bytes"] == 100 * GIB
+    assert device["free_bytes"] == SEEN_SHARE * 100 * GIB
 
 
 def test_sides_on_devices_of_their_own_each_have_these_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
