@@ -18,9 +18,10 @@ from uuid import uuid4
 from rich.console import Console
 
 from parabench.ab.memory import lack_of_memory
-from parabench.ab.pairing import LaunchPair, check_turns, pairs, shared
+from parabench.ab.pairing import LaunchPair, pairs, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
+from parabench.analysis.compare.rule import ALPHA, TOLERANCE
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
@@ -45,6 +46,9 @@ from parabench.store.store import STORE_NAME, Store
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
 
+# Whether launches of the sessions with these ids are enough.
+Enough = Callable[[Sequence[int]], bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
@@ -56,24 +60,19 @@ class AbRequest:
     a: str
     b: str
     run: TrainingRequest
-    tolerance: float
-    alpha: float
+    tolerance: float = TOLERANCE
+    alpha: float = ALPHA
     files: Sequence[str] = ()
     go_on: str = ""
 
     def judging(self) -> list[str]:
         """Return the options of the comparison that are not the default. The results database does not have them."""
-        from parabench.analysis.compare.rule import ALPHA, TOLERANCE
-
         words = ["--tolerance", str(self.tolerance)] if self.tolerance != TOLERANCE else []
         return words + (["--alpha", str(self.alpha)] if self.alpha != ALPHA else [])
 
 
 def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], None] = lambda outcome: None) -> int:
-    """Measure and compare both variants, and return the exit code, 130 if stopped. `keep` receives the comparison.
-
-    Raises UsageError, as `measure` does.
-    """
+    """Measure and compare both variants, and return the exit code, 130 if stopped. `keep` receives the comparison."""
 
     def compared(turns: Turns) -> int:
         outcome = conclude(request, turns)
@@ -87,7 +86,7 @@ def measure(
     request: AbRequest,
     console: Console,
     then: Callable[[Turns], int],
-    enough: Callable[[Sequence[int]], bool] = lambda sessions: False,
+    enough: Enough = lambda sessions: False,
 ) -> int:
     """Measure both variants and return the result of `then`, or 130 if stopped.
 
@@ -144,35 +143,23 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
 class Turns:
     """The sessions of both variants, from start or resume to their end."""
 
-    def __init__(
-        self,
-        request: AbRequest,
-        variants: Sequence[Variant],
-        console: Console,
-        enough: Callable[[Sequence[int]], bool],
-    ) -> None:
+    def __init__(self, request: AbRequest, variants: Sequence[Variant], console: Console, enough: Enough) -> None:
         self._request, self.variants, self.console, self.log = request, variants, console, logger(console)
         self._enough = enough
         self._progress: PlainProgress | None = None
         self.sessions: list[int] = []
-        # The end of an error message when something is recorded: how to resume.
-        self.kept = ""
-        self._run = ""
-        # The (case id, repetition) that each variant has launched.
+        # How to resume, once something is recorded.
+        self.kept, self._run = "", ""
+        # The (case id, repetition) that each variant has launched, and the ids of cases that are no longer interleaved.
         self._done: list[set[tuple[str, int]]] = []
-        # The ids of cases that are no longer interleaved.
         self._alone: set[str] = set()
 
     def heard(self, side: str, event: dict[str, Any]) -> None:
         """Show an event of a variant."""
         label = f"{side}: {event['label']}"
-        if event["tells"] == "silent":
-            warner(self.console)(
-                f"{label}: nothing was heard for {event['s']:g} s, more than the deadline; Ctrl-C stops both sides"
-            )
-        elif self._progress is None:
+        if self._progress is None:
             return
-        elif event["tells"] == "starting":
+        if event["tells"] == "starting":
             self._progress.starting(label, event["block"])
         else:
             self._progress.ended(label, event["block"], event["how"], event["ok"])
@@ -204,7 +191,8 @@ class Turns:
             side.say("plan", **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
         plans = [side.hear() for side in sides]
         both, apart = shared(plans, self.log)
-        check_turns([side.ask("share", cases=both, aside=aside) for side, aside in zip(sides, apart, strict=True)])
+        for side, aside in zip(sides, apart, strict=True):
+            side.ask("share", cases=both, aside=aside)
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
         """Start both sessions."""
@@ -250,7 +238,6 @@ class Turns:
 
     def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
         """Launch what is left, repetition by repetition."""
-        check_turns(opened)
         self._done = [{(case, block) for case, block in each["done"]} for each in opened]
         turns, seed = [(case, block) for case, block in opened[0]["turns"]], opened[0]["seed"]
         left = [pair for pair in pairs(turns, seed) if any(pair.key not in each for each in self._done)]
@@ -315,10 +302,7 @@ class Turns:
                     self._alone |= {*answer["failed"]}
 
     def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
-        """Run an interleaved launch of each variant that these cases share. Return the cases that are finished.
-
-        They are all cases if it succeeded, else the one that failed; all if that one is unknown.
-        """
+        """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
         need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)

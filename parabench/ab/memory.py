@@ -43,11 +43,14 @@ def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
     if not there:
         return {"unknown": "NVML does not tell which devices the ranks use"}
     needs = -(-size // len(there)) * (launch_bytes(cases, held) + CONTEXT_BYTES)
-    usable = [None if each.free_bytes is None else SEEN_SHARE * each.free_bytes for each in there]
-    places = [f"device {each.number} ({each.address})" for each in there]
     return {
         "parts": [
-            {"place": place, "bytes": needs, "free_bytes": free} for place, free in zip(places, usable, strict=True)
+            {
+                "place": f"device {each.number} ({each.address})",
+                "bytes": needs,
+                "free_bytes": None if each.free_bytes is None else SEEN_SHARE * each.free_bytes,
+            }
+            for each in there
         ]
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.console import Console
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.server import IN_TURNS, alone_of
 from parabench.analysis.compare.pilot import pilot_of
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE
 from parabench.analysis.compare.sensitivity import AgainstBaseline, Sensitivity, sensitivity
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.text.noise import lines
@@ -27,50 +26,42 @@ from parabench.store.store import STORE_NAME
 # The most pairs of a pilot. They determine its standard deviation to within a sixth.
 MOST_PAIRS = 60
 # The turns of a variant in a launch of a pilot, of all cases together, and the fewest rounds: twenty cases on two cores
-# make ten pairs in minutes. On an accelerator turns are shorter, and launches start later. An even number of rounds
-# gives both variants the first turn equally often.
+# make ten pairs in minutes. On an accelerator turns are shorter, and launches start later.
 TURNS, FEWEST_ROUNDS = {"cpu": 24, accelerator.TYPE: 80}, 4
 LABEL = "noise"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseRequest:
-    """The unchecked options. `baseline` is the answer for a stored baseline. `files` are the options of output files,
-    as typed."""
-
-    run: TrainingRequest
-    minutes: float
-    baseline: AgainstBaseline | None = None
-    files: Sequence[str] = ()
-
-
 def run_noise(
-    request: NoiseRequest, console: Console, keep: Callable[[Sensitivity], None] = lambda answer: None
+    run: TrainingRequest,
+    minutes: float,
+    console: Console,
+    keep: Callable[[Sensitivity], None] = lambda answer: None,
+    baseline: AgainstBaseline | None = None,
+    files: Sequence[str] = (),
 ) -> int:
-    """Measure the pilot, print its answer, and return the exit code, 130 if stopped. `keep` receives the answer.
+    """Measure the pilot, print its answer, and return the exit code, 130 if stopped.
 
+    `keep` receives the answer, with that for a stored `baseline`. `files` are the options of output files, as typed.
     Raises UsageError before anything is launched, and if a variant ends early.
     """
-    start, last, log, path = monotonic(), [monotonic()], logger(console), request.run.out / STORE_NAME
+    start, last, log, path = monotonic(), [monotonic()], logger(console), run.out / STORE_NAME
 
     def enough(sessions: Sequence[int]) -> bool:
         """Return whether the next pair would end too late."""
         now = monotonic()
         pair_s, last[0] = now - last[0], now
-        return now + pair_s - start > 60 * request.minutes
+        return now + pair_s - start > 60 * minutes
 
     def told(turns: Turns) -> int:
-        answer = replace(sensitivity(pilot_of(*sides_of(load(path), turns.sessions))), baseline=request.baseline)
+        answer = replace(sensitivity(pilot_of(*sides_of(load(path), turns.sessions))), baseline=baseline)
         for line in (*lines(answer), f"store: {path}"):
             log(line)
         keep(answer)
         return answer.exit_code
 
-    go_on = ["parabench", "noise", "--resume", "--minutes", f"{request.minutes:g}", *request.files]
-    go_on += ["--out", str(request.run.out)]
-    run = with_rounds(request.run)
-    asked = AbRequest(a="", b="", run=run, tolerance=TOLERANCE, alpha=ALPHA, go_on=shlex.join(go_on))
-    return measure(asked, console, told, enough)
+    go_on = ["parabench", "noise", "--resume", "--minutes", f"{minutes:g}", *files, "--out", str(run.out)]
+    same = AbRequest(a="", b="", run=with_rounds(run), go_on=shlex.join(go_on))
+    return measure(same, console, told, enough)
 
 
 def with_rounds(run: TrainingRequest) -> TrainingRequest:
@@ -84,5 +75,6 @@ def with_rounds(run: TrainingRequest) -> TrainingRequest:
     cases = plan_training(asked, load_suite(str(run.suite)), this_machine(), turns=True).plan.cases
     alone = alone_of(cases)
     turns = [case for case in cases if case.id not in alone]
+    # With an even number both variants have the first turn equally often.
     rounds = max(FEWEST_ROUNDS, TURNS[turns[0].device] // len(turns) // 2 * 2) if turns else 0
     return replace(asked, options={**asked.options, "rounds": rounds})

@@ -47,20 +47,11 @@ def check_alike(plans: Sequence[dict[str, Any]]) -> None:
     own, other = (plan["protocol"] | {"seed": plan["seed"]} for plan in plans)
     found = [name for name in own if name in other and own[name] != other[name]]
     if found:
-        differ = ", ".join(f"{name}: {_text(own[name])} in a, {_text(other[name])} in b" for name in found)
+        texts = [[str(plan[name]) for name in found] for plan in (own, other)]
+        differ = ", ".join(f"{name}: {a} in a, {b} in b" for name, a, b in zip(found, *texts, strict=True))
         options = [OPTIONS[name] for name in found if name in OPTIONS]
         give = f"give {', '.join(options)}, or " if options else ""
         raise UsageError(f"{differ}; {give}make both suites say the same")
-
-
-def check_turns(plans: Sequence[dict[str, Any]]) -> None:
-    """Raise UsageError if the variants would launch in different orders."""
-    if plans[0]["turns"] != plans[1]["turns"]:
-        raise UsageError("the sides order their cases differently; give both a parabench that orders them alike")
-
-
-def _text(value: Any) -> str:
-    return "not set" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,6 @@ from parabench.store.schema import SCHEMA_VERSION
 
 # The time that a variant has to end its ranks when it is stopped. It gives them 2 s.
 STOP_S = 10.0
-
-# The time that a variant has to import parabench, and to report a launch after its deadline.
-HELLO_S = 60.0
-AFTER_DEADLINE_S = 30.0
-
 # The longest part of a variant's last line that is shown.
 LONGEST = 200
 
@@ -38,23 +33,16 @@ Heard = Callable[[str, dict[str, Any]], None]
 
 
 class VariantProcess:
-    """A variant that is running.
-
-    `heard(name, event)` is called for each event between answers, and once if the variant is silent beyond the deadline
-    of a launch: {"tells": "silent", "label", "s"}.
-    """
+    """A variant that is running. `heard(name, event)` is called for each event between answers."""
 
     def __init__(self, variant: Variant, heard: Heard) -> None:
         self.variant, self._heard = variant, heard
-        # The seconds of silence after which `silent` is called, and the launch that is awaited then.
-        self.limit_s: float | None = HELLO_S
-        self._waiting: str | None = None
         # The output of its libraries, a sitecustomize, or a script around python.
         self._printed = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 - as long as the process
         self.connection, theirs = Pipe()
         with theirs:
             try:
-                self._process = subprocess.Popen(
+                self.process = subprocess.Popen(
                     # -P: a folder named parabench in the working directory is not the variant's parabench.
                     [variant.python, "-P", "-c", COMMAND, str(os.getpid()), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
@@ -68,10 +56,6 @@ class VariantProcess:
                 )
             except OSError as error:
                 raise UsageError(f"side {variant.name} does not start: {error}") from error
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def hello(self) -> None:
         """Raise UsageError if it has another protocol or schema, or is another parabench than that of its folder."""
@@ -107,18 +91,9 @@ class VariantProcess:
 
     def hear(self) -> dict[str, Any]:
         """Return the next answer. Raises UsageError if the variant refuses, or ends."""
-        while True:
-            if not self.connection.poll(self.limit_s):
-                self.silent()
-            elif (answer := self.receive()) is not None:
-                return answer
-
-    def silent(self) -> None:
-        """Report the silence once. Raises UsageError if no launch is awaited."""
-        if self._waiting is None:
-            raise UsageError(f"side {self._name} has not answered for {self.limit_s:g} s")
-        self._heard(self.variant.name, {"tells": "silent", "label": self._waiting, "s": self.limit_s})
-        self.limit_s = None
+        while (answer := self.receive()) is None:
+            pass
+        return answer
 
     def receive(self) -> dict[str, Any] | None:
         """Receive a message. Return an answer, or `None` for an event. Raises UsageError if it refuses, or ends."""
@@ -126,30 +101,26 @@ class VariantProcess:
             message = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             raise UsageError(f"side {self._name} {self._how_it_ended()}") from None
-        if "answer" in message:
-            self.limit_s = None
-            answer: dict[str, Any] = message["answer"]
-            if "refused" in answer:
-                raise UsageError(f"side {self.variant.name}: {answer['refused']}")
-            return answer
-        starts = message["tells"] == "starting"
-        self.limit_s = message["deadline_s"] + AFTER_DEADLINE_S if starts else None
-        self._waiting = message["label"]
-        self._heard(self.variant.name, message)
-        return None
+        if "answer" not in message:
+            self._heard(self.variant.name, message)
+            return None
+        answer: dict[str, Any] = message["answer"]
+        if "refused" in answer:
+            raise UsageError(f"side {self.variant.name}: {answer['refused']}")
+        return answer
 
     def stop(self) -> None:
         """Ask it to end. If it launches, it ends its ranks first."""
-        self._process.terminate()
+        self.process.terminate()
 
     def wait(self) -> None:
         """Wait for its end, and kill it after STOP_S."""
         self.connection.close()
         try:
-            self._process.wait(STOP_S)
+            self.process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
         self._printed.close()
 
     @property
@@ -158,7 +129,7 @@ class VariantProcess:
         return f"{self.variant.name} ({words})" if words else self.variant.name
 
     def _how_it_ended(self) -> str:
-        code = self._process.wait()
+        code = self.process.wait()
         if code == STOPPED or -code in STOP_SIGNALS:
             return "was stopped"
         if code == -signal.SIGKILL:  # its last line has another reason
@@ -186,14 +157,11 @@ def hear_turns(sides: Sequence[VariantProcess], token: Token) -> FailedTurns | N
     # (whether it only waited for the other one, its place in time, the launch)
     failed: list[tuple[bool, int, FailedTurns]] = []
     while left:
-        limit_s = min((side.limit_s for side in left.values() if side.limit_s is not None), default=None)
-        ready = wait([*token.heard_at, *(side.connection for side in left.values())], limit_s)
+        ready = wait([*token.heard_at, *(side.connection for side in left.values())])
         for number, pipe in enumerate(token.heard_at):
             if pipe in ready:
                 token.heard(number)
         for number, side in list(left.items()):
-            if not ready and side.limit_s is not None:
-                side.silent()
             if side.connection not in ready or (answer := side.receive()) is None:
                 continue
             del left[number]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
-from parabench.analysis.compare.rule import TOLERANCE
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.session.progress import logger
-from parabench.session.request import TrainingRequest
 from parabench.store import json_text
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
@@ -31,14 +30,10 @@ REJECTED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal(Judgement):
-    """A proposal of a series and its judgement.
+    """A proposal (variant b) against its baseline (a), in words without values of variables, and its judgement.
 
-    Args:
-        number: its place in the series, from 1.
-        baseline: variant a, without values of variables.
-        proposal: variant b, likewise.
-        alpha: the chance of a false accept that it may spend.
-        seconds: how long the last attempt took.
+    `number` is its place in the series, `alpha` the chance of a false accept that it may spend, `seconds` the time of
+    its last attempt.
     """
 
     number: int
@@ -60,20 +55,6 @@ class Series:
     proposals: tuple[Proposal, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeriesRequest:
-    """The unchecked options. `run.out` is the folder of the series. `alpha` and `least` are `None` for the folder's
-    values, or the defaults. After `budget_s` seconds the launches until then decide. `files` as in AbRequest."""
-
-    baseline: str
-    proposal: str
-    run: TrainingRequest
-    alpha: float | None = None
-    least: float | None = None
-    budget_s: float | None = None
-    files: Sequence[str] = ()
-
-
 def read_series(folder: Path) -> Series | None:
     """Return the series of a folder, `None` if it has none. Raises UsageError for a file with other content."""
     path = folder / SERIES_NAME
@@ -86,14 +67,24 @@ def read_series(folder: Path) -> Series | None:
         raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
 
 
-def run_series(request: SeriesRequest, console: Console, keep: Callable[[Series], None] = lambda series: None) -> int:
+def run_series(
+    request: AbRequest,
+    console: Console,
+    keep: Callable[[Series], None] = lambda series: None,
+    *,
+    alpha: float | None = None,
+    least: float | None = None,
+    budget_s: float | None = None,
+) -> int:
     """Measure variant b as a proposal against variant a. Return 0 to accept it, 1 to reject it, 130 if stopped.
 
-    `keep` gets the series with it. Raises UsageError before anything is launched, when a variant ends early, and if
-    `alpha` or `least` differ from the series.
+    `request.run.out` is the folder of the series, `keep` receives the series with the proposal. After `budget_s`
+    seconds the launches until then decide. Raises UsageError before anything is launched, if a variant ends early, and
+    if `alpha` or `least` differ from the series.
     """
-    folder, series = request.run.out, _series(request)
-    words = [read_variant(name, text).recorded() for name, text in (("a", request.baseline), ("b", request.proposal))]
+    folder = request.run.out
+    series = _series(folder, {"alpha": alpha, "least": least})
+    words = [read_variant(name, text).recorded() for name, text in (("a", request.a), ("b", request.b))]
     number = len(series.proposals) + 1
     if series.proposals and (last := series.proposals[-1]).accept is None:
         # It has spent its share if anything was measured. The same proposal continues.
@@ -109,7 +100,7 @@ def run_series(request: SeriesRequest, console: Console, keep: Callable[[Series]
         return judge_proposal(base, candidate, mine.alpha, series.least, over)
 
     def enough(sessions: Sequence[int]) -> bool:
-        late = request.budget_s is not None and time.monotonic() - start > request.budget_s
+        late = budget_s is not None and time.monotonic() - start > budget_s
         return judged(sessions, late).accept is not None
 
     def decided(turns: Turns) -> int:
@@ -124,22 +115,20 @@ def run_series(request: SeriesRequest, console: Console, keep: Callable[[Series]
         return 0 if judgement.accept else REJECTED
 
     _write(folder, series, mine)
-    variants = {"a": request.baseline, "b": request.proposal}
-    asked = AbRequest(**variants, run=run, tolerance=TOLERANCE, alpha=series.alpha, go_on="the same command")
-    return measure(asked, console, decided, enough)
+    return measure(replace(request, run=run, go_on="the same command"), console, decided, enough)
 
 
-def _series(request: SeriesRequest) -> Series:
-    """Return the series of the folder, or a new one. Raises UsageError for other `alpha` or `least`."""
-    there = read_series(request.run.out)
+def _series(folder: Path, given: Mapping[str, Any]) -> Series:
+    """Return the series of the folder, or a new one. Raises UsageError if it was started with other values."""
+    there = read_series(folder)
+    values = {name: value for name, value in given.items() if value is not None}
     if there is None:
-        return Series(alpha=request.alpha or ALPHA, least=LEAST if request.least is None else request.least)
-    for name in ("alpha", "least"):
-        asked, has = getattr(request, name), getattr(there, name)
-        if asked not in (None, has):
+        return replace(Series(alpha=ALPHA, least=LEAST), **values)
+    for name, value in values.items():
+        if value != (has := getattr(there, name)):
             raise UsageError(
-                f"--{name} is {asked:g}, and the series in {request.run.out} has {has:g} from its first proposal on; "
-                "drop it, or start another series"
+                f"--{name} is {value:g}, and the series in {folder} has {has:g} from its first proposal on; drop it, "
+                "or start another series"
             )
     return there
 

@@ -57,15 +57,13 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class Told(Progress):
-    """Send the progress of launches to the other end. `deadline_s` returns the deadline of a case's launch."""
+    """Send the progress of launches to the other end."""
 
-    def __init__(self, tell: Tell, deadline_s: Callable[[Case], float]) -> None:
-        self._tell, self._deadline_s = tell, deadline_s
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
 
     def launching(self, case: AnyCase, block: int) -> None:
-        assert isinstance(case, Case)
-        deadline_s = self._deadline_s(case)
-        self._tell({"tells": "starting", "label": case.label, "block": block, "deadline_s": deadline_s})
+        self._tell({"tells": "starting", "label": case.label, "block": block})
 
     def launched(self, launch: Launch) -> None:
         ok = launch.status is Status.OK
@@ -127,15 +125,14 @@ class Side:
             "seed": plan.seed,
         }
 
-    def share(self, cases: list[str], aside: dict[str, str]) -> dict[str, Any]:
-        """Plan only these cases, in this order, and skip those `aside`. Return {"turns": [[case id, block]]}."""
+    def share(self, cases: list[str], aside: dict[str, str]) -> None:
+        """Plan only these cases, in this order, and skip those `aside`."""
         assert self._planned is not None
         plan = self._planned.plan
         known: dict[str, Case] = {case.id: case for case in plan.cases}
         skipped = tuple(Skipped(known[each], reason) for each, reason in aside.items())
         plan = replace(plan, cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
         self._planned = replace(self._planned, plan=plan)
-        return {"turns": turns_of(plan)}
 
     def begin(self, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
         """Start a session of the shared plan."""
@@ -154,7 +151,7 @@ class Side:
         self._turns = {(each.case.id, each.block): each for each in self._state.plan.launches()}
         runner = runner_of(self._store, self._state, self._launch)
         assert isinstance(runner, TrainingRunner)
-        runner.progress = Told(self._tell, runner.deadline_s)
+        runner.progress = Told(self._tell)
         self._runner = runner
 
     def explain(self) -> dict[str, Any]:
@@ -164,7 +161,7 @@ class Side:
         return {"left_out": left_out(self._runner.plan)}
 
     def leave_out(self, cases: dict[str, str]) -> dict[str, Any]:
-        """Remove cases that a variant cannot launch, {case id: why}. Return the turns left, as `share` does."""
+        """Remove cases that a variant cannot launch, {case id: why}. Return {"turns": the launches left}."""
         started = hasattr(self, "_runner")
         plan = self._runner.plan if started else self._state.plan
         for case in plan.cases:
@@ -197,14 +194,13 @@ class Side:
     def take_turns(
         self, cases: list[str], block: int, pair: dict[str, str], deadline_s: float, own: list[int] | None = None
     ) -> dict[str, Any]:
-        """Run a launch that these cases share, interleaved with one of the other variant, but do not store it.
+        """Run a launch that these cases share, interleaved with the other variant's, but do not store it.
 
-        `own` is as in `turns_need`, if the variants had to agree on it. Return {"status", "ended": whether the launch
-        failed because the other one has ended}.
+        `own` is the agreed one of `turns_need`. Return {"status", "ended": whether only the other launch had ended}.
         """
         shared = self._cases(cases, block)
         label = f"{format.count(len(cases), 'case')} in turns" if len(cases) > 1 else shared[0].label
-        self._tell({"tells": "starting", "label": label, "block": block, "deadline_s": deadline_s})
+        self._tell({"tells": "starting", "label": label, "block": block})
         spec = replace(self._runner.turns_spec(shared, block), pair=Pair(**pair), deadline_s=deadline_s)
         if own is not None:
             spec = replace(spec, protocol=replace(spec.protocol, own=tuple(own)))
@@ -232,11 +228,10 @@ class Side:
         return {"failed": sorted(self._runner.failed)}
 
     def _open(self, state: SessionState[Case, Protocol]) -> dict[str, Any]:
-        """Return the launches to do.
+        """Return the launches of the session.
 
-        They are {"session": its id, "seed", "blocks", "rounds" of interleaved cases, "cohorts": ids of cases that share
-        launches, "alone": {case id: why} of the others, "turns": [[case id, block]], "done": the same, "left_out":
-        {case id: why} of cases that earlier launches have shown not to run here}.
+        "cohorts" are ids of cases that share launches, "alone" and "left_out" have reasons by case id; "turns" and
+        "done" are [[case id, block]].
         """
         self._state, plan = state, state.plan
         # The other variant needs its half.

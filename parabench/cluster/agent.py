@@ -1,7 +1,4 @@
-"""A node other than node 0: it joins the session, runs its part of each launch, and hands over the results.
-
-torch elastic's agent has one worker specification and ends with it. It does not join again after it lost node 0.
-"""
+"""A node other than node 0: it joins the session, runs its part of each launch, and hands over the results."""
 
 from __future__ import annotations
 
@@ -33,7 +30,6 @@ from parabench.signals import Interrupted
 
 # The deadline here comes after the coordinator's, whose message says more.
 LATER_S = 15.0
-
 # The time that a node has to tell the others that it ends.
 LAST_WORD_S = 3.0
 # The time between two looks for an answer to the request to join.
@@ -41,10 +37,7 @@ LOOK_S = 0.025
 
 
 class Agent:
-    """One node. `facts` must equal node 0's, `about` is its environment, and its ranks write `traces`.
-
-    `number` is the number that it asks for, then the number that it was admitted as.
-    """
+    """One node. `facts` must equal node 0's, `about` is its environment, and its ranks write `traces`."""
 
     def __init__(
         self,
@@ -55,13 +48,11 @@ class Agent:
         traces: Path,
         log: Callable[[str], None],
     ) -> None:
-        self.topology, self.number = topology, topology.node
-        self.joined = False
-        self._secret, self._facts, self._about, self._traces, self._log = secret, facts, about, traces, log
-        self._join_id = 0
-        self._beats = 0
-        # The launch that runs, and this node's view of it.
-        self._launch = -1
+        self.topology, self._secret, self._traces, self._log = topology, secret, traces, log
+        self._facts, self._about = facts, about
+        # The number that it asks for, then the one that it was admitted as.
+        self.number, self.joined = topology.node, False
+        self._join_id, self._beats, self._launch = 0, 0, -1
         self._context: LaunchContext | None = None
 
     def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
@@ -108,7 +99,7 @@ class Agent:
             client.end()
 
     def _answer(self, client: StoreClient) -> dict[str, Any]:
-        """Return the answer to the request to join. Before it, node 0 may ask for fingerprints of the user's code."""
+        """Return the answer to the request to join. Node 0 may ask for fingerprints of the user's code first."""
         waiting, code, told = Waiting(self._log, math.inf, TRY_S), f"code/{self._join_id}", False
         while not client.has(f"answer/{self._join_id}"):
             if not told and client.has(f"{code}/asked"):

@@ -1,7 +1,6 @@
 """Node 0 of a session: it admits the other nodes, sends them launches, and collects their results.
 
-torch elastic's agents agree on the work before they meet, and end with it. Here node 0 decides between launches what is
-next, and results come back to it: elastic has nothing for either.
+torch elastic has no way to decide the next launch during a session, or to send results to one node.
 """
 
 from __future__ import annotations
@@ -38,16 +37,12 @@ from parabench.store.record import AnyCase, Launch
 
 # The exit code of the other nodes if node 0 finds a usage error.
 WRONG = 2
-
 # The time between two looks for results and requests.
 LOOK_S = 0.005
 
 
 class Coordinator(Participants):
-    """Lead the other nodes of a session, which meet in `store` and must have the same `facts`.
-
-    As a context manager, it lets every node end, even if its block fails.
-    """
+    """Lead the other nodes of a session, which meet in `store` and must have the same `facts`."""
 
     # The time that nodes have to hand over results after an abort, and to read that the session ended.
     hand_over_s, goodbye_s = 60.0, 5.0
@@ -71,8 +66,6 @@ class Coordinator(Participants):
         heart = store.client()
         heart.seal = self._client.seal
         self._heartbeat = Heartbeat(heart, self._beat, self._when_lost, DEAD_AFTER_S)
-
-    # ---- nodes
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
         self._membership.code = user_code(cases)
@@ -110,8 +103,6 @@ class Coordinator(Participants):
                     f"reaches {at.address} port {at.port}, or give a longer --rdzv-timeout"
                 )
             time.sleep(LOOK_S)
-
-    # ---- launches
 
     def executor(self) -> Callable[[LaunchSpec], Launch]:
         return partial(launch, run=self.run)
@@ -159,10 +150,7 @@ class Coordinator(Participants):
             self._context, self._members, self._missed = None, 0, set()
 
     def _collect(self, spec: LaunchSpec, workload: Workload, context: LaunchContext, deadline: float) -> None:
-        """Collect the results of the other nodes, except lost ones. The launch is aborted at its deadline.
-
-        Nodes that hand over nothing within `hand_over_s` of an abort are given up.
-        """
+        """Collect the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
         ended = math.inf
         while left := self._collect_now(spec, workload):
             self.check_stop()
@@ -195,8 +183,6 @@ class Coordinator(Participants):
     def _publish(self, number: int, message: dict[str, Any]) -> None:
         lines, self._lines = self._lines, []
         self._client.put(f"next/{number}", message | {"lines": lines})
-
-    # ---- the end
 
     def check_stop(self) -> None:
         """Raise Interrupted if another node was asked to stop, and NodeGone if the rendezvous store does not answer."""

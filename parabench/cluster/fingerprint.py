@@ -63,7 +63,8 @@ def of_own(names: Iterable[str]) -> dict[str, str]:
 def user_code(cases: Iterable[Any]) -> list[str]:
     """Return the strategies, algorithms and models of the cases that are a user's own."""
     named = dict.fromkeys((axis, getattr(case, axis, None)) for case in cases for axis in TABLES)
-    return [name for axis, name in named if name and ":" in name and name not in TABLES[axis] and _is_own(axis, name)]
+    own = [(axis, name) for axis, name in named if name and ":" in name and not name.startswith("nccl:")]
+    return [name for axis, name in own if find(TABLES[axis], axis, name) is None]
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
@@ -78,8 +79,3 @@ def _own(name: str) -> str:
         return of_file(Path(spec.origin)) if spec and spec.origin else ABSENT
     except (ImportError, OSError, ValueError):
         return ABSENT
-
-
-def _is_own(kind: str, name: str) -> bool:
-    # NCCL's own algorithms have a colon too.
-    return not name.startswith("nccl:") and find({}, kind, name) is None

@@ -56,12 +56,9 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 # The exit code of a process whose leader was killed.
 LEADER_KILLED = 1
-
 # The cores and devices that a process may use, as JSON.
 Share = Mapping[str, Any]
-
-# The leader's connections to the other processes. They stay open until its process ends, so that the launcher sees its
-# exit code first.
+# The leader's connections to the other processes. They close when its process ends: the launcher sees its code first.
 _descriptors: list[int] = []
 
 
@@ -69,10 +66,8 @@ _descriptors: list[int] = []
 class ForeignGroup:
     """This process' place among the `size` processes that `launcher` started, `local_size` of them on each host.
 
-    Attributes:
-        node: The number that the launcher gave this host; None if it numbers no hosts.
-        endpoint_host: The name or address of node 0; None if it is unknown or not needed.
-        job: A name that the processes of this group have, and no other group.
+    `node` is the launcher's number of this host, `endpoint_host` the name of node 0, if known. `job` is the group's
+    own name.
     """
 
     launcher: str
@@ -228,21 +223,16 @@ def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             leader.sendall(own)
-            return _last_byte(leader)
+            code = LEADER_KILLED
+            with suppress(ConnectionError):
+                while byte := leader.recv(1):
+                    code = byte[0]
+            return code
         time.sleep(TRY_EVERY_S)
     raise UsageError(
         f"the first process of this host did not start the same command within {MEET_S:g} s; start it in all "
         f"processes, or without {group.launcher}"
     )
-
-
-def _last_byte(leader: socket.socket) -> int:
-    """Return the exit code that the leader sent before its process ended."""
-    code = LEADER_KILLED
-    with suppress(ConnectionError):
-        while byte := leader.recv(1):
-            code = byte[0]
-    return code
 
 
 def share(group: ForeignGroup, environ: Mapping[str, str]) -> Share:

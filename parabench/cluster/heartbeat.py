@@ -1,7 +1,4 @@
-"""Signs of life and aborts, which the members of a session exchange through its rendezvous store.
-
-torch elastic's keep-alive carries no abort, and does not end the ranks of other nodes.
-"""
+"""Signs of life and aborts, which the members of a session exchange through its rendezvous store."""
 
 from __future__ import annotations
 
@@ -42,11 +39,8 @@ def abort(client: StoreClient, launch: int, reason: str) -> None:
 def abort_of(client: StoreClient, store: Any, launch: int) -> str | None:
     """Return why a launch was aborted; `None` if it was not. Call it in the heartbeat's thread."""
     key = f"abort/{launch}"
-    return client.read(key, store.get(key), _reason) if store.check([key]) else None
-
-
-def _reason(content: bytes) -> str:
-    return {each: each for each in (FAILED, HUNG, STOP, LOST)}[json.loads(content)]
+    reasons = {each: each for each in (FAILED, HUNG, STOP, LOST)}
+    return client.read(key, store.get(key), lambda raw: reasons[json.loads(raw)]) if store.check([key]) else None
 
 
 class Heartbeat:

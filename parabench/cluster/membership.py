@@ -1,11 +1,8 @@
 """The members of a session on several nodes: the admitted ones, those that ask to join, and their last signs of life.
 
-torch elastic's dynamic rendezvous has participants, a wait list and keep-alive times too, but:
-
-- It compares times of several hosts' clocks. With clocks 20 s apart and a limit of 10 s (tried with torch 2.13), a node
-  drops the other one and continues as "rank 1 of 1". Here a member counts, and the coordinator times the counts.
-- It numbers nodes by address, again in each round. Here a node that comes back keeps its number.
-- It does not report a dead participant until workers fail, and gives no reason to a node that is refused.
+torch elastic's dynamic rendezvous compares times of several hosts' clocks. With clocks 20 s apart and a limit of 10 s
+(tried with torch 2.13), a node drops the other one and continues as "rank 1 of 1". Here a member counts, and the
+coordinator times the counts. Also, a node that comes back keeps its number, and one that is refused gets the reason.
 """
 
 from __future__ import annotations
@@ -28,24 +25,17 @@ from parabench.launch.store_client import ForeignValue, StoreClient
 
 # A member with a heartbeat within this time surely lives: some beats may be late.
 ALIVE_S = 8 * KEEP_ALIVE_S
-
 # The most ids whose requests are awaited at the same time.
 MOST_PENDING = 100
-
 # The time in which a member fingerprints its own files.
 ANSWER_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A node that asks to join, or has joined.
+    """A node that asks to join as `number`, or any, or has joined. `join_id` is unique to this attempt.
 
-    Attributes:
-        join_id: Unique to this attempt.
-        number: The number that it asks for; `None` for any.
-        facts: Must equal the coordinator's facts.
-        about: Its environment.
-        nonce: A random text that the answer repeats.
+    `facts` must equal the coordinator's, `about` is its environment, and the answer repeats the random `nonce`.
     """
 
     join_id: int
@@ -99,10 +89,7 @@ class Membership:
         self._lock = threading.Lock()  # the heartbeat's thread takes requests too
 
     def look(self, store: Any) -> list[int]:
-        """Take requests and read heartbeats. Return the members that were lost just now.
-
-        Call it in the heartbeat's thread.
-        """
+        """Take requests and read heartbeats, in its thread. Return the members that were lost just now."""
         self.take_requests()
         for each in [*self.wait_list, *self.participants.values()]:
             each.look(self._client, store)
@@ -141,8 +128,7 @@ class Membership:
     def answer(self, next_launch: int) -> None:
         """Admit or reject the nodes that wait. A node that may be a lost member waits until the loss is certain.
 
-        Raises:
-            UsageError: If one differs from the coordinator before anything was launched.
+        Raises UsageError if one differs from the coordinator before anything was launched.
         """
         for each in list(self.wait_list):
             if each.silent_s > DEAD_AFTER_S:
@@ -162,11 +148,7 @@ class Membership:
                 self._log(why)
 
     def _is_alike(self, number: int, member: Member) -> bool:
-        """Return whether a node has the same facts and code as node 0; reject it if not.
-
-        Raises:
-            UsageError: If it is rejected before anything was launched.
-        """
+        """Return whether a node has the same facts and code as node 0; reject it if not. Raises UsageError likewise."""
         found = self._differences(member)
         if not found:
             return True

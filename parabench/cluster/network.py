@@ -1,7 +1,4 @@
-"""Addresses and interfaces of a node, and the ones that lead to other nodes. Free of torch.
-
-torchrun's `--local-addr` only names the address for others. It does not choose the interface of gloo and NCCL.
-"""
+"""Addresses and interfaces of a node, and the ones that lead to other nodes. Free of torch."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ class Route:
     restricted: bool = False
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return variables that restrict gloo to the interface, and NCCL if the user named it or it is loopback.
-
-        The user's own variables have priority, unless the user named the interface.
-        """
+        """Return variables that restrict gloo to the interface, and NCCL if the user named it or it is loopback."""
         found = {}
         if self.interface is not None:
             found["GLOO_SOCKET_IFNAME"] = self.interface
@@ -79,14 +73,10 @@ def check_loopback() -> None:
         )
 
 
-def check(interface: str | None = None, local_addr: str | None = None, environ: Mapping[str, str] = os.environ) -> None:
+def check(interface: str | None, local_addr: str | None) -> None:
     """Raise UsageError for an interface or address that this host does not have."""
     own = own_addresses()
     have = ", ".join(dict.fromkeys(own.values()))
-    named = environ.get("GLOO_SOCKET_IFNAME", "") if interface is None else ""
-    for each in filter(None, named.split(",")):
-        if each not in own.values():
-            raise UsageError(f"GLOO_SOCKET_IFNAME names {each!r}, which has no address here; use one of {have}")
     if interface is not None and interface not in own.values():
         hint = did_you_mean(interface, own.values())
         raise UsageError(f"--interface {interface!r} has no address here; {hint}use one of {have}")
@@ -99,7 +89,7 @@ def listen_route(endpoint: str, interface: str | None = None, local_addr: str | 
     it, because a network device translates it."""
     own = own_addresses()
     if interface is not None:
-        return Route(_address_of(interface), interface, restricted=True)
+        return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
     for host in filter(None, (local_addr, endpoint)):
         found = addresses_of(host)
         # Debian gives a host's own name 127.0.1.1, where no other node finds it.
@@ -115,7 +105,7 @@ def route_to(address: str, port: int, interface: str | None = None, local_addr: 
     """Return the address of this host from which it reaches node 0 at `address`."""
     own = own_addresses()
     if interface is not None:
-        return Route(_address_of(interface), interface, restricted=True)
+        return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
     for mine in addresses_of(local_addr) if local_addr else []:
         if mine in own:
             return Route(mine, own[mine])
@@ -132,7 +122,3 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def _address_of(interface: str) -> str:
-    return next(address for address, name in own_addresses().items() if name == interface)

@@ -22,12 +22,10 @@ from parabench.launch.store_client import Plain, StoreClient, StoreLost
 # The variables that may hold a secret, or its file. The command line cannot: every user of a machine can read it.
 VALUE, FILE = SECRET, f"{SECRET}_FILE"
 
-# 128 bits, which openssl rand -hex 16 writes in 32 letters; the maximum is more than any key has.
-LEAST_BYTES, MOST_BYTES = 16, 4096
-
+# 128 bits.
+LEAST_BYTES = 16
 # HMAC (RFC 2104) with SHA-256.
 HASH, TAG_BYTES = "sha256", 32
-
 # The key under which node 0 publishes whether there is a secret, and the nonce of this session.
 HELLO = "hello"
 NONCE_BYTES = 16
@@ -84,9 +82,8 @@ def begin(client: StoreClient, secret: Secret | None, session: str) -> None:
 
 
 def meet(client: StoreClient, secret: Secret | None, session: str, timeout_s: float) -> None:
-    """Sign values from now on as node 0 does.
+    """Sign values from now on as node 0 does. Only its answer to a member's own nonce proves that it is node 0.
 
-    Only its answer to the member's own nonce proves that this is node 0, and no recording of an earlier session.
     Raises UsageError if node 0 has another secret, StoreLost if it does not publish how it signs in time.
     """
     if not client.wait(HELLO, timeout_s=timeout_s):
@@ -132,18 +129,15 @@ def _content(path: Path) -> bytes:
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 mode = stat.S_IMODE(status.st_mode)
                 raise UsageError(f"{path} can be read or changed by others (mode {mode:04o}); chmod 600 it")
-            return file.read(MOST_BYTES + 1)
+            return file.read()
     except OSError as error:
         raise UsageError(f"the secret in {path} cannot be read: {error.strerror or error}") from error
 
 
 def _checked(content: bytes, what: str) -> Secret:
-    """Return the secret without the white space around it, which an editor leaves. Raises UsageError for its size."""
+    """Return the secret without the white space around it, which an editor leaves. Raises UsageError if it is short."""
     key = content.strip()
-    remedy = "make one with: (umask 077; openssl rand -hex 32 > FILE)"
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"{what} has more than {MOST_BYTES} bytes; {remedy}")
     if len(key) < LEAST_BYTES:
         found = f"has {len(key)} bytes, and {LEAST_BYTES} are the least" if key else "is empty"
-        raise UsageError(f"{what} {found}; {remedy}")
+        raise UsageError(f"{what} {found}; make one with: (umask 077; openssl rand -hex 32 > FILE)")
     return Secret(key)

@@ -1,7 +1,4 @@
-"""The session's rendezvous store: node 0 keeps it from the first launch to the last, and all others connect to it.
-
-The store that torch elastic opens listens on every interface, has no name, and ends with one run.
-"""
+"""The session's rendezvous store: node 0 keeps it from the first launch to the last, and all others connect to it."""
 
 from __future__ import annotations
 
@@ -50,18 +47,13 @@ class SharedStore:
     secret: Secret | None = None
     server: Any = None
 
-    @property
-    def prefix(self) -> str:
-        """The prefix of the session's keys."""
-        return f"{ID_PREFIX}/{self.session}"
-
     def client(self) -> StoreClient:
         """Return a new connection."""
-        return StoreClient(self.address, self.port, self.prefix)
+        return StoreClient(self.address, self.port, f"{ID_PREFIX}/{self.session}")
 
     def context(self, spec: LaunchSpec, number: int, node_rank: int, tell: Callable[[str], None]) -> LaunchContext:
         """Return the context of node `node_rank` in launch `number`."""
-        prefix = f"{self.prefix}/launch/{number}"
+        prefix = f"{ID_PREFIX}/{self.session}/launch/{number}"
         return LaunchContext(
             node_rank=node_rank,
             num_nodes=spec.nodes,
@@ -77,9 +69,7 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
 
     Raises UsageError if the port is not available.
     """
-    if topology.node is not None and topology.node > 0:
-        return None
-    if topology.node is None and not is_ours(topology.host):
+    if topology.node or (topology.node is None and not is_ours(topology.host)):
         return None
     route = listen_route(topology.host, topology.interface, topology.local_addr)
     family = socket.AF_INET6 if ":" in route.address else socket.AF_INET
@@ -109,10 +99,9 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
 def reach_store(
     topology: Topology, waiting: Waiting, line: Callable[[str], str], check: Callable[[StoreClient], Any]
 ) -> SharedStore:
-    """Connect to the store and return it as soon as `check(client)` passes.
+    """Return the store as soon as `check(client)` passes. `line(why)` is logged now and then.
 
-    Meanwhile `line(why)`, with the reason of the last failure, is logged now and then. Raises StoreLost with that
-    reason when the time is up.
+    Raises StoreLost with the last reason when the time is up.
     """
     while True:
         why = f"{topology.host} resolves to no address"

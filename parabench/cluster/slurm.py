@@ -8,8 +8,7 @@
 #   inherit. No other task has a terminal.
 # - SLURM_STEP_NODELIST and SLURM_NODEID are the step's own, also if it has only some of the job's nodes: node 0 is the
 #   first of that list, which is sorted. SLURM_PROCID counts tasks; with `srun -m arbitrary` task 0 is on another node.
-# - SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: a batch script's node 0, but a login node if srun was typed
-#   there or below salloc.
+# - SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: a batch script's node 0, or a login node.
 
 from __future__ import annotations
 

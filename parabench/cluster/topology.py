@@ -13,9 +13,8 @@ PORT = 29400
 TIMEOUT_S = 600.0
 RUN_ID = "none"
 
-# More nodes are a typing error.
-MOST_NODES = 100_000
-
+# More nodes or ranks are a typing error.
+_COUNT = re.compile("[1-9][0-9]{0,4}")
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s]+)(?::([0-9]+))?")
 RUN_ID_LETTERS = 64
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -116,7 +115,7 @@ def _nodes(text: str) -> int:
         if least != most:
             raise UsageError(f"--nnodes {text}: the number of nodes cannot change during a session; give one number")
         text = most
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+    if not _COUNT.fullmatch(text):
         raise UsageError(f"--nnodes {text!r} is not a number of nodes; give one, such as 2")
     return int(text)
 
@@ -134,7 +133,7 @@ def _ranks(text: str | None, machine: Machine) -> int:
     named = {"gpu": devices, "cpu": machine.cores, "auto": devices or machine.cores}
     if text in named:
         return named[text]
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+    if not _COUNT.fullmatch(text):
         hint = did_you_mean(text, named)
         raise UsageError(f"--nproc-per-node {text!r} is not a number of ranks; {hint}give 8, or auto, gpu or cpu")
     return int(text)

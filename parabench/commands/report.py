@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -163,16 +164,14 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
     """
     from parabench.report.assets import check_folder
-    from parabench.serve.progress import read_progress
-    from parabench.serve.server import LOOPBACK, Live, ReportProcess, listen
+    from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
     from parabench.store.store import split
 
     if template is not None:
         check_folder(template)
     read_progress(*split(store))  # a file that is not a results database never becomes one
-    make = ReportProcess(template)
     token = secrets.token_urlsafe(TOKEN_BYTES) if guarded else ""
-    server = listen(Live(store, make, template), port, token)
+    server = Server(Live(store, partial(make_page, template=template)), port, token)
     address = f"http://{LOOPBACK}:{server.server_port}/{token and f'{token}/'}"
     say([f"{address} shows {store}; Ctrl-C ends it"])
     try:
@@ -182,8 +181,6 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
             server.serve_forever()
     except Interrupted:
         note(["stopped"])
-    finally:
-        make.end()
 
 
 def _to_open(address: str, stack: ExitStack) -> str:

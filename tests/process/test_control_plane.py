@@ -19,7 +19,7 @@ from parabench.cluster.secret import HELLO, Secret
 from parabench.cluster.shared_store import SharedStore, open_store, reach_store
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
-from parabench.errors import NodeGone, UsageError
+from parabench.errors import UsageError
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import FAILED, HUNG, LaunchContext
 from parabench.launch.results import MarkLayout, NodeResult, RankReport
@@ -310,26 +310,6 @@ def test_an_answer_of_an_earlier_session_is_none(signed: Cluster) -> None:
     again.node_0.close(2, "over")
     for each in (recorder, player):
         each.end()
-
-
-def test_a_node_0_whose_store_is_filled_ends_the_session(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Coordinator, "most_growth", 64 << 20)
-    node = Node(cluster.store())
-    cluster.node_0.assemble(())
-    stranger = cluster.stranger()
-    for at in range(40):
-        stranger.call("set", f"mine/{at}", b"a" * (4 << 20))
-    grown = r"^node 0 has grown by more than 64 MiB: somebody fills its rendezvous store"
-
-    def goes_on() -> None:
-        while True:
-            cluster.run()
-
-    with pytest.raises(NodeGone, match=grown), cluster.node_0:
-        goes_on()
-    assert cluster.node_0._store.server is None
-    assert isinstance(node.end(), (NodeGone, int))
-    stranger.end()
 
 
 def test_who_was_killed_before_it_said_who_it_is_keeps_nobody_out(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ import fake_results as fake
 from command_line import parabench
 from fake_sides import Lab
 from parabench.ab import noise
-from parabench.ab.noise import MOST_PAIRS, TURNS, NoiseRequest, run_noise
+from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
 from parabench.analysis.compare.sensitivity import Sensitivity
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
@@ -44,7 +44,7 @@ class Asked:
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )
-        self.code = lab.said(lambda console: run_noise(NoiseRequest(run=run, minutes=minutes), console, self._keep))
+        self.code = lab.said(lambda console: run_noise(run, minutes, console, self._keep))
 
     def _keep(self, answer: Sensitivity) -> None:
         self.answer = answer

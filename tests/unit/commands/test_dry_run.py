@@ -86,9 +86,9 @@ def facts(text):
 
 
 def rows(text):
-    """Return the columns of each configuration: label, place, own launches, shared launches, time."""
+    """Return the columns of each configuration: label, place, launches, time."""
     split = [re.split("  +", line.removeprefix("# ")) for line in text.splitlines()]
-    return [columns for columns in split if len(columns) == 5 and columns[0] != "configuration"]
+    return [columns for columns in split if len(columns) == 4 and columns[0] != "configuration"]
 
 
 # -- what is said --------------------------------------------------------------------------------------------------
@@ -108,7 +108,6 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     said = planned("run", suite, *nodes, "--out", tmp_path / "out")
     assert "planned for 1,250 nodes with 8 ranks per node" in said
     assert [row[1] for row in rows(said)] == ["1 x 1", *["1,250 x 8"] * 3]
-    assert " with 1 reference and 3 for NCCL's debug log (" in facts(said)["expected"]
 
 
 def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
@@ -192,8 +191,8 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
     measured = f"launches as measured in {out / 'results.db'}"
     text = said(suite, out)
-    assert facts(text)["expected"] == f"24 s with 1 reference (9 {measured})"
-    assert [row[2:] for row in rows(text)] == [["2", "0", "8.0 s"], *[["2", "0", "4.0 s"]] * 3]
+    assert facts(text)["expected"] == f"24 s (9 {measured})"
+    assert [row[2:] for row in rows(text)] == [["2", "8.0 s"], *[["2", "4.0 s"]] * 3]
     partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
     assert f"(5 {measured}; 2 estimated: upper bound from 5 GFLOP/s per rank, without communication)" in partly
     assert "as measured" not in said(suite, out, steps=4)
@@ -205,12 +204,7 @@ def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
     told = facts(said(suite, tmp_path, axes=("strategy=single", "model=gpt-nano", "global_batch=8")))["expected"]
     # 5 steps of 8 sequences of 64 tokens; 2 blocks of the one case that is left, and its reference.
     seconds = 3 * 5 * 6 * MODELS["gpt-nano"].parameters * 8 * 64 / 5e9
-    assert told.startswith(f"{seconds:.1f} s with 1 reference (3 estimated: upper bound from 5 GFLOP/s per rank")
-
-
-def test_of_devices_it_is_the_least(suite, tmp_path):
-    told = said(suite, tmp_path, axes=("device=cuda",), cluster=LauncherFlags(nnodes="2", nproc_per_node="8"))
-    assert "lower bound from the bf16 peak of the fastest known device" in told
+    assert told.startswith(f"{seconds:.1f} s (3 estimated: upper bound from 5 GFLOP/s per rank")
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------
@@ -221,7 +215,6 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
     store = (out / "results.db").read_bytes()
     for text in (said(suite, out, resume=True), said(None, out, resume=True)):
-        assert facts(text)["done"] == "3 launches"
         assert sum(int(row[2]) for row in rows(text)) == 5
     with pytest.raises(UsageError, match="was planned otherwise"):
         said(suite, out, resume=True, steps=9)
@@ -341,13 +334,10 @@ def test_collectives_know_their_store(tmp_path):
     assert (tmp_path / "results.db").read_bytes() == store
 
 
-def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suite, tmp_path):
+def test_cases_that_never_share_launches_say_why(suite, tmp_path):
     suite.write_text(SUITE.replace("CASES = [", 'CASES = [sweep(strategy="parameter_server_async", world_size=2), '))
     text = said(suite, tmp_path / "out", rounds=20)
     assert facts(text)["never shared"] == "ranks of parameter_server_async do not take their steps together"
-    own = {row[0]: (row[2], row[3]) for row in rows(text)}
-    assert own.pop("parameter_server_async, 2 ranks") == ("3", "0")
-    assert set(own.values()) == {("1", "2")}
 
 
 def test_each_session_of_a_suite_has_a_heading(tmp_path):
