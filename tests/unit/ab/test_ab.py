@@ -28,7 +28,6 @@ from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine, environment
-from parabench.plan.plan import Plan
 from parabench.report import build
 from parabench.session import resume as opened
 from parabench.session.request import TrainingRequest
@@ -242,9 +241,6 @@ def test_turns_are_what_is_measured_where_nobody_says(lab: Lab) -> None:
     lab.run(rounds=None, launches=None)
     protocol = select_session(load(lab.folder / "out" / "results.db"), "ab-b").plan["protocol"]
     assert {name: protocol[name] for name in IN_TURNS} == IN_TURNS
-    lab.run(rounds=None, launches=None, axes=("strategy=single",))
-    plan = select_session(load(lab.folder / "out" / "results.db"), "ab-2-b").plan
-    assert plan["protocol"]["rounds"] == IN_TURNS["rounds"]
 
 
 def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None:
@@ -352,18 +348,6 @@ def test_a_label_cannot_be_changed_by_a_resume(lab: Lab) -> None:
         with pytest.raises(UsageError, match="has the label 'mine-a', and label 'yours-a' cannot change a session"):
             lab.run(suite=suite, resume=True, label="yours")
     assert lab.run(suite=None, resume=True, label="mine") in (0, 3)
-
-
-def test_a_side_orders_its_plan_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    launches = Plan.launches
-    monkeypatch.setattr(Plan, "launches", lambda plan: made.append(plan) or launches(plan))
-    counts = []
-    for blocks in (2, 5):
-        lab.run(launches=blocks)
-        counts.append(len(made))
-        made.clear()
-    assert counts[0] == counts[1]
 
 
 class NewTorch(Side):

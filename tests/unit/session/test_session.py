@@ -52,6 +52,7 @@ def run(asked, launch):
     return code, console.file.getvalue()
 
 
+@pytest.mark.usefixtures("real_report")
 def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.020)
     code, said = run(request(suite, tmp_path), fake)
@@ -231,6 +232,7 @@ def test_a_store_that_cannot_be_closed_keeps_all_and_says_how_to_go_on(suite, tm
     assert len(load(tmp_path / "out" / "results.db").launch) == 7
 
 
+@pytest.mark.usefixtures("real_report")
 def test_a_page_that_cannot_be_written_says_that_all_is_stored_and_how_to_get_one(suite, tmp_path):
     (tmp_path / "out" / "report.html").mkdir(parents=True)
     again = f"all is stored, write the report with: parabench report {tmp_path / 'out'} -o FILE$"
