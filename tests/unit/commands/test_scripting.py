@@ -126,7 +126,7 @@ def test_what_fails_in_a_quiet_run_is_on_standard_error(launcher: FakeLauncher) 
     launcher.failing["ddp"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
     done = parabench("run", "mine.py", "-q")
     assert done.exit_code == 1
-    assert done.stderr.splitlines() == [
+    assert [re.sub(r"^\[./.\] ", "", line) for line in done.stderr.splitlines()] == [
         f"block {block} of 2, ddp native, 2 ranks: crashed: rank 1: ended by SIGKILL" for block in (1, 2)
     ]
     assert "crashed" not in done.stdout

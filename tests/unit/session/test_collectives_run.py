@@ -281,11 +281,10 @@ def test_best_answers_for_either_kind_of_session(tmp_path):
     assert "ddp native" in parabench("best", f"{path}@training").output
 
 
-@pytest.mark.parametrize("kind", ["symbolic", "hard"])
-def test_a_link_to_the_store_is_the_store(tmp_path, kind):
+def test_a_link_to_the_store_is_the_store(tmp_path):
     run(request(tmp_path), FakeLauncher())
     link, store = tmp_path / "link.json", tmp_path / "out" / "results.db"
-    link.symlink_to(store) if kind == "symbolic" else link.hardlink_to(store)
+    link.symlink_to(store)
     with pytest.raises(UsageError, match="own store or report"):
         run(request(tmp_path, json_file=link), FakeLauncher())
     assert len(load(store).launch) == 4

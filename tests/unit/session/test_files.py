@@ -18,7 +18,7 @@ import pytest
 
 from parabench import files
 from parabench.errors import UsageError
-from parabench.files import replacing, shared_memory_folder
+from parabench.files import shared_memory_folder
 
 HOLDER = """
 import sys
@@ -179,19 +179,6 @@ def test_what_multiprocessing_listens_at_lies_in_the_folder_if_its_path_is_short
         with files.sockets_in_own_folder():
             assert tempfile.gettempdir() == (str(folder) if lies else usual)
         assert tempfile.gettempdir() == usual
-
-
-def test_what_was_left_of_a_file_goes_when_it_is_written_again(tmp_path: Path) -> None:
-    whole = tmp_path / "page.html"
-    for name in (".page.html.abcd1234.part", ".page.html.notes.part", ".other.html.abcd1234.part"):
-        (tmp_path / name).touch()
-    with replacing(whole) as one, replacing(whole) as other:  # two at once take nothing from each other
-        one.write_text("one")
-        other.write_text("other")
-    assert whole.read_text() == "one"
-    assert names(tmp_path) == [
-        ".other.html.abcd1234.part", ".page.html.notes.part", "disk", "memory", "page.html",
-    ]  # fmt: skip
 
 
 def room(blocks: int, free_bytes: int) -> Any:
