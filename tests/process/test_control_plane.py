@@ -217,19 +217,12 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         yield Cluster(SECRET)
 
 
-def test_who_knows_the_secret_takes_part_as_anybody_does_without_one(signed: Cluster) -> None:
-    node = Node(signed.store(SECRET))
-    signed.node_0.assemble(())
-    assert [result.node for result in signed.run()] == [0, 1]
-    signed.node_0.end(3)
-    assert node.end() == 3
-
-
 def test_who_knows_another_one_or_none_ends_in_a_line(signed: Cluster) -> None:
     for secret, said in ((None, "has a secret, and this node has none"), (Secret(b"x" * 16), "has another secret")):
         assert said in str(Node(signed.store(secret)).end())
     node = Node(signed.store(SECRET))
     signed.node_0.assemble(())
+    assert [result.node for result in signed.run()] == [0, 1]
     signed.node_0.end(0)
     assert node.end() == 0
 
@@ -254,7 +247,7 @@ def test_who_asks_to_join_without_a_signature_is_refused_in_one_line_however_oft
     stranger.end()
 
 
-@pytest.mark.parametrize("said", [{"host": "\x1b[2J"}, {"host": 1}, {"number": "1"}, {"facts": []}, {"more": 1}])
+@pytest.mark.parametrize("said", [{"host": "\x1b[2J"}, {"number": "1"}, {"more": 1}])
 def test_without_a_secret_who_says_what_no_node_would_is_refused(cluster: Cluster, said: dict[str, Any]) -> None:
     stranger = cluster.stranger()
     join_of(stranger, **said)

@@ -95,12 +95,9 @@ def test_both_sides_take_turns_where_both_fit_into_the_devices(lab: Devices, mon
             rf"both sides at once need {2 * 66.02 * GIB / GB:.1f} GB of device 0 \(.+\), and "
             rf"{SEEN_SHARE * 138 * GIB / GB:.1f} GB may be taken",
         ),
-        (10.0 * GIB, {"used": 125.0 * GIB}, r"both sides at once need \d+\.\d GB of device 0 \(.+\), and"),
-        (None, {}, r"what the ranks of ddp native 1 MiB, 2 ranks hold of their devices is not known"),
-        (10.0 * GIB, {"mig": True}, r"how much memory of device 0 \(.+\) is free is not known"),
         (10.0 * GIB, {"compute_mode": 3}, r"a device lets one process compute at a time"),
     ],
-    ids=["too large", "others are there", "not seen", "instances", "exclusive"],
+    ids=["too large", "exclusive"],
 )
 def test_whole_launches_alternate_where_both_do_not_fit_and_a_line_says_why(
     lab: Devices, monkeypatch: pytest.MonkeyPatch, held: float | None, nvml: dict[str, Any], why: str
@@ -179,6 +176,17 @@ def test_sides_on_devices_of_their_own_each_have_these_to_themselves(monkeypatch
         needs.append(device_need([one], {one.id: 100.0 * GIB}))
     assert lack_of_memory(needs) is None
     assert "of device 0" in str(lack_of_memory([needs[0], needs[0]]))
+
+
+def test_unknown_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    FakeNvml(Device(mig=True)).install(monkeypatch)
+    one = case()
+    for need, why in (
+        (device_need([one], {}), f"what the ranks of {one.label} hold of their devices is not known"),
+        (device_need([one], {one.id: 1.0}), r"how much memory of device 0 \(.+\) is free is not known"),
+    ):
+        assert re.fullmatch(why, str(lack_of_memory([need, need])))
 
 
 def test_without_nvml_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
