@@ -7,6 +7,7 @@ pedantic mode a round reads the timer exactly twice, so a timer that returns 0, 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -63,10 +64,22 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     """Collect suite files. Ordinary test modules are left to pytest."""
     if any(fnmatch(file_path.name, pattern) for pattern in parent.config.getini("python_files")):
         return None
-    if file_path.suffix != ".py" or not _SUITE.search(file_path.read_text(encoding="utf-8", errors="replace")):
+    if file_path.suffix != ".py" or not _is_suite(file_path.read_text(encoding="utf-8", errors="replace")):
         return None
     collector: pytest.Collector = SuiteFile.from_parent(parent, path=file_path)
     return collector
+
+
+def _is_suite(source: str) -> bool:
+    """Return whether a file imports from parabench and declares CASES itself, not in a string that it writes."""
+    if not _SUITE.search(source):  # most files, which need not be parsed
+        return False
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError):  # reported with its place when it is loaded
+        return True
+    lines = source.split("\n")
+    return bool(_SUITE.search("\n".join(lines[each.lineno - 1] for each in statements)))
 
 
 class SuiteFile(pytest.File):

@@ -37,6 +37,8 @@ def folder(tmp_path_factory):
     (folder / "suites" / "mine.py").write_text(SUITE)
     # An ordinary module beside it is nobody's suite.
     (folder / "suites" / "helper.py").write_text("CASES = 3\n")
+    # Nor is one that writes a suite.
+    (folder / "suites" / "writer.py").write_text("SUITE = '''\nfrom parabench import sweep\nCASES = sweep()\n'''\n")
     (folder / "broken.py").write_text("def strategy(model, context):\n    raise OSError('no such wire')\n")
     return folder
 
