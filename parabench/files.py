@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from parabench.errors import UsageError
@@ -92,10 +90,10 @@ def write_whole(path: Path, content: str | bytes, what: str, remedy: str) -> Non
 
 @contextmanager
 def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A file to write to, which takes the place of `whole` at the end of the block; where an error ends it, nothing is
-    left. What processes left that were killed amid this goes too. Raises OSError."""
-    _remove_unfinished(whole)
-    part, handle = _held_part(whole)
+    """Yield a file to write to, which replaces `whole` at the end of the block, unless an error ends it."""
+    handle, name = tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.", suffix=".part")
+    os.close(handle)
+    part = Path(name)
     try:
         yield part
         part.chmod(mode)
@@ -103,40 +101,6 @@ def replacing(whole: Path, mode: int = 0o600) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(handle)
-
-
-def _held_part(whole: Path) -> tuple[Path, int]:
-    """A new file beside `whole`, and the descriptor whose lock says that somebody writes it."""
-    while True:
-        handle, name = tempfile.mkstemp(dir=whole.parent, prefix=f".{whole.name}.", suffix=".part")
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        # Before it was locked another process may have taken it for abandoned.
-        if still_there(Path(name), handle):
-            return Path(name), handle
-        os.close(handle)
-
-
-def _remove_unfinished(whole: Path) -> None:
-    """Remove what was to become `whole` and is written by nobody any more."""
-    named = re.compile(re.escape(f".{whole.name}.") + r"[a-z0-9_]{8}\.part")
-    for name in filter(named.fullmatch, os.listdir(whole.parent)):
-        _remove_unheld(whole.parent / name, Path.unlink)
-
-
-def _remove_unheld(path: Path, remove: Callable[[Path], None], flags: int = 0) -> None:
-    """Remove what a process of this user left that holds it no more. Whatever cannot be asked, has just gone, or is
-    held, is left alone; `flags` are those of `open`."""
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | flags)
-        try:
-            if os.fstat(handle).st_uid == os.geteuid():
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove(path)
-        finally:
-            os.close(handle)
 
 
 def _is_database(path: Path) -> bool:
@@ -226,10 +190,17 @@ def sockets_in_own_folder() -> Iterator[None]:
 
 
 def remove_abandoned() -> None:
-    """Remove the folders that processes of this user left which are gone."""
+    """Remove the folders that processes of this user have left, which hold no lock on them any more."""
     for where in dict.fromkeys([SHARED_MEMORY, shared_memory_folder(), temporary_folder()]):
         for folder in Path(where).glob(f"{PREFIX}*") if where else ():
-            _remove_unheld(folder, partial(shutil.rmtree, ignore_errors=True), os.O_DIRECTORY)
+            with contextlib.suppress(OSError):  # it is held, or has just gone
+                handle = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+                try:
+                    if os.fstat(handle).st_uid == os.geteuid():
+                        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(handle)
 
 
 def _hold(where: str) -> tuple[Path, int]:
@@ -244,17 +215,10 @@ def _hold(where: str) -> tuple[Path, int]:
         # A file system that knows no locks has nothing removed by others either: they cannot ask.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if still_there(folder, handle):
-            return folder, handle
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(folder), os.fstat(handle)):
+                return folder, handle
         os.close(handle)
-
-
-def still_there(path: Path, handle: int) -> bool:
-    """Whether the path still leads to what the descriptor is of."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 def _release(pid: int, where: str) -> None:

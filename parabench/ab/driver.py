@@ -1,5 +1,7 @@
-"""`parabench ab`: two sides take turns, round by round of launches that run at once, else launch by launch: so what
-drifts, drifts for both."""
+"""`parabench ab`: measure two variants so that drift affects both.
+
+Their launches run at the same time and take turns round by round; cases that cannot are launched alternately.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ from uuid import uuid4
 from rich.console import Console
 
 from parabench.ab.memory import lack_of_memory
-from parabench.ab.pairing import LaunchPair, check_turns, pairs, shared
+from parabench.ab.pairing import LaunchPair, pairs, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
+from parabench.analysis.compare.rule import ALPHA, TOLERANCE
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
@@ -43,32 +46,33 @@ from parabench.store.store import STORE_NAME, Store
 if TYPE_CHECKING:
     from parabench.analysis.compare.gate import Comparison
 
+# Whether launches of the sessions with these ids are enough.
+Enough = Callable[[Sequence[int]], bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbRequest:
-    """What the user asked for, unchecked: both sides in words, what each runs, and how they are compared. `files` says
-    as it is typed where the comparison is written. `go_on` is what continues it after a stop, where that is not
-    `parabench ab --resume`."""
+    """The unchecked options: variants `a` and `b` in words, what each runs, and how they are compared.
+
+    `files` are the options of output files, as typed. `go_on` is the command that resumes, if it is not `parabench ab`.
+    """
 
     a: str
     b: str
     run: TrainingRequest
-    tolerance: float
-    alpha: float
+    tolerance: float = TOLERANCE
+    alpha: float = ALPHA
     files: Sequence[str] = ()
     go_on: str = ""
 
     def judging(self) -> list[str]:
-        """By what sides are compared, as it is typed, where that is not the default: no store has it."""
-        from parabench.analysis.compare.rule import ALPHA, TOLERANCE
-
+        """Return the options of the comparison that are not the default. The results database does not have them."""
         words = ["--tolerance", str(self.tolerance)] if self.tolerance != TOLERANCE else []
         return words + (["--alpha", str(self.alpha)] if self.alpha != ALPHA else [])
 
 
 def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], None] = lambda outcome: None) -> int:
-    """Run the request and return the exit code: that of the comparison, or 130 when stopped. `keep` gets the
-    comparison after it was said, to write it where the user wants it. Raises UsageError, as `measure` does."""
+    """Measure and compare both variants, and return the exit code, 130 if stopped. `keep` receives the comparison."""
 
     def compared(turns: Turns) -> int:
         outcome = conclude(request, turns)
@@ -82,12 +86,12 @@ def measure(
     request: AbRequest,
     console: Console,
     then: Callable[[Turns], int],
-    enough: Callable[[Sequence[int]], bool] = lambda sessions: False,
+    enough: Enough = lambda sessions: False,
 ) -> int:
-    """Measure both sides and return what `then` makes of them, or 130 when stopped. After each block of launches that
-    both have, it ends where that is `enough`, by the ids of their sessions.
+    """Measure both variants and return the result of `then`, or 130 if stopped.
 
-    Raises UsageError before anything is launched or recorded; and when a side ends before its time.
+    After each repetition, it ends early if `enough` returns true for the ids of both sessions. Raises UsageError before
+    anything is launched or recorded, and if a variant ends early.
     """
     variants = [read_variant("a", request.a), read_variant("b", request.b)]
     if request.run.label is not None:
@@ -109,7 +113,7 @@ def measure(
 
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
-    """Write the report of side b; say what each side was, how both compare and where all is."""
+    """Compare the variants, write the report of b, and print the answer and where everything is."""
     from parabench.analysis.compare.gate import compare
     from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.environment.diff import differences
@@ -119,7 +123,7 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
     path = request.run.out / STORE_NAME
     results = load(path)
     base, candidate = sides_of(results, turns.sessions)
-    # What differs between the sides is what the user set out to judge.
+    # The user compares the variants because they differ.
     changed = tuple(each.name for each in differences(base, candidate) if each.matters)
     outcome = compare(base, candidate, request.tolerance, request.alpha, changed)
     report = write_report(results, path.with_name(REPORT_NAME), str(turns.sessions[1]))
@@ -128,55 +132,45 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
     again += chain.from_iterable(("--changed", name) for name in changed)
     for each in turns.variants:
         turns.log(f"{each.name}: {each.shown() or 'this checkout and environment'}")
+    answer = logger(turns.console, answers=not request.files)
     for line in lines(outcome):
-        turns.answer(line)
+        answer(line)
     for line in (f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         turns.log(line)
     return outcome
 
 
 class Turns:
-    """Both sides' sessions: begun or continued, walked in turns, finished."""
+    """The sessions of both variants, from start or resume to their end."""
 
-    def __init__(
-        self,
-        request: AbRequest,
-        variants: Sequence[Variant],
-        console: Console,
-        enough: Callable[[Sequence[int]], bool],
-    ) -> None:
-        self._request, self.variants, self._console, self.log = request, variants, console, logger(console)
-        self.answer = logger(console, answers=not request.files)
+    def __init__(self, request: AbRequest, variants: Sequence[Variant], console: Console, enough: Enough) -> None:
+        self._request, self.variants, self.console, self.log = request, variants, console, logger(console)
         self._enough = enough
         self._progress: PlainProgress | None = None
         self.sessions: list[int] = []
-        # What can be said about what is recorded, once something is.
-        self.kept = ""
-        self._run = ""
-        # What each side has launched, (case id, block).
+        # How to resume, once something is recorded.
+        self.kept, self._run = "", ""
+        # The (case id, repetition) that each variant has launched, and the ids of cases that are no longer interleaved.
         self._done: list[set[tuple[str, int]]] = []
-        # Cases whose launches do not take turns.
         self._alone: set[str] = set()
 
-    def heard(self, side: str, told: dict[str, Any]) -> None:
-        label = f"{side}: {told['label']}"
-        if told["tells"] == "silent":
-            warner(self._console)(
-                f"{label}: nothing was heard for {told['s']:g} s, more than the deadline; Ctrl-C stops both sides"
-            )
-        elif self._progress is None:
+    def heard(self, side: str, event: dict[str, Any]) -> None:
+        """Show an event of a variant."""
+        label = f"{side}: {event['label']}"
+        if self._progress is None:
             return
-        elif told["tells"] == "starting":
-            self._progress.starting(label, told["block"])
+        if event["tells"] == "starting":
+            self._progress.starting(label, event["block"])
         else:
-            self._progress.ended(label, told["block"], told["how"], told["ok"])
+            self._progress.ended(label, event["block"], event["how"], event["ok"])
 
     def run(self, sides: list[VariantProcess]) -> None:
-        """Everything from the first question to both sides' last."""
-        knows_turns = [side.hello() for side in sides]
+        """Plan, launch and finish both sessions."""
+        for side in sides:
+            side.hello()
         if self._request.run.suite is not None:
-            self._plan(sides, knows_turns)
-        # The store is closed after both sides have closed theirs: the last one leaves one file.
+            self._plan(sides)
+        # The store is closed after both variants have closed theirs: the last one leaves one file.
         with store_in(self._request.run.out) as store, ExitStack() as stack:
             stack.callback(end, sides)
             opened = self._resume(store, sides) if self._request.run.resume else self._begin(store, sides)
@@ -187,27 +181,21 @@ class Turns:
             for side in sides:
                 side.ask("finish")
 
-    def _plan(self, sides: list[VariantProcess], knows_turns: list[bool]) -> None:
-        """Both sides plan, and then share what both can do. Raises UsageError."""
+    def _plan(self, sides: list[VariantProcess]) -> None:
+        """Let both variants plan, and then share the cases that both can run. Raises UsageError."""
         run = self._request.run
-        # A side of before there was such an option need not know it where it is not given.
-        asked = run.given() | {"out": os.path.abspath(run.out)}
-        if all(knows_turns):
-            asked["turns"] = True
-        elif asked.pop("rounds", None) != 0:
-            older = [f"side {side.variant.name}" for side, knows in zip(sides, knows_turns, strict=True) if not knows]
-            self.log(f"whole launches alternate: the parabench of {format.joined(older)} knows no turns within them")
-        # A file that lies here is the question to both sides; what else there may be is found by each.
+        # A suite file in the working directory is the same for both. Other names are resolved by each variant.
         mine = run.suite is not None and run.suite not in shipped() and os.path.isfile(run.suite)
-        asked["suite"] = os.path.abspath(str(run.suite)) if mine else run.suite
+        suite = os.path.abspath(str(run.suite)) if mine else run.suite
         for side in sides:
-            side.say("plan", **asked)
+            side.say("plan", **run.given() | {"out": os.path.abspath(run.out), "suite": suite})
         plans = [side.hear() for side in sides]
         both, apart = shared(plans, self.log)
-        check_turns([side.ask("share", cases=both, aside=aside) for side, aside in zip(sides, apart, strict=True)])
+        for side, aside in zip(sides, apart, strict=True):
+            side.ask("share", cases=both, aside=aside)
 
     def _begin(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
-        """Both sessions, new."""
+        """Start both sessions."""
         self._run, label = uuid4().hex, free_label(store, self._request.run.label or "ab")
         return [
             side.ask(
@@ -221,7 +209,7 @@ class Turns:
         ]
 
     def _resume(self, store: Store, sides: list[VariantProcess]) -> list[dict[str, Any]]:
-        """Both sessions, as they were left. Raises UsageError when there are none, or the sides are others."""
+        """Resume both sessions. Raises UsageError if there are none, or the variants are others."""
         last = store.last_session()
         if last is None or not last.interleaved:
             raise UsageError(f"the last session in {store.path} is not a side of an ab; start one without --resume")
@@ -240,20 +228,19 @@ class Turns:
         opened = [
             side.ask("resume", store=path, run=self._run, side=side.variant.name, instead=command) for side in sides
         ]
-        # A stop may have come after one side had left a case out, and before the other had.
+        # The stop may have come after only one variant had removed a case.
         gone = opened[0]["left_out"] | opened[1]["left_out"]
         return [each | side.ask("leave_out", cases=gone) for side, each in zip(sides, opened, strict=True)]
 
     def _command(self, store: Store, settings: Sequence[str]) -> str:
-        """The command that continues sides with these settings, and compares them as it was asked for."""
+        """Return the command that resumes variants with these settings."""
         return ab_command(store.path, settings, *self._request.judging(), *self._request.files)
 
     def _walk(self, sides: list[VariantProcess], opened: list[dict[str, Any]]) -> None:
-        """Launch what is left: references first, then a pair of launches right after one another."""
-        check_turns(opened)
+        """Launch what is left, repetition by repetition."""
         self._done = [{(case, block) for case, block in each["done"]} for each in opened]
-        turns = [(case, block) for case, block in opened[0]["turns"]]
-        left = [pair for pair in pairs(turns, opened[0]["seed"]) if any(pair.key not in each for each in self._done)]
+        turns, seed = [(case, block) for case, block in opened[0]["turns"]], opened[0]["seed"]
+        left = [pair for pair in pairs(turns, seed) if any(pair.key not in each for each in self._done)]
         launches = sum(pair.key not in each for pair in left for each in self._done)
         if any(self._done):
             self.log(f"resuming: {2 * len(turns) - launches} of {2 * len(turns)} launches are done")
@@ -265,7 +252,7 @@ class Turns:
             side.say("start")
         for side in sides:
             side.hear()
-        with make_progress(self._console, launches, opened[0]["blocks"]) as self._progress:
+        with make_progress(self.console, launches, opened[0]["blocks"]) as self._progress:
             gone: dict[str, str] = {}
             for side in sides:
                 gone |= side.ask("explain")["left_out"]
@@ -277,27 +264,26 @@ class Turns:
             for block, launched in groupby((each for each in left if each.case not in gone), lambda each: each.block):
                 together: dict[Any, list[LaunchPair]] = {}
                 for pair in launched:
-                    # Each case has a first launch of its own, with its memory and instruments.
+                    # The first launch of a case is not shared: it measures its memory and has the instruments.
                     key = cohorts.get(pair.case, pair.key) if block > FIRST_BLOCK else pair.key
                     together.setdefault(key, []).append(pair)
                 for key, group in together.items():
-                    self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{opened[0]['seed']}, {block}")
+                    self._launch(sides, group, takes_turns=key != group[0].key, seed=f"{seed}, {block}")
                 if block > FIRST_BLOCK and self._enough(self.sessions):
                     return
 
     def _cohorts(self, opened: list[dict[str, Any]]) -> dict[str, Any]:
-        """{case: what it has in common with those that it shares launches with}, of those that take turns."""
-        if not all(each.get("rounds") for each in opened):
+        """Return {case id: key of its launch group} of the cases that are interleaved."""
+        if not all(each["rounds"] for each in opened):
             return {}
         alone = opened[0]["alone"] | opened[1]["alone"]
         for why, cases in Counter(alone.values()).items():
             self.log(f"whole launches alternate in {format.count(cases, 'case')}: {why}")
-        of = [{case: at for at, cohort in enumerate(each["cohorts"]) for case in cohort} for each in opened]
-        return {case: (of[0][case], of[1][case]) for case in of[0] if case not in alone}
+        places = [{case: at for at, cohort in enumerate(each["cohorts"]) for case in cohort} for each in opened]
+        return {case: (places[0][case], places[1][case]) for case in places[0] if case not in alone}
 
     def _launch(self, sides: list[VariantProcess], group: list[LaunchPair], *, takes_turns: bool, seed: str) -> None:
-        """Launch pairs of a block: where the case `takes_turns` on both sides at once, else, and where it has failed,
-        one side after the other."""
+        """Launch pairs of a repetition: interleaved, or one variant after the other for the cases that cannot be."""
         for pair in group:
             for side in sides:
                 side.ask("prepare", case=pair.case)
@@ -313,33 +299,26 @@ class Turns:
             for number in pair.order:
                 if pair.key not in self._done[number]:
                     answer = sides[number].ask("take", case=pair.case, block=pair.block)
-                    self._alone |= {*answer.get("failed", ())}
+                    self._alone |= {*answer["failed"]}
 
     def _take_turns(self, sides: list[VariantProcess], cases: list[str], block: int, seed: str) -> set[str]:
-        """Make a launch of each side that these cases share, and that takes turns with the other: the cases for which
-        that is over, all where it succeeded, else the one that failed, and all where that is not known."""
+        """Run an interleaved launch of each variant, shared by these cases. Return the cases that need no other one."""
         need = [side.ask("turns_need", cases=cases, block=block) for side in sides]
         if lack := lack_of_memory(need):
             return self._set_apart(cases, lack)
-        # Turns go by time on an accelerator, where a step of one side may take longer.
-        owns = [each["own"] for each in need if "own" in each]
-        differ = len(owns) == len(sides) and owns[0] != owns[1]
-        agreed = {"own": [max(of_case) for of_case in zip(*owns, strict=True)]} if differ else {}
+        # On an accelerator a turn has a duration, and steps of one variant may take longer.
+        owns = [each["own"] for each in need]
+        agreed = {"own": [max(of_case) for of_case in zip(*owns, strict=True)]} if owns[0] != owns[1] else {}
         with launch_folder() as folder:
             ends = [Pair(run=self._run, side=side.variant.name, folder=str(folder)) for side in sides]
             with Token(ends, len(cases), seed) as token:
+                deadline_s = sum(each["deadline_s"] for each in need)
                 for side, pair in zip(sides, ends, strict=True):
-                    side.say(
-                        "take_turns",
-                        cases=cases,
-                        block=block,
-                        pair=asdict(pair),
-                        deadline_s=sum(each["deadline_s"] for each in need),
-                        **agreed,
-                    )
+                    asked = {"cases": cases, "block": block, "pair": asdict(pair), "deadline_s": deadline_s}
+                    side.say("take_turns", **asked, **agreed)
                 failed = hear_turns(sides, token)
         if failed and failed.status == Status.OOM:
-            # What one side takes the other one lacks: that is neither's own failure.
+            # Each may have enough memory without the other.
             return self._set_apart(cases, f"side {sides[failed.side].variant.name} ran out of memory beside the other")
         over: set[str] = set()
         for number, side in enumerate(sides):
@@ -353,14 +332,14 @@ class Turns:
         return over or {*cases}
 
     def _set_apart(self, cases: list[str], why: str) -> set[str]:
-        """Let whole launches of these cases alternate from now on, and say why."""
+        """Launch these cases alternately from now on, and log why."""
         self.log(f"whole launches alternate in {format.count(len(cases), 'case')}: {why}")
         self._alone |= {*cases}
         return {*cases}
 
 
 def free_label(store: Store, label: str) -> str:
-    """`label`, or with a number when sides of that name are there."""
+    """Return `label`, with a number if the store has variants of that name."""
     there = store.labels()
     names = chain([label], (f"{label}-{number}" for number in range(2, len(there) + 3)))
     free = next(name for name in names if not {f"{name}-a", f"{name}-b"} & there)
@@ -369,9 +348,8 @@ def free_label(store: Store, label: str) -> str:
 
 
 def hide(request: AbRequest, variants: Sequence[Variant]) -> list[str]:
-    """The command as it may be recorded: each side's words without what may be a secret."""
-    texts = zip((request.a, request.b), variants, strict=True)
-    shown = {text: variant.recorded() for text, variant in texts}
+    """Return the command with the words of each variant as they may be recorded."""
+    shown = {text: each.recorded() for text, each in zip((request.a, request.b), variants, strict=True)}
 
     def recorded(word: str) -> str:
         option, equals, text = word.partition("=")

@@ -1,11 +1,12 @@
-"""Whether launches of both sides fit into memory at the same time: into the host's, or into that of the devices that
-their ranks use."""
+"""Decide whether launches of both variants fit into memory at the same time, on the host or on the ranks' devices.
+
+A variant describes its `Need` as {"parts": [{"place", "bytes", "free_bytes"}]}, or {"unknown": reason}.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import psutil
@@ -16,56 +17,55 @@ from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE, launch_bytes
 from parabench.store.record import GB
 
-# What a rank takes of its device besides what torch's allocator has reserved: CUDA's context with the kernels that are
-# loaded, a few hundred MB by common experience with CUDA 12, and NCCL's buffers for the groups of a few cases. An
-# assumption, not yet measured on a GPU.
+# What a rank takes of its device in addition to the memory that torch's allocator has reserved: CUDA's context with
+# the loaded kernels (a few hundred MB by common experience with CUDA 12), and NCCL's buffers for the groups of a few
+# cases. An assumption, not yet measured on a GPU.
 CONTEXT_BYTES = 1 << 30
 
 Need = dict[str, Any]
 
 
 def host_need(cases: Sequence[Case], peaks: Mapping[str, Sequence[float]]) -> Need:
-    """{"bytes"}: what a launch that the cases share takes of the host, as far as launches of their own have shown it;
-    `peaks` are of each case's ranks, by its id."""
-    own = psutil.Process().memory_info().rss  # about what a rank has before it builds anything
-    seen = (peaks.get(case.id, ()) for case in cases)
-    return {"bytes": sum(max(0.0, peak - own) for each in seen for peak in each)}
+    """Return the need of a launch of these cases on the CPU, from the `peaks` of each rank in launches of one case."""
+    own = psutil.Process().memory_info().rss  # about the memory of a rank before it builds anything
+    needs = sum(max(0.0, peak - own) for case in cases for peak in peaks.get(case.id, ()))
+    free = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
+    return {"parts": [{"place": "host memory", "bytes": needs, "free_bytes": free}]}
 
 
 def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
-    """{"bytes": of the host, not counted, "devices": what the launch takes of each device that its ranks use, and what
-    is free there}; with why it is "unknown" where it is. A rank of each case has `held` so much, by the case's id, in a
-    launch of its own."""
+    """Return the need of a launch of these cases on devices. A rank `held` so many bytes in a launch of one case."""
     unseen = next((case.label for case in cases if case.id not in held), None)
     if unseen is not None:
-        return {"bytes": 0.0, "unknown": f"what the ranks of {unseen} hold of their devices is not known"}
+        return {"unknown": f"what the ranks of {unseen} hold of their devices is not known"}
     size = max(case.world_size for case in cases)
     there = free_memory(size)
     if not there:
-        return {"bytes": 0.0, "unknown": "NVML does not tell which devices the ranks use"}
+        return {"unknown": "NVML does not tell which devices the ranks use"}
     needs = -(-size // len(there)) * (launch_bytes(cases, held) + CONTEXT_BYTES)
-    return {"bytes": 0.0, "devices": [asdict(each) | {"bytes": needs} for each in there]}
+    return {
+        "parts": [
+            {
+                "place": f"device {each.number} ({each.address})",
+                "bytes": needs,
+                "free_bytes": None if each.free_bytes is None else SEEN_SHARE * each.free_bytes,
+            }
+            for each in there
+        ]
+    }
 
 
 def lack_of_memory(needs: Sequence[Need]) -> str | None:
-    """Why launches that have these needs cannot be there at the same time; None where they can."""
+    """Return why launches with these needs cannot run at the same time; `None` if they can."""
     for each in needs:
         if "unknown" in each:
             return str(each["unknown"])
-    by_device: dict[str, list[dict[str, Any]]] = {}
-    for each in needs:
-        for device in each.get("devices", ()):
-            by_device.setdefault(device["address"], []).append(device)
-    for of in by_device.values():
-        number, free = of[0]["number"], [device["free_bytes"] for device in of]
+    parts = [part for each in needs for part in each["parts"]]
+    for place in dict.fromkeys(part["place"] for part in parts):
+        of_place = [part for part in parts if part["place"] == place]
+        free = [part["free_bytes"] for part in of_place]
         if None in free:
-            return f"how much memory of device {number} is free is not known"
-        if (least := sum(device["bytes"] for device in of)) > (most := SEEN_SHARE * min(free)):
-            return (
-                f"both sides at once need {least / GB:.1f} GB of device {number}, and of its free memory "
-                f"{most / GB:.1f} GB may be taken"
-            )
-    most = min(psutil.virtual_memory().available, memory_limit() or sys.maxsize)
-    if (least := sum(each["bytes"] for each in needs)) > most:
-        return f"both sides at once need {least / GB:.1f} GB of memory, and {most / GB:.1f} GB are free"
+            return f"how much memory of {place} is free is not known"
+        if (least := sum(part["bytes"] for part in of_place)) > (most := min(free)):
+            return f"both sides at once need {least / GB:.1f} GB of {place}, and {most / GB:.1f} GB may be taken"
     return None

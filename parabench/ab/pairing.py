@@ -1,4 +1,4 @@
-"""What both sides of `parabench ab` do: the cases that both can run, each launched alike, and whose turn it is."""
+"""What both variants of `parabench ab` measure: the cases that both can run, in pairs of launches in one order."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 
 from parabench.errors import UsageError
 from parabench.plan.fields import option_fields
-from parabench.plan.protocol import BY_STEPS_OR_TIME, Protocol
+from parabench.plan.protocol import Protocol
 
-# How a user makes a part of the plan the same on both sides.
+# The options that make a part of the plan equal in both variants.
 OPTIONS = {name: each.field.option for name, each in option_fields(Protocol).items() if not each.field.role}
 OPTIONS |= {"seed": "--seed"}
 
 
 def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple[list[str], list[dict[str, str]]]:
-    """Of what the sides a and b answered to `plan`, the cases that both can do, in one order; and for each side those
-    that are set aside, {case id: why}, which is said.
+    """Return the cases that both variants can run, and for each variant the skipped cases, {case id: reason}.
 
-    Raises UsageError when they would launch otherwise, because that would be judged as the change's doing, and when
-    there is no case that both can run.
+    `plans` are the answers of a and b to `plan`. Raises UsageError if the variants would measure differently, or share
+    no case.
     """
     check_alike(plans)
     apart = [
@@ -44,37 +43,20 @@ def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple
 
 
 def check_alike(plans: Sequence[dict[str, Any]]) -> None:
-    """Raise UsageError when launches of the sides would not be alike; of what only one side's version knows nothing
-    can be said."""
+    """Raise UsageError if the protocols differ in a field that both versions of parabench have."""
     own, other = (plan["protocol"] | {"seed": plan["seed"]} for plan in plans)
     found = [name for name in own if name in other and own[name] != other[name]]
     if found:
-        differ = ", ".join(f"{name}: {_shown(own[name])} in a, {_shown(other[name])} in b" for name in found)
-        # Steps and seconds of the same cannot both be given.
-        also = [timed for name, timed in BY_STEPS_OR_TIME.items() if name in found and timed in found]
-        options = [
-            OPTIONS[name] + (f" or {OPTIONS[timed]}" if (timed := BY_STEPS_OR_TIME.get(name)) in also and timed else "")
-            for name in found
-            if name in OPTIONS and name not in also
-        ]
-        suites = [] if len(options) + len(also) == len(found) else ["make both suites say the same"]
-        remedy = " and ".join([*([f"give {' '.join(options)}"] if options else []), *suites])
-        raise UsageError(f"{differ}; {remedy}")
-
-
-def check_turns(plans: Sequence[dict[str, Any]]) -> None:
-    """Raise UsageError when the sides would walk in different orders."""
-    if plans[0]["turns"] != plans[1]["turns"]:
-        raise UsageError("the sides order their cases differently; give both a parabench that orders them alike")
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else str(value)
+        texts = [[str(plan[name]) for name in found] for plan in (own, other)]
+        differ = ", ".join(f"{name}: {a} in a, {b} in b" for name, a, b in zip(found, *texts, strict=True))
+        options = [OPTIONS[name] for name in found if name in OPTIONS]
+        give = f"give {', '.join(options)}, or " if options else ""
+        raise UsageError(f"{differ}; {give}make both suites say the same")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPair:
-    """One launch of each side, of the same case in the same block; `order` says who is first."""
+    """A launch of each variant, of the same case in the same repetition; `order` has the variants in their order."""
 
     case: str
     block: int
@@ -82,13 +64,15 @@ class LaunchPair:
 
     @property
     def key(self) -> tuple[str, int]:
-        """By which a launch of the pair is found."""
         return self.case, self.block
 
 
 def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[LaunchPair]:
-    """A pair for every turn. Who is first is random in a case's first block, and then alternates: what the first
-    launch of a pair gains or loses by its place, both sides gain or lose equally often."""
+    """Yield a pair for each (case, repetition).
+
+    The first variant is random in a case's first repetition, and alternates from then on, so that an effect of the
+    place affects both variants equally often.
+    """
     draw = random.Random(f"who is first, {seed}")
     first: dict[str, int] = {}
     for case, block in turns:

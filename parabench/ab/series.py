@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
-from parabench.analysis.compare.rule import TOLERANCE
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.session.progress import logger
-from parabench.session.request import TrainingRequest
 from parabench.store import json_text
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
 SERIES_NAME = "series.json"
-# Of a pair of launches: enough for a noise of turns as on two shared cores, and few enough for a look after a minute
-# and a half.
+# The rounds of a pair of launches: enough for the noise of two shared cores, with a look every minute and a half.
 ROUNDS = 36
 REJECTED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal(Judgement):
-    """A proposal of a series and its judgement.
+    """A proposal (variant b) against its baseline (a), in words without values of variables, and its judgement.
 
-    Args:
-        number: its place in the series, from 1.
-        baseline: variant a, without values of variables.
-        proposal: variant b, likewise.
-        alpha: the chance of a false accept that it may spend.
-        seconds: how long the last attempt took.
+    `number` is its place in the series, `alpha` the chance of a false accept that it may spend, `seconds` the time of
+    its last attempt.
     """
 
     number: int
@@ -61,92 +55,80 @@ class Series:
     proposals: tuple[Proposal, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeriesRequest:
-    """The unchecked options. `run.out` is the folder of the series. `alpha` and `least` are `None` for the folder's
-    values, or the defaults. After `budget_s` seconds the launches until then decide. `files` as in AbRequest."""
-
-    baseline: str
-    proposal: str
-    run: TrainingRequest
-    alpha: float | None = None
-    least: float | None = None
-    budget_s: float | None = None
-    files: Sequence[str] = ()
-
-
 def read_series(folder: Path) -> Series | None:
     """Return the series of a folder, `None` if it has none. Raises UsageError for a file with other content."""
     path = folder / SERIES_NAME
     try:
-        told = json_text.parsed(path.read_text(), str(path))
-        return Series(**told | {"proposals": tuple(Proposal(**each) for each in told["proposals"])})
+        content = json_text.parsed(path.read_text(), str(path))
+        return Series(**content | {"proposals": tuple(Proposal(**each) for each in content["proposals"])})
     except FileNotFoundError:
         return None
     except (OSError, LookupError, ValueError, TypeError) as error:
         raise UsageError(f"{path} is no series of proposals ({format.one_line(error)}); name another folder") from error
 
 
-def run_series(request: SeriesRequest, console: Console, keep: Callable[[Series], None] = lambda series: None) -> int:
+def run_series(
+    request: AbRequest,
+    console: Console,
+    keep: Callable[[Series], None] = lambda series: None,
+    *,
+    alpha: float | None = None,
+    least: float | None = None,
+    budget_s: float | None = None,
+) -> int:
     """Measure variant b as a proposal against variant a. Return 0 to accept it, 1 to reject it, 130 if stopped.
 
-    `keep` gets the series with it. Raises UsageError before anything is launched, when a variant ends early, and if
-    `alpha` or `least` differ from the series.
+    `request.run.out` is the folder of the series, `keep` receives the series with the proposal. After `budget_s`
+    seconds the launches until then decide. Raises UsageError before anything is launched, if a variant ends early, and
+    if `alpha` or `least` differ from the series.
     """
-    folder, log, answer = request.run.out, logger(console), logger(console, answers=not request.files)
-    series = _series(request)
-    words = [read_variant(name, text).recorded() for name, text in (("a", request.baseline), ("b", request.proposal))]
+    folder = request.run.out
+    series = _series(folder, {"alpha": alpha, "least": least})
+    words = [read_variant(name, text).recorded() for name, text in (("a", request.a), ("b", request.b))]
     number = len(series.proposals) + 1
     if series.proposals and (last := series.proposals[-1]).accept is None:
-        # One of which something was measured has spent its share; the same goes on.
+        # It has spent its share if anything was measured. The same proposal continues.
         again = not _begun(folder, last.number) or [last.baseline, last.proposal] == words
         number -= again
     mine = Proposal(number=number, baseline=words[0], proposal=words[1], alpha=alpha_of(number, series.alpha))
     place = folder / f"{number:04d}"
     run = replace(request.run, out=place, resume=_begun(folder, number))
-    asked = AbRequest(
-        a=request.baseline,
-        b=request.proposal,
-        run=run,
-        tolerance=TOLERANCE,
-        alpha=series.alpha,
-        go_on="the same command",
-    )
-    clock = time.monotonic()
+    start = time.monotonic()
 
-    def said(sessions: Sequence[int], over: bool) -> Judgement:
+    def judged(sessions: Sequence[int], over: bool) -> Judgement:
         base, candidate = sides_of(load(place / STORE_NAME), sessions)
         return judge_proposal(base, candidate, mine.alpha, series.least, over)
 
     def enough(sessions: Sequence[int]) -> bool:
-        late = request.budget_s is not None and time.monotonic() - clock > request.budget_s
-        return said(sessions, late).accept is not None
+        late = budget_s is not None and time.monotonic() - start > budget_s
+        return judged(sessions, late).accept is not None
 
     def decided(turns: Turns) -> int:
-        judgement = said(turns.sessions, over=True)
-        done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - clock, 1))
-        after = _with(series, done)
-        _write(folder, after)
+        judgement = judged(turns.sessions, over=True)
+        done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - start, 1))
+        after = _write(folder, series, done)
+        answer = logger(console, answers=not request.files)
         for line in lines(after):
             answer(line)
-        log(f"store:  {place / STORE_NAME}")
+        logger(console)(f"store:  {place / STORE_NAME}")
         keep(after)
         return 0 if judgement.accept else REJECTED
 
-    _write(folder, _with(series, mine))
-    return measure(asked, console, decided, enough)
+    _write(folder, series, mine)
+    return measure(replace(request, run=run, go_on="the same command"), console, decided, enough)
 
 
-def _series(request: SeriesRequest) -> Series:
-    there = read_series(request.run.out)
+def _series(folder: Path, given: Mapping[str, Any]) -> Series:
+    """Return the series of the folder, or a new one. Raises UsageError if it was started with other values."""
+    there = read_series(folder)
+    values = {name: value for name, value in given.items() if value is not None}
     if there is None:
-        return Series(alpha=request.alpha or ALPHA, least=LEAST if request.least is None else request.least)
-    for name in ("alpha", "least"):
-        asked, has = getattr(request, name), getattr(there, name)
-        if asked not in (None, has):
+        return replace(Series(alpha=ALPHA, least=LEAST), **values)
+    for name, value in values.items():
+        if value != (has := getattr(there, name)):
             raise UsageError(
-                f"--{name} is {asked:g}, and the series in {request.run.out} has {has:g} from its first proposal on; "
-                "drop it, or begin another series"
+                f"--{name} is {value:g}, and the series in {folder} has {has:g} from its first proposal on; drop it, "
+                "or start another series"
             )
     return there
 
@@ -155,30 +137,29 @@ def _begun(folder: Path, number: int) -> bool:
     return (folder / f"{number:04d}" / STORE_NAME).is_file()
 
 
-def _with(series: Series, mine: Proposal) -> Series:
-    return replace(series, proposals=(*series.proposals[: mine.number - 1], mine))
-
-
-def _write(folder: Path, series: Series) -> None:
+def _write(folder: Path, series: Series, mine: Proposal) -> Series:
+    """Write and return the series with this proposal as its last."""
+    series = replace(series, proposals=(*series.proposals[: mine.number - 1], mine))
     write_whole(folder / SERIES_NAME, json_text.written(asdict(series)), "series", "give another folder")
+    return series
 
 
 def lines(series: Series) -> list[str]:
     """Describe the last proposal and the series."""
     mine = series.proposals[-1]
-    said = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
+    found = [f"Proposal {mine.number}: {_verdict(mine)}" + (f": {mine.why}." if mine.why else ".")]
     if mine.gain is not None and mine.low is not None and mine.high is not None:
         least, most = sorted((-mine.high, -mine.low))
-        said.append(
+        found.append(
             f"A step takes {format.signed(-mine.gain)} (95 %: {format.signed(least)} to {format.signed(most)}) against "
             f"the baseline, in {format.count(mine.pairs, 'pair')} of launches."
         )
-    kept = sum(each.accept is True for each in series.proposals)
-    said.append(
-        f"Series: {format.count(len(series.proposals), 'proposal')}, {kept} accepted; the chance that any is accepted "
-        f"although it gains nothing is {format.percent(series.alpha)} at most, however many follow."
+    accepted = sum(each.accept is True for each in series.proposals)
+    found.append(
+        f"Series: {format.count(len(series.proposals), 'proposal')}, {accepted} accepted; the chance that any is "
+        f"accepted although it gains nothing is {format.percent(series.alpha)} at most, however many follow."
     )
-    return said
+    return found
 
 
 def table(series: Series) -> list[str]:

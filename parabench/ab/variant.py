@@ -1,4 +1,4 @@
-"""What a side of `parabench ab` is: environment variables, a virtual environment, a folder; told in words."""
+"""A variant of `parabench ab`: environment variables, a virtual environment, and a folder, written as words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One side. `venv` is a virtual environment, `folder` a checkout; None is what this process has."""
+    """A variant. `venv` is a virtual environment, `folder` a checkout; `None` is that of this process."""
 
     name: str
     variables: dict[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Variant:
         return str(self.venv / "bin" / "python") if self.venv else sys.executable
 
     def environment(self) -> dict[str, str]:
-        """The whole environment of this side's processes. A virtual environment is activated as its script does it."""
+        """Return all variables of its processes. A virtual environment is activated as its script does."""
         environment = dict(os.environ)
         if self.venv is not None:
             environment |= {"VIRTUAL_ENV": str(self.venv), "PATH": _first(self.venv / "bin", environment.get("PATH"))}
@@ -41,11 +41,11 @@ class Variant:
         return environment
 
     def shown(self) -> str:
-        """In words, for whoever typed them; a value that may be a secret is left out."""
+        """Return its words for the user who typed them, without values that may be secret."""
         return shlex.join(self._words(paths=True))
 
     def recorded(self) -> str:
-        """As the store may have it: no path, and no value of a variable that is not on the list of those recorded."""
+        """Return its words for the results database: without paths, and values of variables that are not recorded."""
         return shlex.join(self._words(paths=False))
 
     def _words(self, paths: bool) -> Iterator[str]:
@@ -54,10 +54,9 @@ class Variant:
         yield from (str(each) if paths else each.name for each in (self.venv, self.folder) if each is not None)
 
 
-def read_variant(name: str, text: str, option: str | None = None) -> Variant:
-    """The side `name`, "a" or "b", that `text` describes, given with `option`, by default --a or --b. Raises UsageError
-    for a word that is none of the three."""
-    option = f"{option or f'--{name}'} {shlex.quote(text)}"
+def read_variant(name: str, text: str) -> Variant:
+    """Return the variant, "a" or "b", that `text` describes. Raises UsageError."""
+    option = f"--{name} {shlex.quote(text)}"
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -82,12 +81,7 @@ def read_variant(name: str, text: str, option: str | None = None) -> Variant:
     for what, found in (("virtual environments", venvs), ("folders", folders)):
         if len(found) > 1:
             raise UsageError(f"{option}: {found[0].name} and {found[1].name} are both {what}; give one")
-    return Variant(
-        name=name,
-        variables=variables,
-        venv=venvs[0] if venvs else None,
-        folder=folders[0] if folders else None,
-    )
+    return Variant(name=name, variables=variables, venv=next(iter(venvs), None), folder=next(iter(folders), None))
 
 
 def _first(folder: Path, path: str | None) -> str:

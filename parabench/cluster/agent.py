@@ -1,7 +1,4 @@
-"""A node that is not node 0: it joins the session, takes part in launches, and hands over what it saw.
-
-torch elastic's agent has one worker spec, and ends with it; it starts nothing again for a coordinator that was lost.
-"""
+"""A node other than node 0: it joins the session, runs its part of each launch, and hands over the results."""
 
 from __future__ import annotations
 
@@ -31,18 +28,16 @@ from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
 from parabench.launch.workload import workload_of
 from parabench.signals import Interrupted
 
-# The coordinator's deadline comes first: it says more.
+# The deadline here comes after the coordinator's, whose message says more.
 LATER_S = 15.0
-
-# What a member that is asked to stop gets to tell the others.
+# The time that a node has to tell the others that it ends.
 LAST_WORD_S = 3.0
-# How often one that waits to be admitted looks for an answer.
+# The time between two looks for an answer to the request to join.
 LOOK_S = 0.025
 
 
 class Agent:
-    """One node: `facts` must equal node 0's, `about` is its environment, and `number` the number that it claims, then
-    the one that it was admitted as. Its ranks leave traces in a folder; `log` prints a line."""
+    """One node. `facts` must equal node 0's, `about` is its environment, and its ranks write `traces`."""
 
     def __init__(
         self,
@@ -53,12 +48,11 @@ class Agent:
         traces: Path,
         log: Callable[[str], None],
     ) -> None:
-        self.topology, self.number = topology, topology.node
-        self.joined = False
-        self._secret, self._facts, self._about, self._traces, self._log = secret, facts, about, traces, log
-        self._join_id = 0
-        # The launch that runs, and this node's view of it.
-        self._launch = -1
+        self.topology, self._secret, self._traces, self._log = topology, secret, traces, log
+        self._facts, self._about = facts, about
+        # The number that it asks for, then the one that it was admitted as.
+        self.number, self.joined = topology.node, False
+        self._join_id, self._beats, self._launch = 0, 0, -1
         self._context: LaunchContext | None = None
 
     def run(self, spec: LaunchSpec, context: LaunchContext) -> NodeResult:
@@ -66,8 +60,10 @@ class Agent:
         return run_on_node(replace(spec, deadline_s=spec.deadline_s + LATER_S), workload_of(spec.kind), context)
 
     def serve(self, store: SharedStore) -> int:
-        """Take part until node 0 ends the session, and return its exit code. Raises StoreLost, UsageError if this node
-        is rejected, Interrupted if it is asked to stop."""
+        """Take part until node 0 ends the session, and return its exit code.
+
+        Raises StoreLost if node 0 is lost, UsageError if this node is rejected, Interrupted if it is asked to stop.
+        """
         client = store.client()
         try:
             meet(client, store.secret, store.session, DEAD_AFTER_S)
@@ -80,49 +76,50 @@ class Agent:
         heartbeat = Heartbeat(self._heart, self._beat, self._when_lost, DEAD_AFTER_S)
         client.check = heartbeat.check
         self._nonce = new_nonce()
-        about = {"number": self.number, "host": socket.gethostname(), "address": store.route.address}
-        about["nonce"] = self._nonce
+        request = {"number": self.number, "host": socket.gethostname(), "address": store.route.address}
+        about = {"nonce": self._nonce, "facts": self._facts, "about": self._about}
         try:
-            client.put_blob(f"join/{self._join_id}", about | {"facts": self._facts, "about": self._about})
+            client.put_blob(f"join/{self._join_id}", request | about)
             answer = self._answer(client)
             if "rejected" in answer:
                 raise UsageError(answer["rejected"])
             self.joined, self.number = True, answer["number"]
             self._log(f"node {self.number} of {self.topology.nodes}, led by node 0 at {self.topology.endpoint}")
-            return self._follow(store, client, heartbeat, answer["next"])
+            return self._follow(store, client, answer["next"])
         except Interrupted as stop:
-            said = {"join_id": self._join_id, "host": socket.gethostname(), "signal": stop.signal}
-            whats = {"stop": said, f"stop/{self._join_id}": "", f"bye/{self._join_id}": ""}
-            values = [client.sealed(key, what) for key, what in whats.items()]
+            message = {"join_id": self._join_id, "host": socket.gethostname(), "signal": stop.signal}
+            values = {"stop": message, f"bye/{self._join_id}": ""}
+            sealed = [client.sealed(key, value) for key, value in values.items()]
             if heartbeat.lost is None:
                 with suppress(StoreLost):
-                    heartbeat.client.call("multi_set", list(whats), values, timeout_s=LAST_WORD_S)
+                    heartbeat.client.call("multi_set", list(values), sealed, timeout_s=LAST_WORD_S)
             raise
         finally:
             heartbeat.end()
             client.end()
 
     def _answer(self, client: StoreClient) -> dict[str, Any]:
-        """What the coordinator answers to the request to join. Until then it may ask for the user's own code."""
+        """Return the answer to the request to join. Node 0 may ask for fingerprints of the user's code first."""
         waiting, code, told = Waiting(self._log, math.inf, TRY_S), f"code/{self._join_id}", False
         while not client.has(f"answer/{self._join_id}"):
             if not told and client.has(f"{code}/asked"):
-                client.put(
-                    f"{code}/told", client.get(f"{code}/asked", lambda names: fingerprint.of_own(json.loads(names)))
-                )
+                of_own = client.get(f"{code}/asked", lambda names: fingerprint.of_own(json.loads(names)))
+                client.put(f"{code}/told", of_own)
                 told = True
             waiting.still(lambda: "node 0 is busy with a launch; waiting until it is over")
             time.sleep(LOOK_S)
         return client.get(f"answer/{self._join_id}", self._answered)
 
     def _answered(self, content: bytes) -> dict[str, Any]:
-        """The answer. Raises ValueError for one that was given to somebody else, or before this member asked."""
+        """Return the answer. Raises ValueError if it answers another request."""
         answer: dict[str, Any] = json.loads(content)
         if answer["nonce"] != self._nonce or not ("rejected" in answer or isinstance(answer["next"], int)):
             raise ValueError("no answer to this request")
         return answer
 
-    def _follow(self, store: SharedStore, client: StoreClient, heartbeat: Heartbeat, number: int) -> int:
+    def _follow(self, store: SharedStore, client: StoreClient, number: int) -> int:
+        """Run launch `number` and all that follow, and return node 0's exit code."""
+        assert self.number is not None
         while True:
             lines, spec, end = client.get(f"next/{number}", self._next_of)
             for line in lines:
@@ -131,10 +128,9 @@ class Agent:
                 client.put(f"bye/{self._join_id}", "", timeout_s=LAST_WORD_S)
                 self._log(f"node {self.number}: {end['why']}")
                 return int(end["code"])
-            assert self.number is not None
             if self.number < spec.nodes:
                 self._launch = number
-                self._context = store.context(spec, number, self.number, partial(abort, heartbeat.client, number))
+                self._context = store.context(spec, number, self.number, partial(abort, self._heart, number))
                 try:
                     result = self.run(spec, self._context)
                 finally:
@@ -143,28 +139,29 @@ class Agent:
             number += 1
 
     def _next_of(self, content: bytes) -> tuple[Sequence[str], LaunchSpec | None, dict[str, Any]]:
-        """What is to be told, and what to be launched next; None where the session ends, and how."""
-        said = json.loads(content)
-        if "end" in said:
-            return said["lines"], None, {"why": said["end"]["why"], "code": int(said["end"]["code"])}
-        return said["lines"], LaunchSpec.from_dict(said["launch"], self._traces), {}
+        """Return lines to print and the next launch; without one, how the session ends."""
+        message = json.loads(content)
+        if "end" in message:
+            return message["lines"], None, {"why": message["end"]["why"], "code": int(message["end"]["code"])}
+        return message["lines"], LaunchSpec.from_dict(message["launch"], self._traces), {}
 
     def _beat(self, store: Any) -> None:
-        """Show that this process lives, and hear what aborts its launch. In the heartbeat's thread."""
-        client = self._heart
+        """Show a sign of life, and read what aborts the launch. In the heartbeat's thread."""
         self._beats += 1
-        beat_once(client, store, f"heartbeat/{self._join_id}", self._beats)
+        beat_once(self._heart, store, f"heartbeat/{self._join_id}", self._beats)
         context, number = self._context, self._launch
-        if context is not None and (reason := abort_of(client, store, number)) is not None:
+        if context is not None and (reason := abort_of(self._heart, store, number)) is not None:
             context.abort.set(reason)
 
     def _when_lost(self) -> None:
-        if self._context is not None:
-            self._context.abort.set(LOST)
+        if (context := self._context) is not None:
+            context.abort.set(LOST)
 
     def follow(self) -> int:
-        """Take part until node 0 ends the session; the exit code that it gives. A node 0 that is lost is waited for.
-        Raises UsageError when it is not reached or rejects this node, Interrupted when this node is asked to stop."""
+        """Take part until node 0 ends the session, and return its exit code. If node 0 is lost, wait for it.
+
+        Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted if it is asked to stop.
+        """
         where, seconds = f"node 0 at {self.topology.endpoint}", self.topology.timeout_s
         waiting, was_here = Waiting(self._log, seconds, TRY_S), False
 
@@ -192,7 +189,7 @@ class Agent:
                 time.sleep(TRY_EVERY_S)
 
     def _check_id(self, client: StoreClient) -> None:
-        """Raise UsageError when the store is another session's."""
+        """Raise UsageError if the store is another session's."""
         there = client.call("get", ID_KEY, timeout_s=TRY_S).decode(errors="replace")[:RUN_ID_LETTERS]
         if there != self.topology.run_id:
             raise UsageError(

@@ -1,7 +1,6 @@
-"""Node 0 of a session and the nodes that it leads: it admits them, gives them launches, and takes what they saw.
+"""Node 0 of a session: it admits the other nodes, sends them launches, and collects their results.
 
-torch elastic's agents agree on what to run before they meet, and end with it. Here one of them decides between launches
-what is next, and results come back to where the session's store is: elastic has nothing for either.
+torch elastic has no way to decide the next launch during a session, or to send results to one node.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
-
-import psutil
 
 from parabench.cluster.fingerprint import user_code
 from parabench.cluster.heartbeat import Heartbeat, abort, abort_of
@@ -41,21 +37,14 @@ from parabench.store.record import AnyCase, Launch
 
 # The exit code of the other nodes if node 0 finds a usage error.
 WRONG = 2
-
-# How often node 0 looks for what has come.
+# The time between two looks for results and requests.
 LOOK_S = 0.005
 
 
 class Coordinator(Participants):
-    """The other nodes of a session, which meet in `store`; all must have the same `facts`. `log` tells the user a line.
+    """Lead the other nodes of a session, which meet in `store` and must have the same `facts`."""
 
-    As a context it leaves no member waiting, however its block fails.
-    """
-
-    # By so many bytes may the driver of node 0 grow while it keeps the store. A session of 10,000 cases takes less than
-    # half of it; torch's store takes whatever is sent, in pieces of 8 MiB, from whoever reaches its port.
-    most_growth = 2 << 30
-    # How long a node may take to hand over what it saw once a launch is aborted, and to read that the session ended.
+    # The time that nodes have to hand over results after an abort, and to read that the session ended.
     hand_over_s, goodbye_s = 60.0, 5.0
 
     def __init__(
@@ -69,22 +58,16 @@ class Coordinator(Participants):
         self._next = 0
         self._lines: list[str] = []
         self._stopped: tuple[int, str] | None = None
-        # Of the launch that runs: how this node sees it, how many members take part, who of them is lost, and what each
-        # saw that has handed it over.
+        # The launch that runs: its context here, the number of its nodes, the lost ones, and the results so far.
         self._context: LaunchContext | None = None
         self._members = 0
         self._missed: set[int] = set()
         self._results: dict[int, NodeResult] = {}
-        self._began_bytes = _memory()
         heart = store.client()
         heart.seal = self._client.seal
-        self._heartbeat = Heartbeat(heart, self._beat, self._when_lost, timeout_s=DEAD_AFTER_S)
-
-    # ---- who is there
+        self._heartbeat = Heartbeat(heart, self._beat, self._when_lost, DEAD_AFTER_S)
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
-        """Wait for all nodes, which must have the same of the user's own code. Raises UsageError when one differs or
-        does not come, Interrupted when any is asked to stop."""
         self._membership.code = user_code(cases)
         try:
             with stop_signals():
@@ -94,13 +77,15 @@ class Coordinator(Participants):
             raise UsageError(f"{why}{'; then start all nodes again' if broken else ''}") from why
         self._membership.begun = True
         members = sorted(self._membership.participants.items())
-        # Of node 0 itself only where it is: the rest is the session's.
+        # The rest of node 0's environment is the session's.
         self.environments = [{"node": 0}] + [{"node": node, **each.about} for node, each in members]
 
     def wait_for(self, nodes: int) -> None:
-        """Wait until the first `nodes` nodes are there. Raises NodeGone when one does not come in time, UsageError when
-        one differs before the first launch, Interrupted when any is asked to stop."""
+        """Wait for the first `nodes` nodes.
 
+        Raises NodeGone if one does not come in time, UsageError if one differs before the first launch, Interrupted if
+        any is asked to stop.
+        """
         seconds, at = self.topology.timeout_s, self._store
         waiting = Waiting(self._log, seconds)
         while True:
@@ -119,15 +104,13 @@ class Coordinator(Participants):
                 )
             time.sleep(LOOK_S)
 
-    # ---- launches
-
     def executor(self) -> Callable[[LaunchSpec], Launch]:
         return partial(launch, run=self.run)
 
     def run(self, spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-        """What each node of the launch saw, in their order; of one that was lost, that it is.
+        """Run a launch and return the result of each of its nodes, in their order.
 
-        Raises NodeGone when a node does not come (back), Interrupted when any is asked to stop.
+        Raises NodeGone if a node does not come (back), Interrupted if any is asked to stop.
         """
         with self._launching(spec, workload) as context:
             deadline = time.monotonic() + spec.deadline_s
@@ -145,14 +128,14 @@ class Coordinator(Participants):
 
     @contextmanager
     def _launching(self, spec: LaunchSpec, workload: Workload) -> Iterator[LaunchContext]:
-        """Give `spec` to the members that it needs, and wait for those that are not there; this one's view of it."""
+        """Wait for the nodes of a launch and send it to them. Yield this node's context."""
         members, number = spec.nodes, self._next
         self.wait_for(members)
         context = LaunchContext(local_world_size=workload.ranks(spec))
         if members > 1:
             self._next += 1
-            context = self._store.context(spec, number, 0, tell=partial(self._abort, number))
-        # Before the spec is out: a member may be lost as soon as it has it.
+            context = self._store.context(spec, number, 0, tell=partial(abort, self._client, number))
+        # Set before the launch is sent: a node may be lost as soon as it has it.
         self._members, self._context, self._results = members, context, {}
         try:
             if members > 1:
@@ -161,14 +144,13 @@ class Coordinator(Participants):
             self.check_stop()
         except BaseException:
             if members > 1:
-                self._abort(number, STOP)
+                abort(self._client, number, STOP)
             raise
         finally:
             self._context, self._members, self._missed = None, 0, set()
 
     def _collect(self, spec: LaunchSpec, workload: Workload, context: LaunchContext, deadline: float) -> None:
-        """Take what the other members of the launch saw; nothing of who is lost, or has handed over nothing
-        `hand_over_s` after the launch was aborted, as it is at its deadline."""
+        """Collect the other nodes' results. Abort at the deadline; `hand_over_s` after an abort, nodes are lost."""
         ended = math.inf
         while left := self._collect_now(spec, workload):
             self.check_stop()
@@ -183,7 +165,7 @@ class Coordinator(Participants):
             time.sleep(LOOK_S)
 
     def _collect_now(self, spec: LaunchSpec, workload: Workload) -> list[int]:
-        """Take the results that have arrived, and return the nodes whose results have not."""
+        """Take the results that have arrived. Return the nodes whose results have not."""
         for number in range(1, spec.nodes):
             key = f"launch/{self._next - 1}/result/{number}"
             if number not in self._results and self._client.has(key):
@@ -197,18 +179,12 @@ class Coordinator(Participants):
 
         return keep_and_tell
 
-    def _publish(self, number: int, what: dict[str, Any]) -> None:
+    def _publish(self, number: int, message: dict[str, Any]) -> None:
         lines, self._lines = self._lines, []
-        self._client.put(f"next/{number}", what | {"lines": lines})
-
-    def _abort(self, number: int, reason: str) -> None:
-        """Let all members know that a launch is over; the first reason counts."""
-        abort(self._client, number, reason)
-
-    # ---- the end
+        self._client.put(f"next/{number}", message | {"lines": lines})
 
     def check_stop(self) -> None:
-        """Raise Interrupted when another member was asked to stop, NodeGone when the store here is out of reach."""
+        """Raise Interrupted if another node was asked to stop, and NodeGone if the rendezvous store does not answer."""
         if self._stopped is not None:
             raise Interrupted(*self._stopped)
         lost = self._heartbeat.lost
@@ -226,7 +202,7 @@ class Coordinator(Participants):
         self.close(code, over if code == STOPPED else f"the session is over; store and report are on {host}")
 
     def close(self, code: int, why: str) -> None:
-        """Let every member end with the exit code `code`, and wait a moment for them."""
+        """Let every node end with this exit code, and wait a moment for them."""
         with suppress(StoreLost):
             self._membership.close(why)
             self._publish(self._next, {"end": {"code": code, "why": why}})
@@ -237,9 +213,6 @@ class Coordinator(Participants):
                 time.sleep(LOOK_S)
         self._heartbeat.end()
         self._client.end()
-        if isinstance(self._heartbeat.lost, ForeignValue):
-            # Nobody is to write there while the report is made.
-            self._store = replace(self._store, server=None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -252,27 +225,22 @@ class Coordinator(Participants):
             self.close(1, f"node 0 ends the session: {kind.__name__}")
 
     def _beat(self, store: Any) -> None:
-        """Look who lives, and whether anybody was asked to stop. In the heartbeat's thread."""
-        if _memory() > self._began_bytes + self.most_growth:
-            raise ForeignValue(
-                f"node 0 has grown by more than {self.most_growth >> 20:,} MiB: somebody fills its rendezvous store; "
-                "keep its port within a network that you trust"
-            )
+        """Read the others' signs of life, aborts and stops. In the heartbeat's thread."""
         self._missed |= {node for node in self._membership.look(store) if node < self._members}
         context, number = self._context, self._next - 1
         if context is not None and self._members > 1:
             if self._missed and context.abort.reason is None:
-                self._abort(number, LOST)
+                abort(self._client, number, LOST)
                 context.abort.set(LOST)
             elif (reason := abort_of(self._client, store, number)) is not None:
                 context.abort.set(reason)
         if self._stopped is None and store.check(["stop"]):
-            join_id, host, told = self._client.read("stop", store.get("stop"), _stop)
-            number_of = self._membership.number_of(join_id)
-            if number_of is None:  # it was never admitted, so it ends nobody but itself
+            join_id, host, stop_signal = self._client.read("stop", store.get("stop"), _stop)
+            node = self._membership.number_of(join_id)
+            if node is None:  # it was never admitted, so only itself ends
                 store.delete_key("stop")
                 return
-            self._stopped = told, f"node {number_of} ({host})"
+            self._stopped = stop_signal, f"node {node} ({host})"
             if context:
                 context.abort.set(STOP)
 
@@ -282,11 +250,6 @@ class Coordinator(Participants):
 
 
 def _stop(content: bytes) -> tuple[int, str, signal.Signals]:
-    """Who was asked to stop, where, and by which signal."""
-    said = json.loads(content)
-    return int(said["join_id"]), said["host"], signal.Signals(said["signal"])
-
-
-def _memory() -> int:
-    """What this process has in memory, in bytes."""
-    return int(psutil.Process().memory_info().rss)
+    """Return the join id and host of a member that was asked to stop, and the signal."""
+    message = json.loads(content)
+    return int(message["join_id"]), message["host"], signal.Signals(message["signal"])

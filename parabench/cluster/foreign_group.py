@@ -19,7 +19,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -52,29 +51,23 @@ FIRST_PORT, PORTS = 15000, 15000
 
 # How long processes of a host wait for each other, when the first line about it appears, and the time between tries.
 MEET_S, FIRST_S, TRY_EVERY_S = 600.0, 5.0, 0.05
-MOST_BYTES = 1 << 20
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 # The exit code of a process whose leader was killed.
 LEADER_KILLED = 1
-
-# What a process may use, as JSON can hold it.
+# The cores and devices that a process may use, as JSON.
 Share = Mapping[str, Any]
-
-# The leader's connections to the other processes. They stay open until its process ends, so that the launcher sees its
-# exit code first.
+# The leader's connections to the other processes. They close when its process ends: the launcher sees its code first.
 _descriptors: list[int] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ForeignGroup:
     """This process' place among the `size` processes that `launcher` started, `local_size` of them on each host.
 
-    Attributes:
-        node: The number that the launcher gave this host; None if it numbers no hosts.
-        endpoint_host: The name or address of node 0; None if it is unknown or not needed.
-        job: A name that the processes of this group have, and no other group.
+    `node` is the launcher's number of this host, `endpoint_host` the name of node 0, if known. `job` is the group's
+    own name.
     """
 
     launcher: str
@@ -110,13 +103,11 @@ class ForeignGroup:
 
 
 def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGroup | None:
-    """Return the group that the environment describes; None if this process was started alone.
+    """Return the group that the environment describes; `None` if this process was started alone.
 
     `terminal` is whether a standard stream is a terminal. srun connects one task alone to a terminal, and only with
-    `--pty`: that task is an interactive shell, and commands in it are not the tasks of a group.
-
-    Raises:
-        UsageError: If hosts have different numbers of processes.
+    `--pty`: that task is an interactive shell, and commands in it are not the tasks of a group. Raises UsageError if
+    hosts have different numbers of processes.
     """
     by = next((by for by, (names, _) in NAMES.items() if all(environ.get(name, "").isdigit() for name in names)), None)
     if by is not None:
@@ -141,16 +132,8 @@ def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGr
     if local_rank == 0 and size > local_size:
         host = environ.get("MASTER_ADDR") or (slurm.reachable_host(nodelist, environ) if nodelist else None)
     name = "/".join(environ.get(each, "") for each in job)
-    return ForeignGroup(
-        launcher=by,
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        local_size=local_size,
-        node=node,
-        endpoint_host=host,
-        job=hashlib.sha256(name.encode()).hexdigest()[:12],
-    )
+    hashed = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return ForeignGroup(by, rank, size, local_rank, local_size, node=node, endpoint_host=host, job=hashed)
 
 
 @contextmanager
@@ -158,10 +141,7 @@ def once_per_host(*, measures: bool, environ: MutableMapping[str, str] = os.envi
     """Run the block in one process of each host; the others wait for its end and exit with its code.
 
     A process that was started alone just runs the block. `measures` is whether the command can measure on several
-    ranks and nodes.
-
-    Raises:
-        UsageError: If the processes of a host do not meet, or their leader may not use what they may use.
+    nodes. Raises UsageError if the processes of a host do not meet, or their leader may not use what they may use.
     """
     group = group_of(environ, terminal=any(os.isatty(stream) for stream in (0, 1, 2)))
     if group is None:
@@ -223,11 +203,10 @@ def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
                     f"{missing()} did not start the same command within {MEET_S:g} s; start it in all of them, or "
                     f"without {group.launcher}"
                 ) from None
-            if of_same_user(connection):
-                with connection.makefile() as lines:
-                    told = json.loads(lines.readline(MOST_BYTES))
-                shares[told["local_rank"]] = told
-                _descriptors.append(connection.detach())
+            with connection.makefile() as lines:
+                told = json.loads(lines.readline())
+            shares[told["local_rank"]] = told
+            _descriptors.append(connection.detach())
     return [shares[each] for each in sorted(shares)]
 
 
@@ -241,32 +220,19 @@ def follow(group: ForeignGroup, environ: Mapping[str, str]) -> int:
     while waiting.left_s:
         with socket.socket(socket.AF_UNIX) as leader, suppress(ConnectionError):
             leader.connect(group.address)
-            if of_same_user(leader):
-                for number in STOP_SIGNALS:
-                    signal.signal(number, signal.SIG_IGN)
-                leader.sendall(own)
-                return _last_byte(leader)
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            leader.sendall(own)
+            code = LEADER_KILLED
+            with suppress(ConnectionError):
+                while byte := leader.recv(1):
+                    code = byte[0]
+            return code
         time.sleep(TRY_EVERY_S)
     raise UsageError(
         f"the first process of this host did not start the same command within {MEET_S:g} s; start it in all "
         f"processes, or without {group.launcher}"
     )
-
-
-def _last_byte(leader: socket.socket) -> int:
-    """Return the exit code that the leader sent before its process ended."""
-    code = LEADER_KILLED
-    with suppress(ConnectionError):
-        while byte := leader.recv(1):
-            code = byte[0]
-    return code
-
-
-def of_same_user(connection: socket.socket) -> bool:
-    """Return whether the peer is a process of the same user: anyone may use an abstract socket's name."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return bool(uid == os.geteuid())
 
 
 def share(group: ForeignGroup, environ: Mapping[str, str]) -> Share:

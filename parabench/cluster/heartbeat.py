@@ -1,7 +1,4 @@
-"""The heartbeat of a member of a session: it shows that the process lives, and hears aborts and stops meanwhile.
-
-torch elastic's keep-alive carries no abort, and ends nobody's ranks (`membership.py` says what comes of a dead node).
-"""
+"""Signs of life and aborts, which the members of a session exchange through its rendezvous store."""
 
 from __future__ import annotations
 
@@ -13,22 +10,18 @@ from typing import Any
 from parabench.launch.rendezvous import FAILED, HUNG, LOST, STOP
 from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
 
-# An abort is heard so soon.
+# The time between two beats: an abort is noticed after it at the latest.
 KEEP_ALIVE_S = 0.25
 
 
 def beat_once(client: StoreClient, store: Any, key: str, count: int) -> None:
-    """Show a sign of life under the key, the `count`th; in the heartbeat's thread, which has the `store`."""
-    if client.seal.signed:
-        store.set(key, client.sealed(key, count))
-    else:
-        store.add(key, 1)
+    """Write the `count`-th sign of life under the key. Call it in the heartbeat's thread, which has the `store`."""
+    store.set(key, client.sealed(key, count))
+    store.check([key])  # unlike `set`, it waits for an answer
 
 
 def beats(client: StoreClient, store: Any, key: str, before: int) -> int:
-    """How often it has beaten; `before` was seen last. Only a higher number that is signed is a sign of life."""
-    if not client.seal.signed:
-        return int(store.add(key, 0))
+    """Return the number of beats under the key, or `before`, the last known one, if no member has written a higher."""
     if not store.check([key]):
         return before
     try:
@@ -38,31 +31,26 @@ def beats(client: StoreClient, store: Any, key: str, before: int) -> int:
 
 
 def abort(client: StoreClient, launch: int, reason: str) -> None:
-    """Let all members know that a launch is over; the first reason counts."""
+    """Tell all members that a launch is over. Only the first reason counts."""
     key = f"abort/{launch}"
     client.call("compare_set", key, "", client.sealed(key, reason))
 
 
 def abort_of(client: StoreClient, store: Any, launch: int) -> str | None:
-    """Why a launch is over, as far as anybody has said so; in the heartbeat's thread, which has the `store`."""
+    """Return why a launch was aborted; `None` if it was not. Call it in the heartbeat's thread."""
     key = f"abort/{launch}"
-    return client.read(key, store.get(key), _reason) if store.check([key]) else None
-
-
-def _reason(content: bytes) -> str:
-    return {each: each for each in (FAILED, HUNG, STOP, LOST)}[json.loads(content)]
+    reasons = {each: each for each in (FAILED, HUNG, STOP, LOST)}
+    return client.read(key, store.get(key), lambda raw: reasons[json.loads(raw)]) if store.check([key]) else None
 
 
 class Heartbeat:
-    """Calls `beat(store)` every KEEP_ALIVE_S in a thread of its own. Once the store has not answered for `timeout_s`,
-    or is gone, `lost` says why, and `when_lost` is called."""
+    """Call `beat(store)` every KEEP_ALIVE_S in a separate thread.
+
+    If the store does not answer for `timeout_s`, or is gone, `lost` has the error and `when_lost` is called.
+    """
 
     def __init__(
-        self,
-        client: StoreClient,
-        beat: Callable[[Any], None],
-        when_lost: Callable[[], None] = lambda: None,
-        timeout_s: float | None = None,
+        self, client: StoreClient, beat: Callable[[Any], None], when_lost: Callable[[], None], timeout_s: float
     ) -> None:
         self.client = client
         self.lost: StoreLost | None = None
@@ -71,7 +59,7 @@ class Heartbeat:
         threading.Thread(target=self._run, name="parabench heartbeat", daemon=True).start()
 
     def check(self) -> None:
-        """Raise StoreLost when the store is."""
+        """Raise StoreLost if the store is lost."""
         if self.lost is not None:
             raise self.lost
 

@@ -1,5 +1,4 @@
-"""From a command to this node's place in a session on several nodes. Free of torch until the input is known to be
-right, so that wrong input is said at once."""
+"""Give a process its place in a session: alone, node 0, or another node."""
 
 from __future__ import annotations
 
@@ -23,10 +22,9 @@ def join_cluster(
     out: Path,
     log: Callable[[str], None],
 ) -> Participants | int:
-    """Who takes part, where this process leads them; the exit code of any other node, which has followed node 0.
+    """Return the participants if this process leads them; else follow node 0 and return the exit code.
 
-    `options` decide what is measured, as they are typed, and `suite` is the file that is asked for: all nodes must have
-    them alike. Raises UsageError.
+    All nodes must have the same `options`, as typed, and the same `suite` file. Raises UsageError.
     """
     if topology is None or topology.nodes == 1:
         network.check_loopback()
@@ -43,7 +41,7 @@ def join_cluster(
     ranks = {"--nnodes": topology.nodes, "--nproc-per-node": topology.ranks_per_node}
     ranks["CUDA devices for its ranks"] = min(len(machine.gpus), topology.ranks_per_node)
     facts = facts_of(options, suite, **{name: str(count) for name, count in ranks.items()})
-    has = environment(machine)
+    about = environment(machine)
     start_launching()
     store = open_store(topology, log)
     if store is not None:
@@ -52,7 +50,7 @@ def join_cluster(
         return Coordinator(replace(store, secret=secret), topology, facts, log)
     try:
         with stop_signals():
-            return Agent(topology, secret, facts, has, out / TRACES, log).follow()
+            return Agent(topology, secret, facts, about, out / TRACES, log).follow()
     except Interrupted as stop:
         log(f"stopped by {stop}")
         return STOPPED

@@ -1,16 +1,8 @@
-"""Who takes part in a session: members that were admitted, those that ask to join, and when each was last alive.
+"""The members of a session on several nodes: the admitted ones, those that ask to join, and their last signs of life.
 
-torch elastic's dynamic rendezvous keeps participants, a wait list and keep-alive times too. Ours differs in what its
-fault tests ask for:
-
-- elastic stamps a keep-alive with the member's own wall clock, and compares it with the reader's. With clocks 20 s
-  apart and a limit of 10 s (tried with torch 2.13) one node drops the other and goes on as "rank 1 of 1". Here a member
-  counts in the store, and the coordinator times the counts by its own clock.
-- elastic numbers nodes by the order of their addresses, and anew in each round. A node that comes back, or that has
-  `--node-rank`, must have its own number, and number 0 is where the store is.
-- elastic drops a dead participant from its state and tells nobody until workers fail. Here the launch is aborted, and
-  the node named.
-- elastic has no word for a member that is refused: one that differs, or is one too many, would wait without a reason.
+torch elastic's dynamic rendezvous compares times of several hosts' clocks. With clocks 20 s apart and a limit of 10 s
+(tried with torch 2.13), a node drops the other one and continues as "rank 1 of 1". Here a member counts, and the
+coordinator times the counts. Also, a node that comes back keeps its number, and one that is refused gets the reason.
 """
 
 from __future__ import annotations
@@ -31,21 +23,20 @@ from parabench.errors import UsageError
 from parabench.launch.rendezvous import DEAD_AFTER_S
 from parabench.launch.store_client import ForeignValue, StoreClient
 
-# With a heartbeat in so many seconds a member surely lives: a few may come late.
+# A member with a heartbeat within this time surely lives: some beats may be late.
 ALIVE_S = 8 * KEEP_ALIVE_S
-
-# So many who have an id are waited for at once, whatever number a stranger puts there.
+# The most ids whose requests are awaited at the same time.
 MOST_PENDING = 100
-
-# What a member gets to look at its own files.
+# The time in which a member fingerprints its own files.
 ANSWER_S = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One that asks to join, or has joined. `join_id` is unique to this try; `number` is what it claims to be, if it
-    claims any; `facts` must be as the coordinator's own, unless it has none; `about` is what it says of itself; the
-    answer repeats `nonce`, which it has just thought of."""
+    """A node that asks to join as `number`, or any, or has joined. `join_id` is unique to this attempt.
+
+    `facts` must equal the coordinator's, `about` is its environment, and the answer repeats the random `nonce`.
+    """
 
     join_id: int
     number: int | None
@@ -53,17 +44,16 @@ class Member:
     address: str
     facts: Mapping[str, Any]
     about: Mapping[str, Any]
-    nonce: str = ""
+    nonce: str
     lost: bool = False
     _beat: int = -1
     _at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def of(cls, join_id: int, said: Mapping[str, Any]) -> Member:
-        """One that asks to join, by what it says. Raises ValueError or TypeError where no member would say so."""
-        member = cls(join_id=join_id, **said)
-        # What is shown of it goes to a terminal.
-        if not (member.host.isprintable() and member.address.isprintable()):
+    def of(cls, join_id: int, request: Mapping[str, Any]) -> Member:
+        """Return the member that sent this request. Raises ValueError or TypeError for a request of a stranger."""
+        member = cls(join_id=join_id, **request)
+        if not (member.host.isprintable() and member.address.isprintable()):  # a terminal shows both
             raise ValueError("no name of a host")
         if not (member.number is None or isinstance(member.number, int)):
             raise TypeError("no number")
@@ -72,20 +62,19 @@ class Member:
         return member
 
     def look(self, client: StoreClient, store: Any) -> None:
-        """See whether its heart has beaten: one that was lost for a while is back then."""
+        """Read its heartbeat. A member that was lost for a while is back when it beats again."""
         beat = beats(client, store, f"heartbeat/{self.join_id}", self._beat)
         if beat != self._beat:
             self._beat, self._at, self.lost = beat, time.monotonic(), False
 
     @property
     def silent_s(self) -> float:
-        """How long it has shown no sign of life."""
+        """The time since its last sign of life, in seconds."""
         return time.monotonic() - self._at
 
 
 class Membership:
-    """`size` members, of which number 0 is the coordinator, who has `facts`; `code` is the user's own code that all
-    must have alike. What is kept of them is by their numbers."""
+    """`size` members, number 0 of which is the coordinator with these `facts`. All must have the same user `code`."""
 
     def __init__(self, size: int, facts: Mapping[str, Any], client: StoreClient, log: Callable[[str], None]) -> None:
         self.participants: dict[int, Member] = {}
@@ -93,14 +82,14 @@ class Membership:
         self.code: Sequence[str] = ()
         self.begun = False
         self._size, self._facts, self._client, self._log = size, facts, client, log
-        # Who has an id, and is about to say who it is, or was killed before; and since when.
-        self._pending: dict[int, float] = {}
+        # The ids whose requests did not arrive yet: such a node is about to send it, or was killed.
+        self._pending: set[int] = set()
         self._seen = 0
         self._refused = Waiting(log, math.inf)
-        self._lock = threading.Lock()  # requests are taken by the heartbeat's thread too
+        self._lock = threading.Lock()  # the heartbeat's thread takes requests too
 
     def look(self, store: Any) -> list[int]:
-        """See who came and who lives; who was lost just now. Called in the heartbeat's thread."""
+        """Take requests and read heartbeats, in its thread. Return the members that were lost just now."""
         self.take_requests()
         for each in [*self.wait_list, *self.participants.values()]:
             each.look(self._client, store)
@@ -111,18 +100,16 @@ class Membership:
         return lost
 
     def take_requests(self) -> None:
-        """Put who asks to join on the wait list."""
+        """Put the nodes that ask to join on the wait list."""
         with self._lock:
             asked = self._client.call("add", "joining", 0)
-            room = self._seen + MOST_PENDING - len(self._pending)
-            for join_id in range(self._seen + 1, min(asked, room) + 1):
-                self._pending[join_id], self._seen = time.monotonic(), join_id
-            for join_id, since in list(self._pending.items()):
+            last = min(asked, self._seen + MOST_PENDING - len(self._pending))
+            self._pending.update(range(self._seen + 1, last + 1))
+            self._seen = max(self._seen, last)
+            for join_id in sorted(self._pending):
                 if self._client.has(f"join/{join_id}"):
-                    del self._pending[join_id]
+                    self._pending.remove(join_id)
                     self._take(join_id)
-                elif time.monotonic() - since > DEAD_AFTER_S:
-                    del self._pending[join_id]
 
     def _take(self, join_id: int) -> None:
         try:
@@ -131,17 +118,17 @@ class Membership:
             self._refused.still(partial("refused: {}".format, why))
 
     def is_here(self, number: int) -> bool:
-        """Whether that member was admitted and lives."""
+        """Return whether this member was admitted and lives."""
         return number in self.participants and not self.participants[number].lost
 
     def number_of(self, join_id: int) -> int | None:
-        """Return the number of a member; None for a stranger."""
+        """Return the number of a member; `None` for a stranger."""
         return next((number for number, each in self.participants.items() if each.join_id == join_id), None)
 
     def answer(self, next_launch: int) -> None:
-        """Admit or reject who waits. Who may be a member that was lost a moment ago waits until that is sure.
+        """Admit or reject the nodes that wait. A node that may be a lost member waits until the loss is certain.
 
-        Raises UsageError when one differs from the coordinator before anything was launched.
+        Raises UsageError if one differs from the coordinator before anything was launched.
         """
         for each in list(self.wait_list):
             if each.silent_s > DEAD_AFTER_S:
@@ -152,7 +139,6 @@ class Membership:
             if number is not None and not self.is_here(number):
                 if self._is_alike(number, each):
                     self._admit(each, number, next_launch)
-                    self._log(f"node {number} is here: {each.host}, {each.address}")
                 continue
             holders = [*self.participants.values()] if number is None else [self.participants[number]]
             if all(one.silent_s < ALIVE_S for one in holders):
@@ -162,11 +148,7 @@ class Membership:
                 self._log(why)
 
     def _is_alike(self, number: int, member: Member) -> bool:
-        """Return whether a node has the same facts and code as node 0; reject it if not.
-
-        Raises:
-            UsageError: If it is rejected before anything was launched.
-        """
+        """Return whether a node has the same facts and code as node 0; reject it if not. Raises UsageError likewise."""
         found = self._differences(member)
         if not found:
             return True
@@ -181,25 +163,25 @@ class Membership:
         found = fingerprint.differences(self._facts, member.facts)
         if found or not self.code:
             return found
-        self._client.put(f"code/{member.join_id}/asked", list(self.code))
-        if not self._client.wait(f"code/{member.join_id}/told", timeout_s=ANSWER_S):
-            return [f"not told what it has of {', '.join(self.code)}"]
-        told = self._client.get(f"code/{member.join_id}/told", lambda content: dict(json.loads(content)))
-        return fingerprint.differences(fingerprint.of_own(self.code), told)
+        key = f"code/{member.join_id}"
+        self._client.put(f"{key}/asked", list(self.code))
+        if not self._client.wait(f"{key}/told", timeout_s=ANSWER_S):
+            return [f"no fingerprint of {', '.join(self.code)}"]
+        theirs = self._client.get(f"{key}/told", lambda content: dict(json.loads(content)))
+        return fingerprint.differences(fingerprint.of_own(self.code), theirs)
 
     def _admit(self, member: Member, number: int, next_launch: int) -> None:
-        """Let it join as that number; its first launch is that one."""
         self.wait_list.remove(member)
         self.participants[number] = member
         self._client.put(f"answer/{member.join_id}", {"number": number, "next": next_launch, "nonce": member.nonce})
+        self._log(f"node {number} is here: {member.host}, {member.address}")
 
     def _reject(self, member: Member, why: str) -> None:
-        """Send it away."""
         self.wait_list.remove(member)
         self._client.put(f"answer/{member.join_id}", {"rejected": why, "nonce": member.nonce})
 
     def close(self, why: str) -> None:
-        """Send away all nodes that wait."""
+        """Reject all nodes that wait."""
         self.take_requests()
         for each in list(self.wait_list):
             self._reject(each, why)

@@ -1,7 +1,4 @@
-"""Which addresses and interfaces a node has, and which of them lead to the others. Free of torch.
-
-torchrun's `--local-addr` is the address that others are told; which interface gloo and NCCL take, it leaves to them.
-"""
+"""Addresses and interfaces of a node, and the ones that lead to other nodes. Free of torch."""
 
 from __future__ import annotations
 
@@ -21,25 +18,28 @@ LOOPBACK = "lo"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """This node's address among the nodes, and the interface that has it (None where no interface does)."""
+    """This node's address among the nodes, and the interface that has it; `None` for all interfaces.
+
+    `restricted` is whether the user named the interface.
+    """
 
     address: str
     interface: str | None
     restricted: bool = False
 
     def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """What keeps gloo, and where it was asked for NCCL, to that interface. What the user has set stays."""
-        told = {}
+        """Return variables that restrict gloo to the interface, and NCCL if the user named it or it is loopback."""
+        found = {}
         if self.interface is not None:
-            told["GLOO_SOCKET_IFNAME"] = self.interface
-            # NCCL finds better ways than the rendezvous has; on loopback there is no other.
+            found["GLOO_SOCKET_IFNAME"] = self.interface
+            # NCCL often finds faster interfaces than that of the rendezvous.
             if self.restricted or self.interface == LOOPBACK:
-                told["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign eth1 would mean eth10 too
-        return told if self.restricted else {name: environ.get(name, value) for name, value in told.items()}
+                found["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign eth1 would mean eth10 too
+        return found if self.restricted else {name: environ.get(name, value) for name, value in found.items()}
 
 
 def own_addresses() -> dict[str, str]:
-    """{address: interface} of this host."""
+    """Return {address: interface} of this host."""
     return {
         entry.address.partition("%")[0]: name
         for name, entries in psutil.net_if_addrs().items()
@@ -49,7 +49,7 @@ def own_addresses() -> dict[str, str]:
 
 
 def addresses_of(host: str) -> list[str]:
-    """What a name resolves to; nothing while it does not."""
+    """Return the addresses of a name; none if it does not resolve."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -58,13 +58,13 @@ def addresses_of(host: str) -> list[str]:
 
 
 def is_ours(host: str) -> bool:
-    """Whether the name leads to this host."""
+    """Return whether the name leads to this host."""
     own = own_addresses()
     return any(address in own or is_loopback(address) for address in addresses_of(host))
 
 
 def check_loopback() -> None:
-    """Raise UsageError where ranks of this host could not reach one another."""
+    """Raise UsageError if ranks of this host cannot reach each other."""
     state = psutil.net_if_stats().get(LOOPBACK)
     if state is None or not state.isup or LOOPBACK not in own_addresses().values():
         raise UsageError(
@@ -73,16 +73,11 @@ def check_loopback() -> None:
         )
 
 
-def check(interface: str | None = None, local_addr: str | None = None, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise UsageError for an interface or an address that this host has not."""
+def check(interface: str | None, local_addr: str | None) -> None:
+    """Raise UsageError for an interface or address that this host does not have."""
     own = own_addresses()
-    named = environ.get("GLOO_SOCKET_IFNAME", "") if interface is None else ""
-    for each in filter(None, named.split(",")):
-        if each not in own.values():
-            have = ", ".join(dict.fromkeys(own.values()))
-            raise UsageError(f"GLOO_SOCKET_IFNAME names {each!r}, which has no address here; use one of {have}")
+    have = ", ".join(dict.fromkeys(own.values()))
     if interface is not None and interface not in own.values():
-        have = ", ".join(dict.fromkeys(own.values()))
         hint = did_you_mean(interface, own.values())
         raise UsageError(f"--interface {interface!r} has no address here; {hint}use one of {have}")
     if local_addr is not None and not any(address in own for address in addresses_of(local_addr)):
@@ -90,11 +85,11 @@ def check(interface: str | None = None, local_addr: str | None = None, environ: 
 
 
 def listen_route(endpoint: str, interface: str | None = None, local_addr: str | None = None) -> Route:
-    """Where node 0 listens: at the address of the `endpoint`'s host; on every interface only where that is none of
-    ours, because something between translates it."""
+    """Return where node 0 listens: the address of the endpoint's host, or every interface if this host does not have
+    it, because a network device translates it."""
     own = own_addresses()
     if interface is not None:
-        return Route(_address_of(interface), interface, restricted=True)
+        return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
     for host in filter(None, (local_addr, endpoint)):
         found = addresses_of(host)
         # Debian gives a host's own name 127.0.1.1, where no other node finds it.
@@ -107,27 +102,23 @@ def listen_route(endpoint: str, interface: str | None = None, local_addr: str | 
 
 
 def route_to(address: str, port: int, interface: str | None = None, local_addr: str | None = None) -> Route:
-    """By which of this host's addresses it reaches node 0 at `address`."""
+    """Return the address of this host from which it reaches node 0 at `address`."""
     own = own_addresses()
     if interface is not None:
-        return Route(_address_of(interface), interface, restricted=True)
+        return Route(next(address for address in own if own[address] == interface), interface, restricted=True)
     for mine in addresses_of(local_addr) if local_addr else []:
         if mine in own:
             return Route(mine, own[mine])
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, port))  # sends nothing: the kernel only looks up the way
+        probe.connect((address, port))  # sends nothing: the kernel only looks up the route
         mine = str(probe.getsockname()[0])
     return Route(mine, LOOPBACK if is_loopback(mine) else own.get(mine))
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody but this host reaches what listens there; a name is no address."""
+    """Return whether this is an address that only this host reaches. Names are not addresses."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
-
-
-def _address_of(interface: str) -> str:
-    return next(address for address, name in own_addresses().items() if name == interface)

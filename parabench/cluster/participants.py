@@ -1,7 +1,4 @@
-"""Who takes part in a session beside the process that keeps it. Free of torch.
-
-Here that is nobody; the coordinator of several nodes is the other kind.
-"""
+"""The interface between a session and the nodes that take part in it. Free of torch."""
 
 from __future__ import annotations
 
@@ -14,12 +11,14 @@ from parabench.store.record import AnyCase, Launch
 
 
 class Participants:
-    """Nobody else: every launch starts its own processes here. As a context it leaves nobody waiting for this process,
-    however the block fails."""
+    """A session on this machine alone. The coordinator of several nodes is a subclass.
+
+    As a context manager, it lets all nodes end, even if its block fails.
+    """
 
     # The options of the command that resumes the session.
     options: Sequence[str] = ()
-    # Why the session ended before its time, and how it goes on; None where it did not.
+    # Why the session ended early, and the command that resumes it; `None` if it did not.
     over: str | None = None
     # The recorded environment of each node.
     environments: Sequence[Mapping[str, Any]] = ()
@@ -32,10 +31,14 @@ class Participants:
     ) -> None: ...
 
     def assemble(self, cases: Sequence[AnyCase]) -> None:
-        """Wait until all are there. Raises UsageError where the user's code that `cases` name is not the same."""
+        """Wait for all nodes.
+
+        Raises UsageError if one does not come, or has other user code for these cases, Interrupted if any is asked to
+        stop.
+        """
 
     def executor(self) -> Callable[[LaunchSpec], Launch]:
-        """What launches on all of them, with its fork server started. It brings torch."""
+        """Start the fork server, and return the function that launches on all nodes. Imports torch."""
         from parabench.launch.launcher import launch
         from parabench.launch.processes import start_launching
 
@@ -43,8 +46,8 @@ class Participants:
         return launch
 
     def keeping(self, keep: Callable[[Launch], None], outcome: Callable[[Launch], str]) -> Callable[[Launch], None]:
-        """`keep`, after which all are told how the launch ended, in the words of `outcome`."""
+        """Return `keep`, extended to send the `outcome` of a launch to all nodes."""
         return keep
 
     def end(self, code: int) -> None:
-        """The session is over, with that exit code."""
+        """End the session on all nodes, with this exit code."""

@@ -1,7 +1,7 @@
-"""The secret that the nodes of a session may share: what they hand over through the store is signed with it.
+"""The secret that the nodes of a session may share: they sign their messages in the rendezvous store with it.
 
-c10d's store takes every key from whoever reaches its port. With a secret a value that was not signed with it, or was
-signed for another key or another session, is refused before anything is read from it.
+The rendezvous store accepts every key from anyone who reaches its port. With a secret, a value that is not signed, or
+was signed for another key or session, is refused before it is parsed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import secrets
 import stat
 from collections.abc import MutableMapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,17 +19,14 @@ from parabench.errors import UsageError
 from parabench.launch.processes import SECRET
 from parabench.launch.store_client import Plain, StoreClient, StoreLost
 
-# Where a secret may be given beside --secret-file; a value is never taken from the command line, which all users of a
-# machine can read.
+# The variables that may hold a secret, or its file. The command line cannot: every user of a machine can read it.
 VALUE, FILE = SECRET, f"{SECRET}_FILE"
 
-# The least is 128 bits, as openssl rand -hex 16 writes it in 32 letters; the most is more than any key has.
-LEAST_BYTES, MOST_BYTES = 16, 4096
-
-# RFC 2104's HMAC with SHA-256.
+# 128 bits.
+LEAST_BYTES = 16
+# HMAC (RFC 2104) with SHA-256.
 HASH, TAG_BYTES = "sha256", 32
-
-# Where node 0 tells whether there is a secret, and what this session is called, which no other one is.
+# The key under which node 0 publishes whether there is a secret, and the nonce of this session.
 HELLO = "hello"
 NONCE_BYTES = 16
 
@@ -39,19 +35,18 @@ HOW = "give all nodes the same --secret-file, or none"
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What all nodes know, and nobody else. It is in no text that is made of it."""
+    """A key that only the nodes know. Its text does not show it."""
 
     key: bytes = field(repr=False)
 
     def tag(self, *parts: bytes) -> bytes:
-        """What only who knows the secret can make for these parts, in this order and division."""
+        """Return the HMAC of these parts, in this order and division."""
         whole = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self.key, whole, HASH)
 
 
 class Seal(Plain):
-    """What a session's values are signed with: each with its key's name, which has the number of its launch, for the
-    session that `nonce` stands for."""
+    """Sign each value with the name of its key, which has the number of its launch, and the session's nonce."""
 
     signed = True
 
@@ -72,12 +67,12 @@ class Seal(Plain):
 
 
 def new_nonce() -> str:
-    """What nobody has said before, as text."""
+    """Return a random text."""
     return secrets.token_hex(NONCE_BYTES)
 
 
 def begin(client: StoreClient, secret: Secret | None, session: str) -> None:
-    """Let the members know, as the one that keeps the session, what all values of it are signed with from now on."""
+    """Publish how node 0 signs the session's values, and sign them from now on."""
     if secret is None:
         client.put(HELLO, None)
         return
@@ -87,11 +82,9 @@ def begin(client: StoreClient, secret: Secret | None, session: str) -> None:
 
 
 def meet(client: StoreClient, secret: Secret | None, session: str, timeout_s: float) -> None:
-    """Sign from now on as the coordinator does. Raises UsageError where it has another secret, StoreLost where it says
-    nothing in time.
+    """Sign values from now on as node 0 does. Only its answer to a member's own nonce proves that it is node 0.
 
-    That it is this session's coordinator, and no recording of an earlier one, is known once it has answered with what
-    this member has just thought of (`Agent`).
+    Raises UsageError if node 0 has another secret, StoreLost if it does not publish how it signs in time.
     """
     if not client.wait(HELLO, timeout_s=timeout_s):
         raise StoreLost(f"{client.where} has not said for {timeout_s:g} s whether it has a secret")
@@ -109,14 +102,14 @@ def meet(client: StoreClient, secret: Secret | None, session: str, timeout_s: fl
 
 
 def _hello(content: bytes) -> tuple[str, bytes] | None:
-    said = json.loads(content)
-    return None if said is None else (str(said["nonce"]), bytes.fromhex(said["tag"]))
+    hello = json.loads(content)
+    return None if hello is None else (str(hello["nonce"]), bytes.fromhex(hello["tag"]))
 
 
 def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ) -> Secret | None:
-    """The secret in the file `path`, or that the environment has or names a file of; None where there is none.
+    """Return the secret in the file `path`, or that the environment has or names a file of; `None` if there is none.
 
-    A value is taken out of the environment, so that no process which is started later has it. Raises UsageError.
+    A value is removed from the environment, so that no process that starts later has it. Raises UsageError.
     """
     value, path = environ.pop(VALUE, None), path or environ.get(FILE)
     if value is not None and path is not None:
@@ -127,27 +120,24 @@ def read_secret(path: str | None, environ: MutableMapping[str, str] = os.environ
 
 
 def _content(path: Path) -> bytes:
-    """What the file holds, which nobody but its owner may read."""
+    """Return the content of a file that only its owner can read."""
     try:
-        with closing(os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb")) as file:
+        with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid not in (os.geteuid(), 0):
                 raise UsageError(f"{path} belongs to another user, who knows the secret; make a file of your own")
             if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 mode = stat.S_IMODE(status.st_mode)
                 raise UsageError(f"{path} can be read or changed by others (mode {mode:04o}); chmod 600 it")
-            return file.read(MOST_BYTES + 1)
+            return file.read()
     except OSError as error:
         raise UsageError(f"the secret in {path} cannot be read: {error.strerror or error}") from error
 
 
 def _checked(content: bytes, what: str) -> Secret:
-    """Without the white space around it, which an editor leaves."""
+    """Return the secret without the white space around it, which an editor leaves. Raises UsageError if it is short."""
     key = content.strip()
-    remedy = "make one with: (umask 077; openssl rand -hex 32 > FILE)"
-    if len(content) > MOST_BYTES:
-        raise UsageError(f"{what} has more than {MOST_BYTES} bytes; {remedy}")
     if len(key) < LEAST_BYTES:
         found = f"has {len(key)} bytes, and {LEAST_BYTES} are the least" if key else "is empty"
-        raise UsageError(f"{what} {found}; {remedy}")
+        raise UsageError(f"{what} {found}; make one with: (umask 077; openssl rand -hex 32 > FILE)")
     return Secret(key)

@@ -1,7 +1,4 @@
-"""The session's rendezvous store: member 0 keeps it from the first launch to the last, and all others reach it.
-
-What torch elastic opens listens on every interface, does not say whose it is, and ends with one run.
-"""
+"""The session's rendezvous store: node 0 keeps it from the first launch to the last, and all others connect to it."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
-from parabench.cluster.network import Route, addresses_of, is_ours, listen_route, route_to
+from parabench.cluster.network import LOOPBACK, Route, addresses_of, is_ours, listen_route, route_to
 from parabench.cluster.secret import Secret
 from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
@@ -24,10 +21,10 @@ from parabench.launch.rendezvous import LaunchContext, RendezvousPoint
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.store_client import CONNECT, StoreClient, StoreLost
 
-# Where the store says whose it is.
+# The key of the session's name.
 ID_PREFIX, ID_KEY = "parabench", "id"
 
-# How long one try to reach the store may take, and how often it is tried.
+# The longest attempt to connect to the store, and the time between two, in seconds.
 TRY_S, TRY_EVERY_S = 3.0, 0.25
 
 WARNING = (
@@ -38,9 +35,10 @@ WARNING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedStore:
-    """The store at `address`:`port`, where the keys of `session` are, as this process reaches it by `route`; what its
-    members hand over there they sign with the `secret`, if they have one. `server` lives as long as this does, where
-    the store is kept here."""
+    """The store at `address`:`port` with the keys of `session`, which this process reaches by `route`.
+
+    Members sign their values with the `secret`, if they have one. On node 0, `server` is the store itself.
+    """
 
     address: str
     port: int
@@ -49,18 +47,13 @@ class SharedStore:
     secret: Secret | None = None
     server: Any = None
 
-    @property
-    def prefix(self) -> str:
-        """Below which keys the session lives."""
-        return f"{ID_PREFIX}/{self.session}"
-
     def client(self) -> StoreClient:
-        """A connection of its own."""
-        return StoreClient(self.address, self.port, self.prefix)
+        """Return a new connection."""
+        return StoreClient(self.address, self.port, f"{ID_PREFIX}/{self.session}")
 
     def context(self, spec: LaunchSpec, number: int, node_rank: int, tell: Callable[[str], None]) -> LaunchContext:
-        """Node `node_rank`'s view of launch `number`."""
-        prefix = f"{self.prefix}/launch/{number}"
+        """Return the context of node `node_rank` in launch `number`."""
+        prefix = f"{ID_PREFIX}/{self.session}/launch/{number}"
         return LaunchContext(
             node_rank=node_rank,
             num_nodes=spec.nodes,
@@ -72,13 +65,11 @@ class SharedStore:
 
 
 def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | None:
-    """Open the store when this is node 0, and say what listens where; None when it is another node.
+    """Open the store if this is node 0, and log what listens where; return `None` on other nodes.
 
-    Raises UsageError when the port cannot be had.
+    Raises UsageError if the port is not available.
     """
-    if topology.node is not None and topology.node > 0:
-        return None
-    if topology.node is None and not is_ours(topology.host):
+    if topology.node or (topology.node is None and not is_ours(topology.host)):
         return None
     route = listen_route(topology.host, topology.interface, topology.local_addr)
     family = socket.AF_INET6 if ":" in route.address else socket.AF_INET
@@ -95,17 +86,10 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
             f"node 0 cannot listen on {route.address} port {topology.port}: {error.strerror}; give another port in "
             "--rdzv-endpoint, on every node"
         ) from error
-    server = TCPStore(
-        route.address,
-        topology.port,
-        None,
-        True,
-        CONNECT,
-        wait_for_workers=False,
-        master_listen_fd=listening.detach(),
-    )
+    at = route.address, topology.port
+    server = TCPStore(*at, None, True, CONNECT, wait_for_workers=False, master_listen_fd=listening.detach())
     server.set(f"{ID_PREFIX}/{ID_KEY}", topology.run_id)
-    if route.interface != "lo":
+    if route.interface != LOOPBACK:
         where = f"interface {route.interface}" if route.interface else "every interface"
         log(f"node 0 listens on {route.address} port {topology.port} (rendezvous), and each rank on ports of {where}")
         log(WARNING)
@@ -115,12 +99,14 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
 def reach_store(
     topology: Topology, waiting: Waiting, line: Callable[[str], str], check: Callable[[StoreClient], Any]
 ) -> SharedStore:
-    """The store, as soon as it answers to `check(client)`. Meanwhile `line(why)` is said now and then, with the
-    reason of the last try; with that StoreLost is raised when the time is up."""
+    """Return the store as soon as `check(client)` passes. `line(why)` is logged now and then.
+
+    Raises StoreLost with the last reason when the time is up.
+    """
     while True:
         why = f"{topology.host} resolves to no address"
         for address in addresses_of(topology.host):
-            # A quiet try: torch would write a warning for each.
+            # torch would print a warning for each failure.
             try:
                 socket.create_connection((address, topology.port), timeout=TRY_S).close()
             except OSError as error:
@@ -130,7 +116,7 @@ def reach_store(
             try:
                 check(client)
             except StoreLost as lost:
-                # It may be paused, or be about to begin.
+                # Node 0 may be paused, or about to start.
                 listens = f"what listens at {topology.endpoint} ({address})"
                 why = f"{listens} does not answer as a session of parabench does: {lost}"
                 continue

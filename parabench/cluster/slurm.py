@@ -1,7 +1,4 @@
-"""Where the nodes of a Slurm step meet.
-
-torchrun reads no variables of Slurm: there the batch script has to find the endpoint.
-"""
+"""The node where the nodes of a Slurm step meet. torchrun reads no variables of Slurm."""
 
 # Seen with Slurm 22.05:
 # - A batch script has the job's variables (SLURM_NNODES, SLURM_NTASKS, ...) and SLURM_NODEID=0, SLURM_PROCID=0, as if
@@ -11,8 +8,7 @@ torchrun reads no variables of Slurm: there the batch script has to find the end
 #   inherit. No other task has a terminal.
 # - SLURM_STEP_NODELIST and SLURM_NODEID are the step's own, also if it has only some of the job's nodes: node 0 is the
 #   first of that list, which is sorted. SLURM_PROCID counts tasks; with `srun -m arbitrary` task 0 is on another node.
-# - SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: a batch script's node 0, but a login node if srun was typed
-#   there or below salloc.
+# - SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: a batch script's node 0, or a login node.
 
 from __future__ import annotations
 
@@ -26,10 +22,9 @@ SCONTROL_DEADLINE_S = 30.0
 
 
 def reachable_host(nodelist: str, environ: Mapping[str, str]) -> str | None:
-    """Return a name or address of the list's first node, as the network or Slurm knows it; None if neither does.
+    """Return a name or address of the list's first node; `None` if neither the network nor Slurm resolves it.
 
-    One that leads to loopback is the last choice: if /etc/hosts has a host's own name as 127.0.1.1, no other host
-    reaches a port that it opens there.
+    Loopback is the last choice: if /etc/hosts maps a host's own name to 127.0.1.1, no other host reaches its port.
     """
     known = []
     for host in _hosts(first_host(nodelist), environ):
@@ -41,29 +36,29 @@ def reachable_host(nodelist: str, environ: Mapping[str, str]) -> str | None:
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of a list as Slurm writes it: `rack1n03` of `rack[1-2]n[03-04],x`."""
+    """Return the first name of Slurm's list: `rack1n03` for `rack[1-2]n[03-04],x`."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
     assert first is not None
     return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
 
 
 def _hosts(name: str, environ: Mapping[str, str]) -> Iterator[str]:
-    """Names and addresses that may lead to a node, the best first."""
+    """Yield names and addresses that may lead to a node, the best first."""
     yield name
     address = _slurms_address(name)
     if address is not None:
         yield address
-    # Where the batch script runs, unless srun was started elsewhere, which no variable tells.
+    # The host of the batch script, unless srun was started elsewhere, which no variable shows.
     if "SLURM_LAUNCH_NODE_IPADDR" in environ and first_host(environ["SLURM_JOB_NODELIST"]) == name:
         yield environ["SLURM_LAUNCH_NODE_IPADDR"]
 
 
 def _slurms_address(name: str) -> str | None:
-    """What Slurm itself uses to reach a node: its NodeAddr. None when Slurm does not tell, as in many containers."""
+    """Return the address that Slurm itself uses, NodeAddr; `None` if scontrol fails, as in many containers."""
     command = ["scontrol", "--oneliner", "show", "node", name]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_DEADLINE_S, check=True).stdout
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_DEADLINE_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"\bNodeAddr=(\S+)", said)
+    found = re.search(r"\bNodeAddr=(\S+)", shown)
     return found[1] if found else None

@@ -1,21 +1,20 @@
-"""Where a session takes place, as torchrun's flags say it. Free of torch."""
+"""The nodes and ranks of a session, from torchrun's flags. Free of torch."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parabench.errors import UsageError, did_you_mean
 from parabench.machine.machine import Machine
 
-# torchrun's own, where nothing is said.
+# torchrun's defaults.
 PORT = 29400
 TIMEOUT_S = 600.0
 RUN_ID = "none"
 
-# More nodes are a slip of the pen.
-MOST_NODES = 100_000
-
+# More nodes or ranks are a typing error.
+_COUNT = re.compile("[1-9][0-9]{0,4}")
 _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\s]+)(?::([0-9]+))?")
 RUN_ID_LETTERS = 64
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -23,8 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherFlags:
-    """torchrun's flags as they were given, and three of our own: how long to wait, which interface to keep to, and
-    where the secret is."""
+    """torchrun's flags as typed, and three of parabench: `rdzv_timeout`, `interface` and `secret_file`."""
 
     nnodes: str | None = None
     nproc_per_node: str | None = None
@@ -46,7 +44,7 @@ ONE_MACHINE = LauncherFlags()
 class Topology:
     """`nodes` with `ranks_per_node` each; this one is number `node`.
 
-    None is for who has no number yet: whoever has the endpoint's address is 0, the others are numbered as they come.
+    If `node` is `None`, the node with the endpoint's address is 0, and the others are numbered in order of arrival.
     """
 
     nodes: int
@@ -62,7 +60,7 @@ class Topology:
 
     @property
     def words(self) -> list[str]:
-        """The flags that say so, for every node alike."""
+        """Return the flags that all nodes share."""
         given = {"--nnodes": self.nodes, "--nproc-per-node": self.ranks_per_node, "--rdzv-endpoint": self.endpoint}
         given |= {"--rdzv-id": self.run_id} if self.run_id != RUN_ID else {}
         given |= {"--interface": self.interface} if self.interface else {}
@@ -71,18 +69,15 @@ class Topology:
 
     @property
     def endpoint(self) -> str:
-        """Where the nodes meet, as one writes it."""
+        """Return the endpoint as HOST:PORT."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def topology_of(flags: LauncherFlags, machine: Machine, *, rendezvous: bool = True) -> Topology | None:
-    """Return the nodes that are asked for; None for a session of this machine as it is.
+    """Return the requested nodes; `None` for a session on this machine without these flags.
 
-    Without a `rendezvous`, only the number of nodes and ranks is needed: flags are checked, but the endpoint may be
+    Without a `rendezvous`, flags are checked, but the endpoint may be missing. Raises UsageError if a flag is wrong or
     missing.
-
-    Raises:
-        UsageError: If a flag is wrong or missing.
     """
     if flags.nnodes is None:
         several = {"--rdzv-endpoint": flags.rdzv_endpoint, "--node-rank": flags.node_rank}
@@ -96,8 +91,9 @@ def topology_of(flags: LauncherFlags, machine: Machine, *, rendezvous: bool = Tr
     node = flags.node_rank
     if node is not None and not 0 <= node < nodes:
         raise UsageError(f"--node-rank is {node}; with --nnodes {nodes} it is from 0 to {nodes - 1}")
+    topology = Topology(nodes=nodes, ranks_per_node=ranks, node=0)
     if nodes == 1:
-        return Topology(nodes=nodes, ranks_per_node=ranks, node=0)
+        return topology
     timeout_s = TIMEOUT_S if flags.rdzv_timeout is None else flags.rdzv_timeout
     if not 1 <= timeout_s <= 7 * 86400:
         raise UsageError(f"--rdzv-timeout is {timeout_s:g} s; give 1 or more, up to a week")
@@ -107,36 +103,28 @@ def topology_of(flags: LauncherFlags, machine: Machine, *, rendezvous: bool = Tr
     if not rendezvous:
         if flags.rdzv_endpoint is not None:
             _endpoint(flags)
-        return Topology(nodes=nodes, ranks_per_node=ranks, node=0)
+        return topology
     host, port = _endpoint(flags)
-    return Topology(
-        nodes=nodes,
-        ranks_per_node=ranks,
-        host=host,
-        port=port,
-        node=node,
-        run_id=run_id,
-        local_addr=flags.local_addr,
-        interface=flags.interface,
-        timeout_s=timeout_s,
-        secret_file=flags.secret_file,
-    )
+    topology = replace(topology, host=host, port=port, node=node, run_id=run_id, timeout_s=timeout_s)
+    return replace(topology, local_addr=flags.local_addr, interface=flags.interface, secret_file=flags.secret_file)
 
 
 def _nodes(text: str) -> int:
     if re.fullmatch(r"[0-9]+:[0-9]+", text):
         least, most = text.split(":")
         if least != most:
-            raise UsageError(f"--nnodes {text}: a session has as many nodes from its begin to its end; give one number")
+            raise UsageError(f"--nnodes {text}: the number of nodes cannot change during a session; give one number")
         text = most
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+    if not _COUNT.fullmatch(text):
         raise UsageError(f"--nnodes {text!r} is not a number of nodes; give one, such as 2")
     return int(text)
 
 
 def _ranks(text: str | None, machine: Machine) -> int:
-    """As torchrun: a number, `gpu`, `cpu`, or `auto`, devices where there are any, else cores. Unsaid it is every
-    device, and without devices torchrun's 1."""
+    """Return the ranks per node, as torchrun does: a number, `gpu`, `cpu`, or `auto` (devices, or else cores).
+
+    The default is every device, or 1 without devices.
+    """
     devices = len(machine.gpus)
     if text is None:
         return devices or 1
@@ -145,7 +133,7 @@ def _ranks(text: str | None, machine: Machine) -> int:
     named = {"gpu": devices, "cpu": machine.cores, "auto": devices or machine.cores}
     if text in named:
         return named[text]
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_NODES:
+    if not _COUNT.fullmatch(text):
         hint = did_you_mean(text, named)
         raise UsageError(f"--nproc-per-node {text!r} is not a number of ranks; {hint}give 8, or auto, gpu or cpu")
     return int(text)

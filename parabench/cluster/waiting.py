@@ -1,4 +1,4 @@
-"""Waiting for others, with a limit and not in silence."""
+"""Waiting for others, with a limit and a line now and then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AGAIN_S = 15.0
 
 
 class Waiting:
-    """One wait of `seconds` at most, from now on. The user hears of it after `first_s`, then every AGAIN_S."""
+    """A wait of at most `seconds` from now on. Lines are logged after `first_s`, then every AGAIN_S."""
 
     def __init__(self, log: Callable[[str], None], seconds: float, first_s: float = 0.0) -> None:
         self._log = log
@@ -18,23 +18,23 @@ class Waiting:
 
     @property
     def left_s(self) -> float:
-        """How much longer it may last."""
+        """The time that is left, in seconds."""
         return max(0.0, self._until - time.monotonic())
 
     def still(self, line: Callable[[], str]) -> None:
-        """Nothing has come: say `line()`, if it is time to."""
+        """Log `line()` if it is time to."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + AGAIN_S
             self._log(line())
 
 
 def numbered(unit: str, numbers: Sequence[int]) -> str:
-    """As in `rank 3`, or `ranks 1, 4-7`: many in few words. They are in order."""
+    """Return sorted numbers as `rank 3`, or `ranks 1, 4-7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
             runs[-1].append(number)
         else:
             runs.append([number])
-    said = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"{unit}{'s' * (len(numbers) > 1)} {', '.join(said)}"
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"{unit}{'s' * (len(numbers) > 1)} {', '.join(texts)}"

@@ -14,6 +14,7 @@ from parabench.commands.options import (
     Fraction,
     Rate,
     axes_in,
+    check_no_effect,
     command,
     complete_stores,
     gate_options,
@@ -21,16 +22,9 @@ from parabench.commands.options import (
     shared,
     suite_argument,
     training_options,
+    typed,
 )
-from parabench.commands.output import (
-    Command,
-    Files,
-    console,
-    file_option,
-    files_in,
-    give,
-    renders_of,
-)
+from parabench.commands.output import Command, Files, console, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.protocol import MOST_ROUNDS
@@ -128,19 +122,12 @@ def _series(
     a: str | None, b: str | None, folder: Path, least: float | None, budget: float | None, options: dict[str, Any]
 ) -> int:
     """Judge B as one of the proposals in `folder`, or show them. Return the exit code. Raises UsageError."""
-    from parabench.ab.series import ROUNDS, SeriesRequest, lines, read_series, run_series, table
+    from parabench.ab.driver import AbRequest
+    from parabench.ab.series import ROUNDS, lines, read_series, run_series, table
     from parabench.analysis.compare.proposal import MOST_PAIRS
     from parabench.session.request import TrainingRequest
 
-    context = click.get_current_context()
-    typed = {
-        str(each.name)
-        for each in context.command.params
-        if context.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
-    }
-    for name in _NOT_OF_SERIES:
-        if name in typed:
-            raise UsageError(f"--{name.removesuffix('_file')} has no effect with --series; leave it out")
+    check_no_effect("--series", _NOT_OF_SERIES)
     for name in ("label", "out", "resume"):
         options.pop(name)
     files, axes = files_in(options), axes_in(options)
@@ -158,16 +145,12 @@ def _series(
         raise UsageError("--b SIDE is missing; give the proposal")
     defaults = {"launches": MOST_PAIRS, "rounds": ROUNDS}
     given = {name: value for name, value in options.items() if value is not None}
-    request = SeriesRequest(
-        baseline=a or "",
-        proposal=b,
-        run=TrainingRequest.of(axes=axes, argv=command(), out=folder, **defaults | given),
-        alpha=context.params["alpha"] if "alpha" in typed else None,
-        least=least,
-        budget_s=None if budget is None else 60 * budget,
-        files=_typed(files),
-    )
-    return run_series(request, console(stderr=STANDARD_OUTPUT in files.values()), keep)
+    run = TrainingRequest.of(axes=axes, argv=command(), out=folder, **defaults | given)
+    request = AbRequest(a=a or "", b=b, run=run, files=_typed(files))
+    alpha = click.get_current_context().params["alpha"] if typed("alpha") else None
+    budget_s = None if budget is None else 60 * budget
+    to_console = console(stderr=STANDARD_OUTPUT in files.values())
+    return run_series(request, to_console, keep, alpha=alpha, least=least, budget_s=budget_s)
 
 
 @click.command(
@@ -237,7 +220,7 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
 
     against = against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
     if store is not None:
-        _check_from()
+        check_no_effect("--from, which measures nothing", (), ("store", "json_file", "baseline", "workflow"))
         from parabench.analysis.compare.pilot import read_pilot
 
         answer = replace(sensitivity(read_pilot(store)), baseline=against)
@@ -245,7 +228,7 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
             check_workflow(workflow, answer.suite)
         keep(answer, answer.suite, lines(answer))
         raise SystemExit(answer.exit_code)
-    from parabench.ab.noise import NoiseRequest, run_noise
+    from parabench.ab.noise import run_noise
     from parabench.session.request import TrainingRequest
 
     working_directory()
@@ -257,20 +240,11 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
     named = _typed(files)
     named += ["--workflow", str(workflow)] if workflow is not None else []
     named += ["--baseline", baseline] if baseline is not None else []
-    request = NoiseRequest(run=run, minutes=minutes, baseline=against, files=named)
-    raise SystemExit(run_noise(request, to_console, lambda answer: keep(answer, run.suite or answer.suite)))
-
-
-def _check_from() -> None:
-    """Raise UsageError for what only a measurement obeys."""
-    ctx = click.get_current_context()
-    for each in ctx.command.params:
-        given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
-        if given and each.name not in ("store", "json_file", "baseline", "workflow"):
-            what = each.opts[0] if isinstance(each, click.Option) else "SUITE"
-            raise UsageError(f"{what} has no effect with --from, which measures nothing; leave it out")
+    raise SystemExit(
+        run_noise(run, minutes, to_console, lambda answer: keep(answer, run.suite or answer.suite), against, named)
+    )
 
 
 def _typed(files: Files) -> list[str]:
-    """The files that are asked for, as it is typed."""
+    """Return the options of output files, as typed."""
     return [word for option, path in files.items() if path is not None for word in (option, str(path))]

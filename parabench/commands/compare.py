@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from parabench.commands.options import between_sessions, command, complete_stores, gate_options, shared
+from parabench.commands.options import between_sessions, check_no_effect, command, complete_stores, gate_options, shared
 from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
-from parabench.errors import UsageError
 
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
@@ -69,12 +68,10 @@ def compare(
     from parabench.analysis.compare.sides import read_sides
     from parabench.analysis.text import format
 
-    ctx = click.get_current_context()
-    mode = "--from" if recorded else "--across-hardware" if across_hardware else ""
-    for each in ctx.command.params if mode else ():
-        given = ctx.get_parameter_source(str(each.name)) is click.core.ParameterSource.COMMANDLINE
-        if given and (each.name in _GATES or (recorded and each.name == "across_hardware")):
-            raise UsageError(f"{each.opts[0]} has no effect with {mode}; leave it out")
+    if recorded:
+        check_no_effect("--from", (*_GATES, "across_hardware"))
+    elif across_hardware:
+        check_no_effect("--across-hardware", _GATES)
     files = files_in(options)
     if recorded:
         _recordings(base, candidate, files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +23,7 @@ REMEDY = "give another place with -o"
 
 
 def format_options(command: F) -> F:
-    """A flag for each format that parabench has, and --format for a user's own."""
+    """Add a flag for each format of parabench, and --format for a user's own."""
     own = "A format of your own: package.module:name, or the name of an installed package's entry point."
     command = click.option("--format", "formats", multiple=True, metavar="NAME", help=own)(command)
     for name, entry in reversed(EXPORTERS.items()):
@@ -121,7 +121,7 @@ def _recordings(source: Path, case: str | None, output: str | None, more: bool) 
 def _write(
     name: str, entry: Exporter | None, function: Callable[..., Any], seen: SessionData, output: str | None
 ) -> list[str]:
-    """Write what the exporter makes; returns the files. Raises UsageError, and then leaves no part of a file."""
+    """Write what the exporter makes, and return the files. Raises UsageError, and then leaves no part of a file."""
     place = output or (entry.place if entry else None)
     if place is None:
         raise UsageError(f"--format {name} has no usual file; give one with -o, or - for standard output")
@@ -130,17 +130,14 @@ def _write(
         if place == str(STANDARD_OUTPUT):
             click.echo(content, nl=False)
             return []
-        write_whole(Path(place), content, "file of another tool", REMEDY)
-        return [place]
-    return list(_write_folder(place, content))
-
-
-def _write_folder(place: str, files: Mapping[str, bytes]) -> list[str]:
-    if place == str(STANDARD_OUTPUT):
-        raise UsageError(f"{', '.join(files)} are several files; give -o a folder")
-    folder = Path(place)
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{place} is not a folder, and {', '.join(files)} go into one; {REMEDY}")
-    for name, raw in files.items():
-        write_whole(folder / name, raw, "table", REMEDY)
-    return [str(folder / name) for name in files]
+        files: dict[Path, str | bytes] = {Path(place): content}
+    else:
+        named = ", ".join(content)
+        if place == str(STANDARD_OUTPUT):
+            raise UsageError(f"{named} are several files; give -o a folder")
+        if Path(place).exists() and not Path(place).is_dir():
+            raise UsageError(f"{place} is not a folder, and {named} go into one; {REMEDY}")
+        files = {Path(place) / each: raw for each, raw in content.items()}
+    for path, raw in files.items():
+        write_whole(path, raw, "file of another tool", REMEDY)
+    return [str(path) for path in files]

@@ -1,5 +1,4 @@
-"""What a user needs for their own model: `parabench check`, one batch on the CPU and what each strategy lacks; and
-`parabench init`, a suite, a workflow and a note, tried by running the suite."""
+"""`parabench check`: try one batch of a model. `parabench init`: write a suite, a workflow and a note for a model."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from parabench.registry import find, import_from_here
 from parabench.store import json_text
 
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
-# By file: its template.
+# {file: template}
 TEMPLATES = {SUITE: "suite.py.txt", WORKFLOW: "github.yml", NOTE: "note.md"}
-# So short that each case has a launch in seconds; what it measures is of no use.
+# A launch of each case takes seconds; its numbers are of no use.
 TRIAL = ("--launches", "1", "--warmup", "2", "--steps", "2", "--instrumented", "0", "--label", "trial")
 # The fewest ranks that split anything.
 RANKS = 2
@@ -62,15 +61,17 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
 
     FOLDER is the working directory when not given, and your model is found from there. No file is replaced.
     """
+    from parabench.machine.machine import this_machine
+
     there = [name for name in TEMPLATES if os.path.lexists(folder / name)]
     if there:
         raise UsageError(f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} in {folder} already; move or remove")
-    Case(model=model)  # what cannot be a name ends here
+    Case(model=model)  # raises UsageError if it cannot be a name
     find(MODELS, "model", model)
     values = {
         "name": model.rpartition(":")[0] or model,
         "model": model,
-        "world_size": str(world_size or _devices()),
+        "world_size": str(world_size or len(this_machine().gpus) or RANKS),
         "suite": SUITE,
         "workflow": WORKFLOW,
     }
@@ -89,16 +90,9 @@ def init(folder: Path, model: str, world_size: int | None, no_trial: bool) -> No
     note([f"next: {'' if folder == Path() else f'cd {shlex.quote(str(folder))} && '}parabench run {SUITE}"])
 
 
-def _devices() -> int:
-    from parabench.machine.machine import this_machine
-
-    machine = this_machine()
-    return len(machine.gpus) or 2
-
-
 def _filled(template: str, values: dict[str, str]) -> str:
     text = files("parabench.commands.templates").joinpath(template).read_text(encoding="utf-8")
-    # Of a workflow `$$` is not asked for: what GitHub fills in has braces of its own.
+    # A workflow has GitHub's own variables, and none of ours.
     return text if template.endswith(".yml") else Template(text).substitute(values)
 
 
@@ -114,8 +108,7 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
     ran = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
-        said = [line for line in ran.stdout.splitlines() if line.startswith("[")]
-        say(said)
+        say(line for line in ran.stdout.splitlines() if line.startswith("["))
         raise UsageError(
             "the suite does not run here, and nothing is written; fix what is said above, or give --no-trial"
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
 
-from parabench.errors import LOG_LEVEL, SILENT
+from parabench.errors import LOG_LEVEL, SILENT, UsageError
 from parabench.plan.fields import option_fields
 from parabench.plan.protocol import TRACE, TURNS, Protocol
 
@@ -329,3 +329,17 @@ def shared(*options: Callable[[F], F]) -> Callable[[F], F]:
 def command() -> list[str]:
     """The command that reproduces this session, without what only continues it."""
     return ["parabench", *(argument for argument in sys.argv[1:] if argument != "--resume")]
+
+
+def typed(name: str) -> bool:
+    """Return whether the parameter was given on the command line of the current command."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def check_no_effect(mode: str, names: Sequence[str], but: Sequence[str] = ()) -> None:
+    """Raise UsageError for a typed parameter that has no effect in this mode: one of `names`, or any `but` these."""
+    for each in click.get_current_context().command.params:
+        if typed(str(each.name)) and (each.name in names or (but and each.name not in but)):
+            what = each.opts[0] if isinstance(each, click.Option) else str(each.name).upper()
+            raise UsageError(f"{what} has no effect with {mode}; leave it out")

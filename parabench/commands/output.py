@@ -1,5 +1,4 @@
-"""What a command prints and writes: its help, lines for the terminal, the files that are asked for, a page in the
-browser."""
+"""The output of commands: help, lines for the terminal, files, a page in the browser."""
 
 from __future__ import annotations
 
@@ -19,22 +18,22 @@ from parabench.store import json_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-# An option's file. "-" is standard output, which then holds that file alone.
+# An option's file. "-" is standard output, which then has only this file.
 FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 
-# What files hold, in the order in which they are written.
+# The kinds of files, in the order in which they are written.
 KINDS = ("json", "junit", "markdown", "html")
 
-# By option: the file, where one is asked for; and what makes its text.
+# By option: the requested file, and the function that makes its text.
 Files = Mapping[str, Path | None]
 Renders = Mapping[str, Callable[[], str]]
 
-# Where a command keeps, for as long as it runs, whether it is asked to be quiet.
+# The key of --quiet in the context of a command.
 QUIET = "parabench.quiet"
 
 
 class Exampled(click.Command):
-    """A command whose help ends with examples: by the question that each answers, how it is typed."""
+    """A command whose help ends with examples, {question: command line}."""
 
     def __init__(self, *arguments: Any, examples: Mapping[str, str], **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -48,7 +47,7 @@ class Exampled(click.Command):
 
 
 class Command(Exampled):
-    """A command of parabench: with examples, and quiet where it is asked to be."""
+    """A command with examples and --quiet."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -64,7 +63,7 @@ class Command(Exampled):
 
 
 class Name(click.types.StringParamType):
-    """One of a few names; of another the nearest is said."""
+    """One of a few names. The error for another one has the nearest."""
 
     name = "name"
 
@@ -84,19 +83,18 @@ class Name(click.types.StringParamType):
 
 
 def is_quiet() -> bool:
-    """Whether the command that runs is asked to be."""
+    """Return whether the current command has --quiet."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(QUIET))
 
 
 def file_option(name: str, help: str) -> Callable[[Any], Any]:
-    """The option `--name` of a file, which `files_in` takes out of a command's options."""
+    """Return the option `--name` of a file, which `files_in` removes from a command's options."""
     return click.option(f"--{name}", f"{name}_file", type=FILE, help=help)
 
 
 def files_in(options: dict[str, Any]) -> Files:
-    """The files that a command is to write, taken out of its options. Raises UsageError when two are one file, or both
-    standard output."""
+    """Remove and return the files that a command writes. Raises UsageError if two are the same."""
     files = {f"--{name}": options.pop(f"{name}_file") for name in KINDS if f"{name}_file" in options}
     seen: dict[Path, str] = {}
     for option, path in files.items():
@@ -113,12 +111,10 @@ def files_in(options: dict[str, Any]) -> Files:
 def renders_of(
     outcome: Any, modules: Mapping[str, str], to_dict: Callable[[Any], dict[str, Any]] | None = None
 ) -> dict[str, Callable[[], str]]:
-    """What makes the text of each file: JSON, of what `to_dict` makes of the outcome; and by its option what a module
-    renders, which is imported when it is asked for."""
+    """Return the functions that make the text of each file: JSON with `to_dict`, others with `render` of a module."""
 
     def render(module: str) -> str:
-        text: str = importlib.import_module(module).render(outcome)
-        return text
+        return str(importlib.import_module(module).render(outcome))
 
     renders: dict[str, Callable[[], str]] = {option: partial(render, module) for option, module in modules.items()}
     if to_dict is not None:
@@ -127,10 +123,9 @@ def renders_of(
 
 
 def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> None:
-    """Print the lines, or the file that standard output is to hold, and write the others, which hold a `what`.
+    """Print the lines, or the file for standard output, and write the others, which hold a `what`.
 
-    Each file is whole or not there, whatever becomes of the others. Raises UsageError, in one line, with all that
-    failed.
+    Each file is complete or not there. Raises UsageError with all that failed.
     """
     printed = next((option for option, path in files.items() if path == STANDARD_OUTPUT), None)
     if printed is not None:
@@ -149,20 +144,20 @@ def give(files: Files, renders: Renders, lines: Iterable[str], what: str) -> Non
 
 
 def console(stderr: bool = False, force_terminal: bool | None = None) -> Console:
-    """Where a run tells how far it is; on standard error when the output is to hold something else alone."""
+    """Return the console for a run's progress, on standard error if the output is for something else."""
     from parabench.session.progress import PatientConsole
 
     return PatientConsole(stderr=stderr, quiet=is_quiet(), force_terminal=force_terminal)
 
 
 def note(lines: Iterable[str]) -> None:
-    """Print what is no answer, such as the places of files, unless it is not asked for."""
+    """Print lines that are not the answer, such as the names of files, except with --quiet."""
     if not is_quiet():
         say(lines)
 
 
 def say(lines: Iterable[str]) -> None:
-    """Print lines of a store, which anyone may have written, so that they control no terminal and stay lines."""
+    """Print lines without control characters, which a database may contain."""
     from parabench.analysis.text import format
 
     for line in lines:
@@ -170,7 +165,7 @@ def say(lines: Iterable[str]) -> None:
 
 
 def show(address: str, called: str) -> None:
-    """Open an address in the user's browser; where there is none, a line says what to open by hand."""
+    """Open an address in the user's browser, or print what to open."""
     import webbrowser
 
     try:

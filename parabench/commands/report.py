@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -15,10 +16,9 @@ from parabench.commands.output import Command, note, say, show
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, stop_signals
 
-# As many as nobody guesses.
+# 256 bits.
 TOKEN_BYTES = 32
 
-# What both have in common.
 template_option = click.option(
     "--template",
     type=click.Path(path_type=Path),
@@ -68,16 +68,19 @@ def report(
 
     STORE is parabench-results when not given.
     """
+    from parabench.report.assets import check_folder, copy_to
+    from parabench.store.store import split
+
     if copies is not None:
-        _copy(copies, stores)
+        if stores:
+            raise UsageError(f"--copy-templates writes no report; give it without {stores[0]}")
+        copy_to(copies)
+        note([str(copies)])
         return
     if output.is_dir():
         raise UsageError(
             f"{output} cannot be written: it is a folder; give -o a file, such as {output / 'report.html'}"
         )
-    from parabench.report.assets import check_folder
-    from parabench.store.store import split
-
     chosen = [split(store) for store in stores or (str(DEFAULT_OUT),)]
     if template is not None:
         check_folder(template)
@@ -130,15 +133,6 @@ def _of_recordings(source: Path, output: Path, named: bool, template: Path | Non
     return lines, [str(output), str(store)]
 
 
-def _copy(folder: Path, stores: tuple[str, ...]) -> None:
-    if stores:
-        raise UsageError(f"--copy-templates writes no report; give it without {stores[0]}")
-    from parabench.report.assets import copy_to
-
-    copy_to(folder)
-    note([str(folder)])
-
-
 @click.command(
     cls=Command,
     examples={
@@ -163,16 +157,14 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
     """
     from parabench.report.assets import check_folder
-    from parabench.serve.progress import read_progress
-    from parabench.serve.server import LOOPBACK, Live, ReportProcess, listen
+    from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
     from parabench.store.store import split
 
     if template is not None:
         check_folder(template)
     read_progress(*split(store))  # a file that is not a results database never becomes one
-    make = ReportProcess(template)
     token = secrets.token_urlsafe(TOKEN_BYTES) if guarded else ""
-    server = listen(Live(store, make, template), port, token)
+    server = Server(Live(store, partial(make_page, template=template)), port, token)
     address = f"http://{LOOPBACK}:{server.server_port}/{token and f'{token}/'}"
     say([f"{address} shows {store}; Ctrl-C ends it"])
     try:
@@ -182,13 +174,10 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
             server.serve_forever()
     except Interrupted:
         note(["stopped"])
-    finally:
-        make.end()
 
 
 def _to_open(address: str, stack: ExitStack) -> str:
-    """What leads a browser to an address that other users must not see: all of them see what a process is started
-    with, and no other the file in our own folder."""
+    """Return a file that leads a browser to an address. Other users see arguments of processes, but not this file."""
     from parabench.files import launch_folder
 
     file = stack.enter_context(launch_folder()) / "open.html"

@@ -63,11 +63,11 @@ def measure(kind: type[Request], **options: Any) -> None:
     flags, only_said = flags_of(options), options.pop("dry_run")
     request = kind.of(argv=command(), cluster=flags, **options)
     if only_said:
-        from parabench.session.dry_run import dry_runs
+        from parabench.session.dry_run import dry_run
 
         if request.json_file is not None:
             raise UsageError("--dry-run measures nothing that --json could hold; leave one of them out")
-        raise SystemExit(dry_runs(request, console()))
+        raise SystemExit(dry_run(request, console()))
     from parabench.session.session import run_sessions
 
     raise SystemExit(run_sessions(request, console(stderr=request.json_file == STANDARD_OUTPUT)))

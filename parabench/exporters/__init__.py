@@ -1,8 +1,8 @@
-"""What other tools read: each format by its name, and the function that makes it of a session.
+"""Formats of other tools, by name.
 
-An exporter is a function of a session, `SessionData`, that returns what its file holds (`str`), or a folder's files by
-name (`{name: bytes}`); whoever calls it writes them. One that hands a session to a service takes a place besides, and
-returns what to tell. A user's own is `package.module:name`, or an entry point of the group `parabench.exporter`.
+An exporter is a function of a session, `SessionData`. It returns the text of a file (`str`), or the files of a folder
+by name (`{name: bytes}`). One that sends a session to a service also takes a place, and returns lines to print. Users
+add their own by `package.module:name`, or an entry point of the group `parabench.exporter`.
 """
 
 from __future__ import annotations
@@ -18,60 +18,48 @@ if TYPE_CHECKING:
     from parabench.analysis.session import SessionData
 
 KIND = "exporter"
-# Text of one file, files of a folder, or lines that tell what was handed over.
+# The text of a file, or the files of a folder.
 Content = str | Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter(Entry):
-    """A format. `place` is where it goes when nobody says; `service`: it is handed over, not written."""
+    """A format. `place` is its default file or folder; `service` means that it is sent, not written."""
 
     place: str
     service: bool = False
 
 
+def _exporter(name: str, place: str, summary: str, package: str | None = None, service: bool = False) -> Exporter:
+    target = f"parabench.exporters.{name}:export"
+    return Exporter(target=target, summary=summary, place=place, package=package, service=service)
+
+
 EXPORTERS = {
-    "bencher": Exporter(
-        target="parabench.exporters.bencher:render",
-        summary="Bencher Metric Format, for `bencher run --adapter json --file`.",
-        place="bencher.json",
+    "bencher": _exporter("bencher", "bencher.json", "Bencher Metric Format, for `bencher run --adapter json --file`."),
+    "github": _exporter("github", "github-benchmark.json", "customSmallerIsBetter of github-action-benchmark."),
+    "pytorch": _exporter(
+        "pytorch", "pytorch-benchmark.json", "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."
     ),
-    "github": Exporter(
-        target="parabench.exporters.github:render",
-        summary="customSmallerIsBetter of github-action-benchmark.",
-        place="github-benchmark.json",
-    ),
-    "pytorch": Exporter(
-        target="parabench.exporters.pytorch:render",
-        summary="PyTorch's benchmark schema v3, as hud.pytorch.org reads it.",
-        place="pytorch-benchmark.json",
-    ),
-    "openmetrics": Exporter(
-        target="parabench.exporters.openmetrics:render",
-        summary="OpenMetrics text, for node exporter's textfile collector and Pushgateway.",
-        place="parabench.prom",
+    "openmetrics": _exporter(
+        "openmetrics",
+        "parabench.prom",
+        "OpenMetrics text, for node exporter's textfile collector and Pushgateway.",
         package="prometheus_client",
     ),
-    "parquet": Exporter(
-        target="parabench.exporters.parquet:tables",
-        summary="A folder of Parquet tables: cases, launches and samples.",
-        place="parquet",
-        package="pyarrow",
+    "parquet": _exporter(
+        "parquet", "parquet", "A folder of Parquet tables: cases, launches and samples.", package="pyarrow"
     ),
-    "mlflow": Exporter(
-        target="parabench.exporters.mlflow:log",
-        summary="MLflow: a run for the session with its report, and one for each case.",
-        place="",
-        package="mlflow",
-        service=True,
+    "mlflow": _exporter(
+        "mlflow", "", "MLflow: a run for the session with its report, and one for each case.", "mlflow", service=True
     ),
 }
 
 
 def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
-    """The format's entry, None of a user's own, and its function.
+    """Return the format's entry, `None` for a user's own, and its function.
 
-    Raises UsageError for an unknown name, for a package that is not installed, and for what is no function.
+    Raises UsageError for an unknown name, a package that is not installed, and an object that is no function.
     """
     entry = find(EXPORTERS, KIND, name)
     if entry and entry.missing:
@@ -83,10 +71,10 @@ def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:
 
 
 def content_of(name: str, function: Callable[..., Any], seen: SessionData) -> Content:
-    """What an exporter makes of a session. Raises UsageError where a user's own fails or returns something else."""
+    """Return the content that an exporter makes. Raises UsageError if a user's own fails or returns something else."""
     if name in EXPORTERS:
-        made: Content = function(seen)
-        return made
+        content: Content = function(seen)
+        return content
     with users_code(f"{KIND} {name!r} failed"):
         own = function(seen)
     if isinstance(own, str) or (isinstance(own, Mapping) and all(isinstance(each, bytes) for each in own.values())):

@@ -10,26 +10,24 @@ from parabench.analysis.collectives.bus import bus_table, launch_sizes
 from parabench.analysis.session import SessionData
 
 
-def tables(seen: SessionData) -> dict[str, bytes]:
-    """`cases.parquet` and `launches.parquet`, as `best` and the report make them (docs/reference/report.md), and
-    `samples.parquet`, the store's rows with the label of their case. Of a session of collectives `sizes.parquet`,
-    `launches.parquet`, and `calls.parquet`. Seconds and bytes; unknown is null."""
+def export(seen: SessionData) -> dict[str, bytes]:
+    """Return the tables `cases`, `launches` and `samples`, or `sizes`, `launches` and `calls` of collectives.
+
+    `cases` and `launches` have the columns of `best` and the report (docs/reference/report.md), `samples` and `calls`
+    those of the database. Units are seconds and bytes; unknown is null.
+    """
     if seen.session.kind == "collectives":
         sizes = launch_sizes(seen.results, seen.session)
         found = {"sizes": bus_table(sizes), "launches": sizes, "calls": seen.results.collective}
     else:
         labels = seen.launches.set_index("launch_id")[["case_id", "label", "block"]]
-        samples = seen.results.sample
-        found = {
-            "cases": seen.cases,
-            "launches": seen.launches,
-            "samples": samples.join(labels, on="launch_id"),
-        }
+        samples = seen.results.sample.join(labels, on="launch_id")
+        found = {"cases": seen.cases, "launches": seen.launches, "samples": samples}
     return {f"{name}.parquet": _parquet(frame) for name, frame in found.items()}
 
 
 def _parquet(frame: pd.DataFrame) -> bytes:
-    """A column whose values are of several types, as only some cases have a number there, becomes text."""
+    """Return a table as Parquet. Columns with values of several types become text."""
     mixed = {
         name: frame[name].map(lambda value: None if pd.isna(value) else str(value))
         for name in frame.columns

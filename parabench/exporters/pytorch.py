@@ -1,8 +1,8 @@
 """PyTorch's benchmark schema v3, a list of records of one metric each, which hud.pytorch.org shows.
 
-Source: "How to integrate with PyTorch OSS benchmark database" (the wiki of pytorch/pytorch), and the table that takes
-it: clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql in pytorch/test-infra. Repository, commit, workflow and time are
-added by who uploads it. Values of `extra_info` are strings there.
+Source: "How to integrate with PyTorch OSS benchmark database" (the wiki of pytorch/pytorch), and the table that stores
+it: clickhouse_db_schema/oss_ci_benchmark_v3/schema.sql in pytorch/test-infra. The uploader adds repository, commit,
+workflow and time. Values of `extra_info` are strings.
 """
 
 from __future__ import annotations
@@ -13,73 +13,63 @@ from typing import Any
 from parabench.analysis.session import SessionData
 from parabench.exporters.results import Metric, Result, results_of
 from parabench.store import json_text
+from parabench.store.record import GB
 
-GB = 1e9
-# Which fields of a case have a place of their own.
+# The fields of a case that have their own place in a record.
 APART = ("model", "precision", "dtype", "backend")
 
 
-def render(seen: SessionData) -> str:
-    """The file's text. Raises UsageError for a session without numbers."""
-    common = {"runners": [_runner(seen.session.environment)], "dependencies": _dependencies(seen.session.environment)}
+def export(seen: SessionData) -> str:
+    """Return the file's text. Raises UsageError for a session without numbers."""
+    environment = seen.session.environment
+    versions = {name: {"version": str(each)} for name, each in (environment.get("versions") or {}).items() if each}
+    common = {"runners": [_runner(environment)], "dependencies": versions}
     return json_text.written(
         [_record(seen, each, metric) | common for each in results_of(seen) for metric in each.metrics]
     )
 
 
-def _record(seen: SessionData, of: Result, metric: Metric) -> dict[str, Any]:
-    fields = of.fields
-    other = {name: value for name, value in fields.items() if name not in APART and value is not None}
-    bounds = {"low": metric.low, "high": metric.high}
+def _record(seen: SessionData, result: Result, metric: Metric) -> dict[str, Any]:
+    session, fields = seen.session, result.fields
+    other = {name: value for name, value in fields.items() if name not in APART}
     return {
         "benchmark": {
-            "name": f"parabench {seen.session.suite}",
-            "mode": "training" if seen.session.kind == "training" else seen.session.kind,
+            "name": f"parabench {session.suite}",
+            "mode": session.kind,
             "dtype": str(fields.get("precision") or fields.get("dtype")),
-            "extra_info": _strings({"case": of.name, "case_id": of.case_id, **other}),
+            "extra_info": _strings({"case": result.name, "case_id": result.case_id, **other}),
         },
         "model": {
             "name": str(fields.get("model") or fields["op"]),
-            "type": seen.session.kind,
+            "type": session.kind,
             "backend": str(fields["backend"]),
             "origins": ["parabench"],
         },
         "metric": {
             "name": f"{metric.name}({metric.unit})",
-            "benchmark_values": list(metric.per_launch),
+            "benchmark_values": list(metric.launches or (metric.value,)),
             "target_value": 0.0,
-            "extra_info": _strings(
-                {"value": metric.value, **{name: each for name, each in bounds.items() if each is not None}}
-            ),
+            "extra_info": _strings({"value": metric.value, "low": metric.low, "high": metric.high}),
         },
     }
 
 
 def _runner(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine; what is not known is left out, as the table has a default for everything."""
+    """Return the machine, without unknown values: the table has a default for each."""
     gpus = environment.get("gpus") or []
-    memory = [gpu["memory_bytes"] for gpu in gpus if gpu.get("memory_bytes")]
-    told = {
+    memory = {"avail_mem_in_gb": environment.get("memory_bytes")}
+    memory["avail_gpu_mem_in_gb"] = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
+    known = {
         "name": environment.get("host"),
         "type": environment.get("os"),
         "cpu_info": environment.get("cpu"),
         "cpu_count": environment.get("cores"),
-        "avail_mem_in_gb": _gb(environment.get("memory_bytes")),
         "gpu_info": gpus[0].get("name") if gpus else None,
         "gpu_count": len(gpus),
-        "avail_gpu_mem_in_gb": _gb(sum(memory)) if memory else None,
+        **{name: round(size / GB) if size else None for name, size in memory.items()},
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in known.items() if value is not None}
 
 
-def _gb(count: float | None) -> int | None:
-    return None if count is None else round(count / GB)
-
-
-def _dependencies(environment: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    versions = environment.get("versions") or {}
-    return {name: {"version": str(version)} for name, version in versions.items() if version is not None}
-
-
-def _strings(told: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in told.items()}
+def _strings(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A session as other tools take it: a list of what was measured, each with a few numbers and their 95 % intervals."""
+"""The results of a session for other tools: a few numbers for each configuration, with 95% intervals."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "e
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number in SI units: seconds, tokens (samples, bytes) per second, bytes, joules.
+    """A number in SI units: seconds, tokens (samples, bytes) per second, bytes, joules.
 
-    `low` to `high` is its 95 % interval over launches, None where it is not known; `launches` has one number for each
-    launch where the store has that, else the number itself.
+    `low` to `high` is its 95% interval over launches, `None` if it is unknown. `launches` has a number for each launch
+    if the database has them.
     """
 
     name: str
@@ -38,14 +38,10 @@ class Metric:
     high: float | None = None
     launches: tuple[float, ...] = ()
 
-    @property
-    def per_launch(self) -> tuple[float, ...]:
-        return self.launches or (self.value,)
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured of one case: `name` is unique in its session, `fields` are the case's."""
+    """The metrics of a case. `name` is unique in its session, `fields` are the case's."""
 
     case_id: str
     name: str
@@ -54,9 +50,9 @@ class Result:
 
 
 def results_of(seen: SessionData) -> list[Result]:
-    """Of each case of which a launch counts, the fastest first; of collectives each case at each size.
+    """Return the result of each case, the fastest first; of collectives, of each case at each size.
 
-    Raises UsageError where there is none, with the reason.
+    Raises UsageError with the reason if there is none.
     """
     if seen.session.kind == "collectives":
         found = list(_collectives(seen))
@@ -70,27 +66,21 @@ def results_of(seen: SessionData) -> list[Result]:
 
 
 def _training(seen: SessionData) -> Iterator[Result]:
-    """Step time, throughput, peak memory per rank, and the energy of a step."""
-    alone = {one.case_id for answer in seen.once(spots) if len(answer.candidates) == 1 for one in answer.candidates}
-    margins = {
-        one.case_id: one.plus_minus_s for answer in seen.once(spots) for one in answer.candidates if one.plus_minus_s
-    }
+    """Yield step time, throughput, peak memory per rank, and energy of a step for each case."""
+    answers = [answer.candidates for answer in seen.once(spots)]
+    alone = {candidates[0].case_id for candidates in answers if len(candidates) == 1}
+    margins = {one.case_id: one.plus_minus_s for candidates in answers for one in candidates}
     used = seen.once(efficiency).set_index("case_id")
     cases = seen.cases[seen.cases["step_time_s"].notna()]
     for row in cases.to_dict("records"):
         key = str(row["case_id"])
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
         own = tuple(seen.by_case[key].value.tolist()) if key in seen.by_case else ()
-        low, high = _interval(step_s, _margin_alone(step_s, own) if key in alone else margins.get(key))
-        throughput = Metric(
-            THROUGHPUT,
-            f"{format.unit_of(int(row['seq_len']))}/s",
-            work / step_s,
-            work / high if high else None,
-            work / low if low else None,
-            tuple(work / each for each in own),
-        )
-        metrics = [Metric(LATENCY, "s", step_s, low, high, own), throughput]
+        low, high = _interval(step_s, _margin_alone(step_s, own) if key in alone else margins.get(key) or None)
+        unit, rates = f"{format.unit_of(int(row['seq_len']))}/s", tuple(work / each for each in own)
+        slow, fast = (work / each if each else None for each in (high, low))
+        metrics = [Metric(LATENCY, "s", step_s, low, high, own)]
+        metrics.append(Metric(THROUGHPUT, unit, work / step_s, slow, fast, rates))
         for name, unit, value in (
             (MEMORY, "bytes", row["peak_memory_bytes"]),
             (ENERGY, "J", used["joules_per_step"].get(key, math.nan)),
@@ -101,8 +91,7 @@ def _training(seen: SessionData) -> Iterator[Result]:
 
 
 def _margin_alone(value: float, launches: Sequence[float]) -> float | None:
-    """The 95 % half-width of a case that no other was launched beside, so that what blocks have in common is not taken
-    out of it: a t interval of the mean of the launches' logarithms."""
+    """Return the 95% half-width of a case that was measured without others: a t interval of the mean logarithm."""
     n = len(launches)
     if n < 2:
         return None
@@ -111,14 +100,14 @@ def _margin_alone(value: float, launches: Sequence[float]) -> float | None:
 
 
 def _interval(value: float, margin: float | None) -> tuple[float | None, float | None]:
-    """The ends of value ± margin; the lower one None where it would not be above 0."""
+    """Return the ends of value ± margin. The lower one is `None` if it is not above 0."""
     if margin is None or not math.isfinite(margin):
         return None, None
     return (value - margin if value > margin else None), value + margin
 
 
 def _collectives(seen: SessionData) -> Iterator[Result]:
-    """Time of a call, and bandwidths in bytes per second as nccl-tests has them."""
+    """Yield the time of a call, and the bandwidths of nccl-tests in bytes per second, for each case and size."""
     sizes = launch_sizes(seen.results, seen.session)
     fields = {
         row["case_id"]: CollectiveCase.from_dict(json_text.parsed(row["case_json"])).to_dict()

@@ -1,9 +1,8 @@
 """Suites as pytest items: `pytest suites/ --benchmark-json=out.json`.
 
-A suite is a Python file that imports from parabench and declares CASES. Its cases become items; all selected cases of
-a suite are launched, in interleaved blocks, when the first of them runs, and each item then hands its recorded step
-times to pytest-benchmark. In pedantic mode a round reads the timer exactly twice, so a timer that tells 0, t0,
-0, t1, ... makes them first-class results.
+A suite is a Python file that imports from parabench and declares CASES. Its cases become items. All selected cases of a
+suite are launched when the first of them runs; each item then passes its recorded step times to pytest-benchmark. In
+pedantic mode a round reads the timer exactly twice, so a timer that returns 0, t0, 0, t1, ... yields them as results.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from parabench.plan.protocol import Protocol
     from parabench.session.request import Planned, TrainingRequest
 
-# What the lines that begin a suite's statements hold, in this order.
+# The statements of a suite, in this order.
 _SUITE = re.compile(r"^from parabench import\b.*?^CASES\s*[:=]", re.MULTILINE | re.DOTALL)
 
 # The help of --rounds under pytest, where configurations are not raced by default.
@@ -37,20 +36,20 @@ ROUNDS = "interleaved rounds of the configurations that share a launch (default:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What `parabench run` takes, for those who start from pytest."""
+    """Add the options of `parabench run`."""
     group = parser.getgroup("parabench", "distributed training suites")
     group.addoption("--parabench-out", default="parabench-results", metavar="DIR", help="for store and report")
     for each in _of_launches().values():
         more: dict[str, Any] = {"action": "store_true", "default": None}
         if each.type is not bool:
             more = {"type": each.type, "metavar": each.field.metavar or each.type.__name__.upper()}
-        said = ROUNDS if each.field.option == "--rounds" else each.field.help
-        group.addoption(_option(each), help=said.replace("%", "%%"), **more)
+        text = ROUNDS if each.field.option == "--rounds" else each.field.help
+        group.addoption(_option(each), help=text.replace("%", "%%"), **more)
     group.addoption("--parabench-set", action="append", default=[], metavar="AXIS=V1,V2", help="values for an axis")
 
 
 def _of_launches() -> dict[str, Declared]:
-    """What says how a case is launched, except for what only `parabench run` has: traces, races and twins."""
+    """Return the options of launches, without those of traces and racing, which only `parabench run` has."""
     from parabench.plan.fields import option_fields
     from parabench.plan.protocol import Protocol
 
@@ -62,7 +61,7 @@ def _option(each: Declared) -> str:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collect suite files; everything else, ordinary test modules included, is left alone."""
+    """Collect suite files. Ordinary test modules are left to pytest."""
     if any(fnmatch(file_path.name, pattern) for pattern in parent.config.getini("python_files")):
         return None
     if file_path.suffix != ".py" or not _is_suite(file_path.read_text(encoding="utf-8", errors="replace")):
@@ -72,12 +71,12 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _is_suite(source: str) -> bool:
-    """Whether it imports from parabench and declares CASES: itself, not in a text that it writes somewhere."""
-    if not _SUITE.search(source):  # most files: those are not parsed
+    """Return whether a file imports from parabench and declares CASES itself, not in a string that it writes."""
+    if not _SUITE.search(source):  # most files, which need not be parsed
         return False
     try:
         statements = ast.parse(source).body
-    except (SyntaxError, ValueError):  # told with its place when it is loaded
+    except (SyntaxError, ValueError):  # reported with its place when it is loaded
         return True
     lines = source.split("\n")
     return bool(_SUITE.search("\n".join(lines[each.lineno - 1] for each in statements)))
@@ -87,8 +86,8 @@ class SuiteFile(pytest.File):
     """One suite. Its selected cases are launched together, once."""
 
     planned: Planned[Case, Protocol]
-    _step_times: dict[str, list[float]] | None = None
-    _failures: dict[str, str]
+    # {case id: its step times, or why it failed}
+    _outcomes: dict[str, list[float] | str] | None = None
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield an item for each case; cases that this machine cannot run, perhaps all of them, are skipped.
@@ -133,18 +132,18 @@ class SuiteFile(pytest.File):
 
     def step_times(self, case: Case) -> list[float]:
         """Return the stored step times of `case`, in seconds. Fail the test if one of its launches is not ok."""
-        if self._step_times is None:
+        if self._outcomes is None:
             try:
-                self._step_times, self._failures = self._run()
+                self._outcomes = self._run()
             except UsageError as error:
-                line = f"parabench: {_line(error)}"
-                self._step_times, self._failures = {}, {each.id: line for each in self.planned.plan.cases}
-        if case.id in self._failures:
-            pytest.fail(self._failures[case.id], pytrace=False)
-        return self._step_times[case.id]
+                self._outcomes = {each.id: f"parabench: {_line(error)}" for each in self.planned.plan.cases}
+        outcome = self._outcomes[case.id]
+        if isinstance(outcome, str):
+            pytest.fail(outcome, pytrace=False)
+        return outcome
 
-    def _run(self) -> tuple[dict[str, list[float]], dict[str, str]]:
-        """Measure the selected cases. Return {case id: step times} and {case id: why it failed}. Raises UsageError."""
+    def _run(self) -> dict[str, list[float] | str]:
+        """Measure the selected cases. Raises UsageError."""
         from parabench.machine.machine import this_machine
         from parabench.pytest_plugin.suite_run import measure
 
@@ -162,12 +161,12 @@ class CaseItem(pytest.Function):
 
     @classmethod
     def of(cls, parent: SuiteFile, case: Case, skipped: str | None) -> CaseItem:
-        """The item for `case`, skipped where there is a reason to."""
+        """Return the item for `case`, skipped if there is a reason."""
         item: CaseItem = cls.from_parent(parent, name=case.id, callobj=measured_steps)
         item.case = case
         item.readings = deque()
         item.add_marker(pytest.mark.benchmark(timer=item.readings.popleft), append=False)
-        # Of one whose launches failed there is nothing to time, and the failure says so itself.
+        # If its launches failed, there is nothing to time.
         item.add_marker(pytest.mark.filterwarnings("ignore:Benchmark fixture was not used at all"))
         if skipped is not None:
             item.add_marker(pytest.mark.skip(reason=skipped))
@@ -182,19 +181,19 @@ def measured_steps(request: pytest.FixtureRequest, benchmark: BenchmarkFixture) 
     durations = item.parent.step_times(item.case)
     item.readings.extend(reading for duration in durations for reading in (0.0, duration))
     benchmark.extra_info["case"] = item.case.to_dict()
-    # What is timed is nothing: the work was done before, by the ranks.
+    # The ranks did the work before.
     benchmark.pedantic(lambda: None, rounds=len(durations), iterations=1)
 
 
 def _line(error: object) -> str:
-    """What is wrong, as a terminal may be sent it: it may quote what ranks or a store said."""
+    """Return an error as one line without control characters."""
     from parabench.analysis.text import format
 
     return format.error_line(error)
 
 
-def _read(measured: SessionData) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return {case id: step times} and {case id: why it failed} of a session.
+def _read(measured: SessionData) -> dict[str, list[float] | str]:
+    """Return {case id: its step times, or why it failed} of a session.
 
     If configurations were interleaved, their step times come from the shared launches only.
     """
@@ -204,10 +203,11 @@ def _read(measured: SessionData) -> tuple[dict[str, list[float]], dict[str, str]
     launches = launches[launches["block"] >= FIRST_BLOCK]
     steps = measured.results.steps.merge(launches, left_on="launch_id", right_on="id")
     compared = {str(case): set(group) for case, group in measured.timed.groupby("case_id")["launch_id"]}
-    step_times = {}
+    outcomes: dict[str, list[float] | str] = {}
     for case, group in steps.groupby("case_id"):
         counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])
-        step_times[str(case)] = group.loc[counts, "step_s"].tolist()
+        outcomes[str(case)] = group.loc[counts, "step_s"].tolist()
     failed = launches[launches["status"] != Status.OK]
-    failures = {str(row["case_id"]): _line(f"{row['status']}: {row['error']}") for row in failed.to_dict("records")}
-    return step_times, failures
+    for row in failed.to_dict("records"):
+        outcomes[str(row["case_id"])] = _line(f"{row['status']}: {row['error']}")
+    return outcomes

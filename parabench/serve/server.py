@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import json
 import os
@@ -12,150 +11,158 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from parabench.analysis.session import select_session, select_sessions
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder, temporary_folder
+from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.report.page import fill
-from parabench.serve.progress import Progress, read_progress
+from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, Status
+from parabench.store.results import load
 from parabench.store.store import split
 
 LOOPBACK = "127.0.0.1"
 # The names of this machine that a browser may send. Other names may be DNS rebinding. A tunnel may change the port.
 HOSTS = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
-
-# Seconds until the page asks again: while the first page is being made, while a run goes on, and afterwards.
-SOON_S, OFTEN_S, SELDOM_S = 0.3, 2.0, 10.0
+# Seconds until the page asks again while the run goes on, and afterwards.
+OFTEN_S, SELDOM_S = 2.0, 10.0
 # Making pages takes at most one part in SHARE of the time, because it slows down the run that is measured.
 SHARE = 10
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'none'",
 }
-
 # (results database, session id) -> the page. Raises UsageError.
 Make = Callable[[Path, str], str]
 
 
-class ReportProcess:
-    """Make pages with `parabench report` in a child process with the lowest priority."""
+def make_page(path: Path, session: str, template: Path | None = None) -> str:
+    """Make a page with `parabench report` in a child process with the lowest priority, which ends with this process.
 
-    def __init__(self, template: Path | None = None) -> None:
-        self._more = [] if template is None else ["--template", str(template)]
-        self._process: subprocess.Popen[str] | None = None
+    Raises UsageError with the message of `parabench report`.
+    """
+    code = "import os; from parabench import cli, signals; "
+    code += f"signals.die_with_parent({os.getpid()}); os.nice(19); cli.main()"
+    with launch_folder(temporary_folder()) as folder:
+        page = folder / "report.html"
+        command = [sys.executable, "-c", code, "report", f"{path}@{session}", "-o", str(page)]
+        command += ["--template", str(template)] if template else []
+        # A separate session, so that Ctrl-C reaches the server only.
+        ran = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=False)
+        if ran.returncode:
+            raise UsageError(ran.stderr.strip().rpartition("\n")[2].removeprefix("parabench: ") or "no page was made")
+        return page.read_text(encoding="utf-8")
 
-    def __call__(self, path: Path, session: str) -> str:
-        """Return the page. Raises UsageError with the message of `parabench report`."""
-        with launch_folder(temporary_folder()) as folder:
-            page = folder / "report.html"
-            command = [sys.executable, "-m", "parabench", "report", f"{path}@{session}", "-o", str(page), *self._more]
-            # A separate session, so that Ctrl-C reaches the server only.
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-            )
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
-            _, message = self._process.communicate()
-            if self._process.returncode:
-                lines = message.strip().splitlines() or [f"exit code {self._process.returncode}"]
-                raise UsageError(lines[-1].removeprefix("parabench: "))
-            return page.read_text(encoding="utf-8")
 
-    def end(self) -> None:
-        """Stop the child process, if one is running."""
-        if self._process is not None:
-            self._process.kill()
+def nothing(text: str, error: str = "") -> dict[str, Any]:
+    """Return the progress if there is no session."""
+    return {"said": text, "error": error, "done": 0, "planned": 0, "going": True, "session": "", "stamp": ""}
+
+
+def read_progress(path: Path, name: str | None = None, now: datetime | None = None) -> dict[str, Any]:
+    """Return the progress of the session with this id or label, or of both variants of an `ab`.
+
+    `stamp` changes when the page would change. Raises UsageError if the file is not a results database.
+    """
+    soon = "The results are shown as soon as a run starts."
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return nothing(f"There is no store {path} yet. {soon}")
+    results = load(path)
+    try:
+        session = select_session(results, name)
+    except UsageError as why:
+        return nothing(f"{why}. {soon}")
+    run = session.interleaved.get("run")
+    sessions = select_sessions(results, results.listed["id"].tolist()) if run else [session]
+    variants = [each for each in sessions if each.interleaved.get("run") == run]
+    launches = results.of([each.id for each in variants]).launch
+    wall_s = launches["wall_s"].astype(float).fillna(0.0)
+    ended = (launches["block"] >= FIRST_BLOCK) & (launches["status"] != Status.INTERRUPTED)
+    well = launches["status"].isin([Status.OK, Status.INTERRUPTED]) | (launches["block"] == EXPLAIN_BLOCK)
+    done, planned = int(ended.sum()), sum(each.launches_planned for each in variants)
+    finishes = sum(bool(each.finished_utc) for each in variants)
+    finished = finishes == len(variants) and done >= planned
+    text, stalled = f"{done:,} of {format.count(planned, 'launch')}", False
+    if finished:
+        text = f"Finished: {text}"
+    elif len(launches):
+        started = datetime.fromisoformat(launches["started_utc"].iloc[-1])
+        quiet_s = ((now or datetime.now(UTC)) - started).total_seconds() - wall_s.iloc[-1]
+        deadlines = [(each.plan.get("protocol") or {}).get("deadline_s") or 0 for each in variants]
+        # By then the driver would have ended and recorded a launch that hangs.
+        stalled = quiet_s > max(LEAST_DEADLINE_S, DEADLINE_FACTOR * wall_s.max(), *deadlines)
+        if stalled:
+            text += f"; no launch has ended for {format.duration(quiet_s)}, so the run seems to have stopped"
+        elif 0 < done < planned:
+            text += f", about {format.duration((planned - done) * wall_s[ended].mean(), 1)} left"
+    failed = f" {format.count(int((~well).sum()), 'launch')} failed." if not well.all() else ""
+    stamp = "-".join(map(str, (session.id, len(launches), planned, finishes)))
+    progress = {"said": f"{text}.{failed}", "done": done, "planned": planned, "going": not (finished or stalled)}
+    return progress | {"error": "", "session": str(session.id), "stamp": stamp}
 
 
 class Live:
-    """The newest page of a session and its progress. A new page is made when launches were added and somebody looks."""
+    """The newest page of a session and its progress. `make` makes one when launches were added and somebody looks."""
 
-    def __init__(
-        self, store: str, make: Make, template: Path | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._store, self._make, self._template, self._clock = store, make, template, clock
+    def __init__(self, store: str, make: Make, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._make, self._clock = store, make, clock
         self._lock = threading.Lock()
-        self._making: threading.Thread | None = None
-        self._tried, self._not_before = "", 0.0
-        # The page, its stamp and the launches in it.
-        self._newest: tuple[str, str, int] | None = None
-        self._error = ""
+        self._making = threading.Thread()
+        self._tried, self._not_before, self._error = "", 0.0, ""
+        self._page, self._stamp = fill("waiting.html", []), ""
 
     def progress(self) -> dict[str, Any]:
-        """Return what the page's script needs: the progress, which page there is, and when to ask again."""
-        now, error = self._look()
-        making = self._making is not None and self._making.is_alive()
-        _, stamp, launches = self._newest or ("", "", 0)
-        return {
-            "said": now.text,
-            "last": now.last,
-            "error": format.one_line(error or self._error),
-            "done": now.done,
-            "planned": now.planned,
-            "page": stamp,
-            "launches": launches,
-            "again_s": SOON_S if making and not stamp else OFTEN_S if making or now.going else SELDOM_S,
-        }
-
-    def page(self) -> str:
-        """Return the newest page, or one that waits for the first. Its mark tells its script that it is served."""
-        self._look()
-        text, stamp, launches = self._newest or (fill("waiting.html", []), "", 0)
-        mark = f'<meta name="parabench-live" content="{stamp}" data-launches="{launches}">'
-        return text.replace("<head>", f"<head>\n{mark}", 1)
-
-    def _look(self) -> tuple[Progress, str]:
-        """Return the progress and what is wrong. Start making a page if it is time."""
+        """Return the progress, which page there is, and when to ask again. Start making a page if it is time."""
         try:
             path, session = split(self._store)
             now = read_progress(path, session)
         except UsageError as problem:
-            return Progress("The store cannot be shown."), str(problem)
-        stamp = now.stamp and f"{now.stamp}{_changed(self._template)}"
+            return nothing("The store cannot be shown.", str(problem)) | {"page": self._stamp, "again_s": OFTEN_S}
         with self._lock:
-            idle = self._making is None or not self._making.is_alive()
-            if stamp and idle and stamp != self._tried and (not now.going or self._clock() >= self._not_before):
-                self._tried = stamp
-                self._making = threading.Thread(target=self._renew, args=(path, now, stamp), daemon=True)
+            in_time = not now["going"] or self._clock() >= self._not_before
+            if now["stamp"] not in ("", self._tried) and in_time and not self._making.is_alive():
+                self._tried = now["stamp"]
+                self._making = threading.Thread(target=self._renew, args=(path, now), daemon=True)
                 self._making.start()
-        return now, ""
+        often = now["going"] or self._making.is_alive()
+        return now | {"error": self._error, "page": self._stamp, "again_s": OFTEN_S if often else SELDOM_S}
 
-    def _renew(self, path: Path, now: Progress, stamp: str) -> None:
+    def page(self) -> str:
+        """Return the newest page, or one that waits for the first. Its mark tells its script that it is served."""
+        self.progress()
+        return self._page.replace("<head>", f'<head>\n<meta name="parabench-live" content="{self._stamp}">', 1)
+
+    def _renew(self, path: Path, now: dict[str, Any]) -> None:
         start = self._clock()
         try:
-            self._newest, self._error = (self._make(path, now.session), stamp, now.launches), ""
+            self._page, self._stamp, self._error = self._make(path, now["session"]), now["stamp"], ""
         except (UsageError, OSError) as error:
             self._error = str(error)
         self._not_before = self._clock() + SHARE * (self._clock() - start)
 
-    def wait(self) -> None:
-        """Wait for the page that is being made."""
-        if self._making is not None:
-            self._making.join()
-
-
-def _changed(folder: Path | None) -> str:
-    """Return a stamp of the user's own templates."""
-    if folder is None:
-        return ""
-    return f"-{max((file.stat().st_mtime_ns for file in folder.rglob('*') if file.is_file()), default=0):x}"
-
 
 class Server(ThreadingHTTPServer):
-    """Serve `live` on loopback. With a `token`, only addresses that start with it are answered."""
+    """Serve `live` on this port of loopback, or any free one if it is 0. Raises UsageError if it is taken.
+
+    With a `token`, only addresses that start with it are answered.
+    """
 
     daemon_threads = True
 
-    def __init__(self, port: int, live: Live, token: str = "") -> None:
+    def __init__(self, live: Live, port: int, token: str = "") -> None:
         self.live, self.prefix = live, f"/{token}/" if token else "/"
-        super().__init__((LOOPBACK, port), _Handler)
+        try:
+            super().__init__((LOOPBACK, port), _Handler)
+        except OSError as error:
+            raise UsageError(f"port {port} cannot be used: {error.strerror}; give another --port") from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print errors, except those of a connection that the client closed."""
@@ -164,11 +171,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answer GET of the page and of its progress."""
-
     server: Server
-    timeout = 10.0
-    server_version, sys_version = "parabench", ""
 
     def do_GET(self) -> None:
         path, prefix = self.path.partition("?")[0], self.server.prefix
@@ -187,22 +190,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, text: str, kind: str = "text/plain") -> None:
         body = text.encode()
         self.send_response(status)
-        headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), **HEADERS}
-        for name, value in headers.items():
-            self.send_header(name, value)
+        for name, value in {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": len(body), **HEADERS}.items():
+            self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the terminal is the user's."""
-
-
-def listen(live: Live, port: int, token: str = "") -> Server:
-    """Return a server on this port of loopback, or on any free port if it is 0. Raises UsageError if it is taken."""
-    try:
-        return Server(port, live, token)
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else error
-        raise UsageError(
-            f"port {port} cannot be listened on: {why}; give another --port, or 0 for any that is free"
-        ) from error

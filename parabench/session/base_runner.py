@@ -1,4 +1,4 @@
-"""Runs what is left of a plan, whatever it measures: each launch is judged, and handed on at once to be stored."""
+"""Run the rest of a plan of any kind. Each launch is judged, and stored when it ends."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from parabench.store.record import (
 )
 from parabench.workloads.verify import Reference
 
-# The process seam: `launcher.launch` with the nodes that it needs, or a test's stand-in.
+# Runs a launch: `launcher.launch` with the nodes that it needs, or a fake in tests.
 Executor = Callable[[LaunchSpec], Launch]
 
 
 def launches_left(plan: Plan[C, P], done: Collection[tuple[str, int]]) -> list[PlannedLaunch[C]]:
-    """What is still to be launched, references not counted; `done` holds (case id, block)."""
+    """Return the launches to come, without references. `done` holds (case id, block)."""
     return [each for each in plan.launches() if (each.case.id, each.block) not in done]
 
 
@@ -41,9 +41,15 @@ def _nobody(*_: Any, **__: Any) -> Any:
 
 @dataclass(kw_only=True)
 class Runner(Generic[C, P]):
-    """Runs a plan. `keep` stores a launch; a resumed session has `done` from before. `replan` stores a plan from which
-    a case was taken; without it none is taken. Traces that the protocol asks for go to the folder `traces`. Cases that
-    share a launch have that `room`."""
+    """Run a plan.
+
+    Args:
+        keep: stores a launch.
+        done: the (case id, block) that a resumed session has.
+        replan: stores a plan from which a case was removed; without it, none is removed.
+        traces: the folder for traces.
+        room: the memory for cases that share a launch.
+    """
 
     plan: Plan[C, P]
     launch: Executor = _nobody
@@ -53,19 +59,18 @@ class Runner(Generic[C, P]):
     replan: Callable[[Plan[C, P]], None] | None = None
     traces: Path | None = None
     room: Room | None = None
-    # Of the single-device runs of trainings, by case.
+    # The single-device training runs, by case.
     references: dict[str, Reference] = field(default_factory=dict)
-    # How long a step of each case takes, in seconds, by its id; and the ids of those of which a launch failed, which
-    # share none from then on.
+    # The seconds of a step by case id, and the ids of cases that have failed, which share no launch from then on.
     step_times: dict[str, float | None] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
-    # By the id of a case: the peak of each rank's memory, of its process or of its accelerator.
+    # The peak memory of each rank, of its process or its accelerator, by case id.
     peaks: dict[str, list[float]] = field(default_factory=dict)
-    # By (case id, whether it was launched as a reference, which may take another number of steps).
+    # By (case id, whether it is a reference, which may have another number of steps).
     _wall_s: dict[tuple[str, bool], float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Launch what is left. Raises Interrupted when asked to stop; what is kept stays kept."""
+        """Launch what is left. Raises Interrupted if asked to stop."""
         left = launches_left(self.plan, self.done)
         for case in dict.fromkeys(each.case for each in left):
             self.run_nccl_probe(case)
@@ -82,38 +87,40 @@ class Runner(Generic[C, P]):
                 self.run_launch(runs[0])
 
     def launches_of(self, planned: Sequence[PlannedLaunch[C]]) -> Iterator[tuple[PlannedLaunch[C], ...]]:
-        """`planned` by the launches that it takes: of a block that is shared, those that can share; else one each."""
+        """Yield the planned launches in groups that share a launch."""
         for block, of_block in groupby(planned, lambda each: each.block):
             launches = list(of_block)
             if not self.is_shared(block):
                 yield from ((each,) for each in launches)
                 continue
             by_case = {each.case: each for each in launches}
-            # What has failed once has launches of its own from then on.
+            # A case that has failed is launched by itself from then on.
             alone = [each for each in launches if each.case.id in self.failed]
             together = self.cohorts_of([case for case in by_case if case.id not in self.failed])
             yield from (tuple(by_case[case] for case in cohort) for cohort in together)
             yield from ((each,) for each in alone)
 
     def is_shared(self, block: int) -> bool:
-        """Whether the cases of a block share launches."""
+        """Return whether the cases of a block share launches."""
         return self.plan.takes_turns
 
     def cohorts_of(self, cases: Sequence[C]) -> Sequence[tuple[C, ...]]:
-        """`cases` by those that share a launch."""
+        """Return `cases` in groups that share a launch."""
         raise NotImplementedError
 
     def turns_spec(self, cases: tuple[C, ...], block: int) -> LaunchSpec:
-        """A launch in which these cases take turns."""
+        """Return a launch in which these cases are interleaved."""
         raise NotImplementedError
 
     def rounds_of(self, cases: tuple[C, ...], protocol: Any) -> int:
-        """In how many rounds these cases take turns in a launch that they share."""
+        """Return the number of interleaved rounds of these cases."""
         raise NotImplementedError
 
     def run_turns(self, planned: Sequence[PlannedLaunch[C]]) -> None:
-        """One launch of all, whose references were run. Of one that failed it is the case whose turn it was, and the
-        others are launched again; where it is not known whose, each has a launch of its own."""
+        """Run one launch of all. If it fails, the others are launched again without the case that ran.
+
+        If that case is unknown, each is launched by itself.
+        """
         left = {each.case: each for each in planned}
         while left:
             block = planned[0].block
@@ -133,11 +140,11 @@ class Runner(Generic[C, P]):
                 left = {}
 
     def keep_turns(self, launch: Launch, planned: Mapping[C, PlannedLaunch[C]]) -> list[C]:
-        """Judge and keep what a shared launch tells of cases; which they are."""
+        """Judge and store the parts of a shared launch. Return their cases."""
         kept: list[C] = []
         for place, arm in enumerate(launch.arms):
             case = cast(C, arm.case)
-            # A twin comes after its case.
+            # The copy of an A/A test comes after its case.
             twin = case in kept
             arm.block, arm.position = (TWIN_BLOCK, place) if twin else (planned[case].block, planned[case].position)
             self._judge(arm, case)
@@ -146,34 +153,34 @@ class Runner(Generic[C, P]):
         return kept
 
     def expected(self) -> Iterator[tuple[C, int, Any]]:
-        """(case, block, protocol) of what `run` measures where all succeed; of cases that share a launch each."""
+        """Yield the (case, block, protocol) of each launch to come if all succeed."""
         left = launches_left(self.plan, self.done)
         yield from ((each.case, each.block, self.protocol_in(each)) for each in left)
 
     def protocol_in(self, planned: PlannedLaunch[C]) -> Any:
-        """How a case is measured in a launch to come."""
+        """Return the protocol of a launch to come."""
         return self.plan.protocol
 
     @property
     def own_protocol(self) -> P:
-        """The protocol of a launch that a case has to itself."""
+        """The protocol of a launch of one case."""
         return self.plan.protocol
 
     def run_launch(self, planned: PlannedLaunch[C]) -> None:
-        """Launch a case whose reference was run."""
+        """Launch a case. Its reference was run before."""
         launch = self._launch(planned.case, planned.block)
         launch.position = planned.position
         self._judge(launch, planned.case)
         self._finish(launch)
 
     def run_nccl_probe(self, case: C) -> None:
-        """Let NCCL tell once a session what it chooses, before anything is timed."""
+        """Read once per session what NCCL chooses, before anything is timed."""
 
     def run_reference(self, case: C) -> None:
-        """Launch what the case is compared with, once a session."""
+        """Launch the single-device reference of a case, once per session."""
 
     def _judge(self, launch: Launch, case: C) -> None:
-        """What the launch itself cannot know of its result."""
+        """Compare the launch with its reference."""
 
     def _launch(self, case: C, block: int, protocol: P | None = None) -> Launch:
         self.progress.launching(case, block)
@@ -186,7 +193,7 @@ class Runner(Generic[C, P]):
     def _finish(self, launch: Launch) -> None:
         if launch.status is not Status.OK and launch.block >= FIRST_BLOCK:
             self.failed.add(launch.case.id)
-        # Of one that cases shared each has an equal part of the time, whatever it took.
+        # In a shared launch, each case has an equal part of the time.
         alone = launch.block != EXPLAIN_BLOCK and "turns" not in launch.facts
         if launch.status in (Status.OK, Status.WRONG) and alone:
             self._wall_s[launch.case.id, launch.block == REFERENCE_BLOCK] = launch.wall_s
@@ -199,17 +206,16 @@ class Runner(Generic[C, P]):
                 self.replan(self.plan)
 
     def _blame_pin(self, launch: Launch) -> None:
-        """Where NCCL has refused the algorithm that a failed launch was pinned to, it would refuse it in every launch:
-        the case is to be taken out of the plan."""
+        """Add the finding that removes a case from the plan, if NCCL refuses its pinned algorithm."""
         case = launch.case
         if self.replan is None or not is_nccls(case.algorithm) or launch.status is not Status.FAILED:
             return
         why = launch.failure.message if launch.failure else "it failed"
-        said = f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so it was not launched again."
+        message = f"{case.label}: NCCL could not be pinned to {case.algorithm} ({why}), so it was not launched again."
         advice = (
             "See the launch's error for what NCCL lacks (a switch that reduces, CollNet); native is its own choice."
         )
-        launch.findings.append(Finding(PIN_REFUSED, said, advice, case.id))
+        launch.findings.append(Finding(PIN_REFUSED, message, advice, case.id))
 
     def deadline_s(self, case: C, protocol: P | None = None) -> float:
         """Return the requested deadline, ten times what an earlier launch of the case took, or an estimate."""

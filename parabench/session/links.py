@@ -1,4 +1,4 @@
-"""The optional first step of a session: what lies between its ranks is measured, kept, and said."""
+"""The optional first step of a session: measure and store the links between its ranks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ NONE = "none to measure, every case has one rank"
 def measure_links(
     store: Store, state: SessionState[Any, Any], machine: Machine, log: Callable[[str], None], launch: Executor
 ) -> None:
-    """Measure the links of a session that has begun, unless it has all; `log` tells the user a line.
+    """Measure the links of a session, unless it has all. A link that cannot be measured is unknown, with a reason.
 
-    What cannot be measured is kept as unknown, with its reason, and the session goes on. Raises Interrupted when it is
-    asked to stop, NodeGone when a node does not come back.
+    Raises Interrupted if asked to stop, NodeGone if a node does not come back.
     """
     from parabench.analysis.links import link_table, tiers_of, tiers_said
     from parabench.analysis.session import select_session
@@ -52,7 +51,7 @@ def measure_links(
 
 
 def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path) -> Iterator[str]:
-    """What `measure_links` would do, in words, and for how long; nothing where `store` has the session's links."""
+    """Yield what `measure_links` would do, in words; nothing if `store` has the session's links."""
     if os.path.isfile(store) and has_links(store, state.session_id):
         return
     case = case_of(state.plan.cases, machine)
@@ -69,13 +68,15 @@ def expected_links(state: SessionState[Any, Any], machine: Machine, store: Path)
 
 
 def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
-    """What is launched to measure: as many ranks as a node has or is to have, on all nodes; where nobody said how many,
-    as many as the machine has devices, or its largest case ranks. Device and backend are the largest case's."""
+    """Return the case that measures: all ranks of all nodes, with device and backend of the largest case.
+
+    Without a number of ranks per node, a node has a rank for each device, or as many as the largest case.
+    """
     largest = max(cases, key=lambda case: (case.nodes, case.world_size))
     ranks = machine.ranks_per_node or max(
         len(machine.gpus) if largest.device == accelerator.TYPE else 0, largest.world_size // largest.nodes
     )
-    # NCCL takes one rank a device, unless its user lets it take more.
+    # NCCL has one rank per device, unless the user allows more.
     ranks = min(ranks, len(machine.gpus)) if largest.backend == "nccl" and not machine.nccl.may_share else ranks
     return Case(
         world_size=machine.nodes * ranks, nodes=machine.nodes, device=largest.device, backend=largest.backend
@@ -83,6 +84,6 @@ def case_of(cases: tuple[Any, ...], machine: Machine) -> Case:
 
 
 def has_links(store: Path, session_id: int) -> bool:
-    """Whether the session has all its links: what was lost with a node, or in a hang, can be measured again."""
+    """Return whether the session has all its links. Those lost with a node, or in a hang, can be measured again."""
     reasons = load(store).of([session_id]).links["reason"]
     return len(reasons) > 0 and bool((reasons.isna() | (reasons == TOO_QUICK)).all())

@@ -1,4 +1,4 @@
-"""The progress of a run: a live line on a terminal, plain lines elsewhere."""
+"""The progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -126,26 +126,27 @@ def trial_lines(cases: Iterable[AnyCase]) -> list[str]:
 
 
 class Progress:
-    """Is told how a session goes on; this one tells nobody."""
+    """Receive the events of a session, and show nothing."""
 
     def launching(self, case: AnyCase, block: int) -> None:
-        """A launch of `case` begins."""
+        """Show that a launch of `case` starts."""
 
     def sharing(self, cases: int, block: int, rounds: int) -> None:
-        """A launch that so many cases share begins, in which they take turns in `rounds`; 0: in none."""
+        """Show that a launch starts that cases share, interleaved in `rounds`, or one after the other if it is 0."""
 
     def launched(self, launch: Launch) -> None:
-        """It ended; or a case's part of one that cases shared."""
+        """Show the end of a launch, or of a case's part of one that cases shared."""
 
     def shared(self, cases: int, block: int, rounds: int, wall_s: float) -> None:
-        """It ended."""
+        """Show the end of a launch that cases shared."""
 
 
 class PlainProgress(Progress):
-    """One line a launch. Of `blocks` of a race nobody knows how many there will be."""
+    """Print a line for each launch; on a quiet console, for those that fail. `blocks` is `None` with racing."""
 
     def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
-        self._log, self._fail = logger(console, prefix), logger(console, prefix, style=FAILED)
+        self._log = logger(console, prefix)
+        self._fail = warner(console, prefix) if console.quiet else logger(console, prefix, style=FAILED)
         self._total, self._blocks, self._done = total, blocks, 0
 
     def launching(self, case: AnyCase, block: int) -> None:
@@ -191,21 +192,6 @@ def _of_cases(cases: int, rounds: int) -> str:
     return f"{format.count(cases, 'case')} {'in turns' if rounds else 'one after the other'}"
 
 
-class QuietProgress(PlainProgress):
-    """Launches that fail, on standard error."""
-
-    def __init__(self, console: Console, total: int, blocks: int | None, prefix: str) -> None:
-        super().__init__(console, total, blocks, prefix)
-        self._warn = warner(console, prefix)
-
-    def failed(self, label: str, block: int, how: str) -> None:
-        self._warn(f"{self._place(block)}{label}: {how}")
-
-    def ended(self, label: str, block: int, how: str, ok: bool) -> None:
-        if not ok:
-            self.failed(label, block, how)
-
-
 class LiveProgress(PlainProgress):
     """A bar with the case, block, count, time left and the last step time; launches that fail leave a line."""
 
@@ -238,12 +224,11 @@ class LiveProgress(PlainProgress):
 
 @contextmanager
 def make_progress(console: Console, total: int, blocks: int | None, prefix: str = "") -> Iterator[PlainProgress]:
-    """The display that fits `console`, for `total` launches in `blocks` blocks; its lines begin with `prefix`. A bar
-    moves on a terminal alone: FORCE_COLOR, which rich takes for one, colours what goes into a pipe."""
-    if console.quiet:
-        yield QuietProgress(console, total, blocks, prefix)
-        return
-    if not console.is_terminal or console.is_dumb_terminal or not console.file.isatty():
+    """Yield the display for `total` launches in `blocks` repetitions: a bar on a terminal, else lines with `prefix`.
+
+    A pipe has no bar, even with FORCE_COLOR, which rich takes for a terminal.
+    """
+    if console.quiet or not console.is_terminal or console.is_dumb_terminal or not console.file.isatty():
         yield PlainProgress(console, total, blocks, prefix)
         return
     live = LiveProgress(console, total, blocks, prefix)

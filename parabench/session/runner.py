@@ -1,4 +1,4 @@
-"""What runs a plan of trainings, and one of collectives: how they are judged, shared, and how long they may take."""
+"""Runners of training, compute-only and collective plans: their judgement, shared launches and deadlines."""
 
 from __future__ import annotations
 
@@ -42,26 +42,30 @@ EXPLAINING = Protocol(warmup=2, steps=1, launches=1, instrumented=0, explain=Tru
 
 
 def peak_metric(device: str) -> str:
-    """The metric of the peak of a rank's memory: of its accelerator, or of its process."""
+    """Return the metric of a rank's peak memory, of its accelerator or its process."""
     return "peak_reserved_bytes" if device == accelerator.TYPE else "peak_rss_bytes"
 
 
 def peaks_of(launch: Launch) -> list[float]:
-    """The peak of each rank's memory, as far as it is known."""
+    """Return the known peaks of the ranks' memory."""
     metric = peak_metric(launch.case.device)
     return [each.value for each in launch.samples if each.metric == metric and each.value]
 
 
 def training_operations(parameters: int, case: Case, steps: int) -> int:
-    """Floating-point operations of so many steps over all ranks: 6 a parameter and token (Kaplan et al., "Scaling laws
-    for neural language models", 2020)."""
+    """Return the floating-point operations of these steps on all ranks: 6 per parameter and token.
+
+    Source: Kaplan et al., "Scaling laws for neural language models", 2020.
+    """
     return 6 * parameters * case.global_batch * case.seq_len * steps
 
 
 def reference_protocol(protocol: Protocol) -> Protocol:
-    """How the single-device reference of a session's launches is launched: where they go by time with a fixed number of
-    steps, so that how many losses are compared is no matter of speed. The tolerances were measured over so many
-    (docs/explanation/verification.md); nothing of a reference is ranked."""
+    """Return the protocol of single-device references.
+
+    It has a fixed number of steps even if launches are measured by time, because the tolerances were measured over so
+    many losses (docs/explanation/verification.md).
+    """
     if not protocol.by_time:
         return protocol
     return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")
@@ -69,14 +73,14 @@ def reference_protocol(protocol: Protocol) -> Protocol:
 
 @dataclass(kw_only=True)
 class TrainingRunner(Runner[Case, Protocol]):
-    """Verifies each training against that of one device."""
+    """Verify each training run against one device."""
 
     _failed_references: dict[str, int] = field(default_factory=dict)
 
     def _judge(self, launch: Launch, case: Case) -> None:
         reference = self.references.get(case.reference().id)
         verify(launch, reference)
-        # One that failed has no losses that anybody would compare.
+        # A failed launch has no losses to compare.
         if reference is None and launch.status is Status.OK:
             launch.findings.append(
                 Finding(
@@ -88,14 +92,14 @@ class TrainingRunner(Runner[Case, Protocol]):
             )
 
     def is_shared(self, block: int) -> bool:
-        """With rounds all but the first."""
+        """Return whether a block is interleaved: all but the first."""
         return self.plan.takes_turns and block != FIRST_BLOCK
 
     def cohorts_of(self, cases: Sequence[Case]) -> Sequence[tuple[Case, ...]]:
         return cohorts(cases, self.room, self.held())
 
     def held(self) -> dict[str, float]:
-        """What launches of their own have held of their room, by the id of the case."""
+        """Return the memory that launches of one case have used, by case id."""
         return {
             case.id: max(peaks) if case.device == accelerator.TYPE else sum(peaks) / case.nodes
             for case in self.plan.cases
@@ -110,13 +114,13 @@ class TrainingRunner(Runner[Case, Protocol]):
         super()._finish(launch)
 
     def with_twin(self, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-        """What a launch that these cases share is of: where it is to check itself, one of them is there twice."""
+        """Return the cases of a shared launch. With an A/A test, one of them is there twice."""
         if not self.plan.protocol.self_check:
             return cases
         return (*cases, twin_of([case for case in self.plan.cases if case in cases]))
 
     def turns_spec(self, cases: tuple[Case, ...], block: int) -> LaunchSpec:
-        """A launch in which these cases take turns, one of them twice where it is to check itself."""
+        """Return the launch that interleaves these cases, and a copy of one for an A/A test."""
         plan, cases = self.plan, self.with_twin(cases)
         protocol = self._turns_of(cases, block)
         if plan.protocol.deadline_s is not None:
@@ -139,15 +143,14 @@ class TrainingRunner(Runner[Case, Protocol]):
         return protocol.rounds
 
     def _turns_of(self, cases: Sequence[Case], block: int) -> TurnsProtocol:
-        # Who asks for rounds gets the same of every session: sides of an `ab` must agree.
+        # Explicit rounds have the same turns in every session: variants of an `ab` must agree.
         device = cases[0].device
         by_time = self.plan.races or device == accelerator.TYPE
         step_s = [self.step_times.get(case.id) if by_time else None for case in cases]
         return turns_protocol(self.plan.protocol, self.plan.seed, block, step_s, device)
 
     def run_nccl_probe(self, case: Case) -> None:
-        """Let NCCL tell in a launch of its own, which never counts, what it chooses for the case's sizes, and whether
-        it can do what it is pinned to."""
+        """Read what NCCL chooses, and whether it accepts a pinned algorithm, in a launch that does not count."""
         if self._is_probed(case):
             launch = self._launch(case, EXPLAIN_BLOCK, EXPLAINING)
             self._blame_pin(launch)
@@ -172,9 +175,9 @@ class TrainingRunner(Runner[Case, Protocol]):
         yield from ((case, EXPLAIN_BLOCK, EXPLAINING) for case in cases if self._is_probed(case))
 
     def run_reference(self, case: Case) -> None:
-        """Launch the single-device run of the same training, once a session."""
+        """Launch the single-device run of the same training, once per session."""
         single = case.reference()
-        # What failed once may have been an accident: one more try, not one before every launch.
+        # One more attempt after a failure, but not one before every launch.
         tries = self._failed_references.get(single.id, 0)
         if self.references.get(single.id) is None and tries < REFERENCE_TRIES:
             launch = self._launch(single, REFERENCE_BLOCK, reference_protocol(self.plan.protocol))
@@ -199,13 +202,13 @@ class TrainingRunner(Runner[Case, Protocol]):
         return training_operations(parameters, case, steps) / SLOWEST[case.device].flops_per_s
 
     def _allowance_s(self, case: Case) -> float:
-        # Steps that go by time overrun it by one piece or step.
+        # Steps by time exceed it by up to one step.
         return (SLOWEST[case.device].compile_s if case.compile else 0.0) + 2 * self.plan.protocol.seconds
 
 
 @dataclass(kw_only=True)
 class ComputeRunner(TrainingRunner):
-    """Nothing that a rank computes alone is a training's, so nothing is verified."""
+    """Run compute-only launches, which are not verified: a rank alone is no training run."""
 
     def _judge(self, launch: Launch, case: Case) -> None:
         pass
@@ -220,20 +223,19 @@ class ComputeRunner(TrainingRunner):
         return Runner.expected(self)
 
 
-# What NCCL says where nothing is left of what it was pinned to ("no algorithm/protocol available", src/enqueue.cc), and
-# how torch calls that error, ncclInvalidUsage.
+# NCCL's message if a pin leaves no algorithm (src/enqueue.cc), and torch's name of that error.
 _INVALID_USAGE = re.compile("invalid usage|ncclInvalidUsage|no algorithm/protocol available", re.IGNORECASE)
 
 
 @dataclass(kw_only=True)
 class CollectivesRunner(Runner[CollectiveCase, CollectiveProtocol]):
-    """Of collective operations each launch checks its own results against exact values."""
+    """Run collective operations. Each launch checks its own results against exact values."""
 
-    # By the id of a case: its part of the time of a launch that it shared.
+    # A case's part of the time of a shared launch, by case id.
     _shared_s: dict[str, float] = field(default_factory=dict)
 
     def _judge(self, launch: Launch, case: CollectiveCase) -> None:
-        """There is no launch that only explains: the first one tells what NCCL refuses."""
+        """Find pins that NCCL refuses: collectives have no separate launch that reads its choices."""
         if launch.failure and _INVALID_USAGE.search(launch.failure.message):
             self._blame_pin(launch)
 

@@ -326,16 +326,13 @@ def _write_json(request: Request, results: Results, session_id: int, log: Callab
 
 
 def check_outputs(request: Request) -> None:
-    """Raise UsageError when a file that is asked for could not be written at the end of a long run, or is one of the
-    run's own."""
+    """Raise UsageError if a file for --json could not be written at the end of a long run."""
     path = request.json_file
     if path is None or path == STANDARD_OUTPUT:
         return
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give a file for --json")
-    own = [request.out / REPORT_NAME, *(request.out / f"{STORE_NAME}{end}" for end in ("", "-wal", "-shm", "-journal"))]
-    same = (path.exists() and each.exists() and path.samefile(each) for each in own)
-    if path.resolve() in [each.resolve() for each in own] or any(same):
+    if path.resolve() in [(request.out / name).resolve() for name in (REPORT_NAME, STORE_NAME)]:
         raise UsageError(f"{path} is this run's own store or report; give another file for --json")
     if not is_special(path):
         check_writable(path.resolve().parent, "folder", "--json")

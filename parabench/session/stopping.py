@@ -1,4 +1,4 @@
-"""Block after block of the cases that may still be the fastest: a race, and `--until-decided`."""
+"""Add repetitions of the cases that may still be the fastest: racing, and `--until-decided`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from parabench.analysis.ranking.stopping import Undecided
 
 
-# No race has more blocks.
+# The most repetitions of racing.
 MOST_LAPS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveStopping:
-    """Decides after each block whether there is another. `budget_s` is for the whole command, from `began` on, by
-    `clock`; None is without end. `words` are the options that asked for it."""
+    """Decide after each repetition whether there is another one.
+
+    `budget_s` counts from `began`; `None` is unlimited. `words` are the options that asked for it.
+    """
 
     budget_s: float | None = None
     words: tuple[str, ...] = ()
@@ -35,8 +37,7 @@ class AdaptiveStopping:
 
     @classmethod
     def asked(cls, until_decided: bool, budget: float | None, race_s: float | None) -> AdaptiveStopping | None:
-        """From the options, `budget` in minutes, and the seconds of a race by itself, None where there is none.
-        None when nothing is to be added. Raises UsageError."""
+        """Return the rule for these options, if any. `race_s` is the default of racing. Raises UsageError."""
         if budget is not None and not until_decided and race_s is None:
             raise UsageError(
                 "--budget is the time for a race, and with --launches, or where no cases can share a launch, there is "
@@ -47,19 +48,15 @@ class AdaptiveStopping:
         if race_s is None and not until_decided:
             return None
         words = ["--until-decided"] * until_decided + ([] if budget is None else ["--budget", f"{budget:g}"])
-        if budget is not None:
-            race_s = budget * 60
-        elif until_decided:
-            race_s = None
-        return cls(budget_s=race_s, words=tuple(words))
+        budget_s = 60 * budget if budget is not None else None if until_decided else race_s
+        return cls(budget_s=budget_s, words=tuple(words))
 
     def next_block(
         self, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None], go_on: str
     ) -> Plan[C, P] | None:
-        """`plan` with one more block, which the store then has too, so that whoever resumes knows what is left of it.
+        """Return `plan` with one more repetition, and store it; `None` if there is none to come, and log why.
 
-        None when there is none to come; why is said, with the command that would `go_on`. Who named a budget named the
-        price: noise ends nothing before it is used, MOST_BLOCKS blocks do.
+        `go_on` is the command that continues. With a budget, noise does not end the session early.
         """
         from parabench.analysis.ranking.stopping import block_seconds, candidates
         from parabench.analysis.session import session_data
@@ -94,7 +91,7 @@ class AdaptiveStopping:
     def _next_lap(
         self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]
     ) -> Plan[C, P] | None:
-        """The same of a race."""
+        """Return the plan with one more repetition of racing."""
         from parabench.analysis.ranking.race import standings
         from parabench.analysis.text import format
 
@@ -116,7 +113,7 @@ class AdaptiveStopping:
         return _with_block(store, session_id, plan, racing)
 
     def _too_long(self, left: Undecided, launches: pd.DataFrame, log: Callable[[str], None], go_on: str) -> bool:
-        """Whether the block that would come next does not fit into what is left of the budget."""
+        """Return whether the next repetition does not fit into the rest of the budget."""
         from parabench.analysis.ranking.stopping import block_seconds
         from parabench.analysis.text import format
 
@@ -134,7 +131,7 @@ class AdaptiveStopping:
 
 
 def _with_block(store: Store, session_id: int, plan: Plan[C, P], cases: Collection[str]) -> Plan[C, P]:
-    """`plan` with one more block, of the cases with these ids, in the store too."""
+    """Return and store `plan` with one more repetition of the cases with these ids."""
     order = [case.id for case in plan.cases if case.id in cases]
     plan = replace(plan, extra=(*plan.extra, tuple(order)))
     store.replan(session_id, plan.to_dict())
@@ -142,7 +139,7 @@ def _with_block(store: Store, session_id: int, plan: Plan[C, P], cases: Collecti
 
 
 def _estimate(left: Undecided, blocks: int) -> str:
-    """How many more would be needed after so many."""
+    """Describe how many more repetitions are needed."""
     from parabench.analysis.stats.block_model import MOST_BLOCKS
 
     if left.more_blocks is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,8 +20,6 @@ import psutil
 from benchmarks.hosts import Host, NoNodes, hosts
 from parabench.launch.rendezvous import DEAD_AFTER_S
 from tests.faults import ranks
-from tests.faults.stranger import EVIL, FLOOD_BYTES, FORGERS
-from tests.faults.stranger import KINDS as KINDS_OF_STRANGERS
 from tests.faults.subject import KINDS
 from tests.faults.trial import ORPHANS_S, CannotTry, Row, Trial, Verdict
 
@@ -36,10 +33,6 @@ STOPPED, WRONG, NOT_OK = 130, 2, 1
 
 # A launch whose node or link is gone while its ranks find one another, work, or are waited for.
 GONE = ("crashed", "failed", "hung")
-
-# What node 0 may have in memory: what it has without a stranger (0.7 GB when it writes the report), what the stranger
-# sends, and a fifth.
-GROWTH_BYTES = int(1.2 * ((700 << 20) + FLOOD_BYTES))
 
 _measuring = Lock()
 
@@ -79,8 +72,7 @@ class TwoNodes(Trial):
         if zero.returncode == STOPPED and self.rows():
             self.check_says(zero, "stopped by", "parabench")
         if zero.returncode == WRONG:
-            broken = "then start all nodes again" in self.said(zero)  # by a stranger, before the session began
-            self.check_says(zero, *(["keep"] if broken else ["node 1", "--rdzv-timeout"]))
+            self.check_says(zero, "node 1", "--rdzv-timeout")
         if one.returncode == WRONG:
             self.check_says(one, "node 0")
 
@@ -236,69 +228,10 @@ def rank_struck(lot: Random) -> Verdict:
     return trial.verdict
 
 
-def stranger(lot: Random) -> Verdict:
-    """Somebody else on the network tries what `stranger.py` knows, from the beginning to the end of a session whose
-    nodes may have a secret: it goes on, or ends with a line where its own keys were written to."""
-    kind, signed = lot.choice(sorted(KINDS_OF_STRANGERS)), lot.random() < 0.5
-    with two_nodes(3) as trial:
-        secret = {"PARABENCH_SECRET": lot.randbytes(16).hex()} if signed else None
-        drivers = trial.both(environment=secret)
-        words = [
-            sys.executable,
-            "-m",
-            "tests.faults.stranger",
-            trial.hosts[0].address,
-            str(PORT),
-            kind,
-            str(lot.random()),
-        ]
-        attack = trial.start(command=trial.hosts[2].command(words))
-        grown = Growth(drivers[0].pid)
-        codes = [trial.ended(each) for each in drivers]
-        attack.kill()
-        attack.wait()
-        if grown.end() > GROWTH_BYTES:
-            trial.verdict.fault("files_left", f"node 0 grew to {grown.most >> 20} MiB")
-        if kind not in FORGERS:
-            trial.check_complete(drivers[0], codes[0])
-            if codes != [0, 0]:
-                trial.verdict.fault("wrong_exit", f"{codes}: {trial.said(drivers[0])[-300:]!r}")
-            trial.check_statuses(trial.rows())
-        else:
-            _end(trial, drivers, ((0, 1, WRONG, STOPPED), (0, 1, WRONG, STOPPED)))
-            trial.check_statuses(trial.rows(), GONE, most=1)
-            if signed and trial.store.exists() and EVIL.encode() in trial.store.read_bytes():
-                trial.verdict.fault("wrong_status", "what was forged is in the store")
-            trial.check_statuses(trial.resume_both(), GONE, most=1)
-    trial.verdict.words[:] = [f"{kind}, {'signed' if signed else 'unsigned'}: {each}" for each in trial.verdict.words]
-    return trial.verdict
-
-
-class Growth:
-    """The most memory that a process has had, looked at now and then."""
-
-    def __init__(self, pid: int) -> None:
-        self.most = 0
-        self._process, self._over = psutil.Process(pid), threading.Event()
-        self._thread = threading.Thread(target=self._look)
-        self._thread.start()
-
-    def _look(self) -> None:
-        with suppress(psutil.Error):
-            while not self._over.wait(0.1):
-                self.most = max(self.most, self._process.memory_info().rss)
-
-    def end(self) -> int:
-        self._over.set()
-        self._thread.join()
-        return self.most
-
-
 FAMILIES = {
     "follower told to end": follower_told_to_end,
     "node 0 told to end": keeper_told_to_end,
     "node stands still": stands_still,
     "link cut": link_cut,
     "rank struck on two nodes": rank_struck,
-    "stranger on the network": stranger,
 }

@@ -174,8 +174,8 @@ class SideHere:
         launcher = FakeLauncher(lambda case: times * (0.012 if case.algorithm == "ring" else 0.010))
         self._side = Side(lambda told: heard(variant.name, told), launcher)
 
-    def hello(self) -> bool:
-        return bool(self.ask("hello")["turns"])
+    def hello(self) -> None:
+        self.ask("hello")
 
     def say(self, question: str, **values: Any) -> None:
         self._answer = self._side.answer(question, json.loads(json.dumps(values)))
@@ -211,9 +211,9 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
 def of_serve() -> str:
     """The line that it starts with, and the one it ends with."""
     said = []
-    with patch("parabench.serve.server.listen") as listen:
-        listen.return_value.server_port = 8000
-        listen.return_value.serve_forever.side_effect = Interrupted(signal.SIGINT)
+    with patch("parabench.serve.server.Server") as server:
+        server.return_value.server_port = 8000
+        server.return_value.serve_forever.side_effect = Interrupted(signal.SIGINT)
         said.append(said_by("serve", "out/results.db", "--port", "8000"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -13,7 +13,6 @@ import pytest
 from benchmarks.hosts import Host
 from cluster_helpers import cluster
 from nodes_helpers import PORT, Nodes
-from paths import ROOT
 
 SUITE = '''\
 """What does a rank see?"""
@@ -23,6 +22,18 @@ from parabench import Protocol, sweep
 CASES = sweep(strategy="faulty_helpers:observing", world_size=4, data="synthetic", seq_len=8)
 PROTOCOL = Protocol(warmup=2, steps=2, launches=1, instrumented=1)
 '''
+
+# A program that opens connections to an address and port, and keeps them.
+HOLDING = """
+import socket, sys, time
+held = []
+while len(held) < 100:
+    try:
+        held.append(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5.0))
+    except OSError:
+        time.sleep(0.05)
+time.sleep(1e6)
+"""
 
 VALUE = "0123456789abcdef-in-no-other-process"
 
@@ -46,8 +57,8 @@ def test_a_session_with_a_secret_runs_and_no_rank_has_it(
 ) -> None:
     """One node has it in its environment, the other in a file; a stranger holds connections all the time."""
     nodes, stranger = three
-    words = [sys.executable, "-m", "tests.faults.stranger", nodes.hosts[0].address, str(PORT), "connections", "1"]
-    stranger.start(words, folder=ROOT, output=subprocess.DEVNULL, errors=subprocess.DEVNULL)
+    words = [sys.executable, "-c", HOLDING, nodes.hosts[0].address, str(PORT)]
+    stranger.start(words, folder=nodes.folder, output=subprocess.DEVNULL, errors=subprocess.DEVNULL)
     monkeypatch.setenv("PARABENCH_SECRET", VALUE)
     zero = nodes.start(0)
     monkeypatch.delenv("PARABENCH_SECRET")

@@ -12,13 +12,11 @@ import sys
 import venv
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from guard import GUARD_S
-from parabench.ab import remote
 from parabench.ab.remote import running
 from parabench.ab.server import PROTOCOL
 from parabench.ab.variant import read_variant
@@ -34,7 +32,7 @@ from process_helpers import end, end_all, left_of, start_ab
 # -- the line between the two ends -----------------------------------------------------------------------------------
 
 
-FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench", "module": "/lib/parabench"}
+FITS = {"protocol": PROTOCOL, "schema": SCHEMA_VERSION, "package": "/lib/parabench"}
 
 
 def answers(**values: object) -> str:
@@ -66,44 +64,25 @@ def scripted(folder: Path, does: str) -> str:
         ("print('module load'); sys.exit(1)", "ended with exit code 1: module load; that side needs"),
         ("sys.exit(130)", "was stopped; "),
         ("os.kill(os.getpid(), 15)", "was stopped; "),
-        ("line.recv_bytes()", "has not answered for 0.2 s; that side needs"),
-        (answers(module="/old/parabench"), "mixes two parabench: the package is /lib/parabench, its ab is from"),
         (answers(), "holds a parabench, but another one answered, that in /lib/parabench; see what"),
     ],
 )
-def test_a_side_that_does_not_fit_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, why: str
-) -> None:
-    if "has not answered" in why:  # the others have all the time that they need
-        monkeypatch.setattr(remote, "HELLO_S", 0.2)
+def test_a_side_that_does_not_fit_is_named(tmp_path: Path, does: str, why: str) -> None:
     (tmp_path / "tree" / "parabench").mkdir(parents=True)
     (tmp_path / "tree" / "parabench" / "__init__.py").touch()
     variant = read_variant("b", f"{scripted(tmp_path, does)} {tmp_path / 'tree'}")
     named = pytest.raises(UsageError, match=re.escape(f"side b ({tmp_path}/scripted {tmp_path}/tree) {why}"))
     with running([variant], lambda side, told: None) as (side,), named:
         side.hello()
-    assert not psutil.pid_exists(side.pid)
+    assert not psutil.pid_exists(side.process.pid)
 
 
-def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "AFTER_DEADLINE_S", 0.0)
-    os.mkfifo(tmp_path / "pipe")
-    starting = {"tells": "starting", "label": "ddp", "block": 0, "deadline_s": 0.01}
-    told = f"line.send_bytes({json.dumps(starting).encode()!r})"
-    does = f"{answers()}; line.recv_bytes(); {told}; open({str(tmp_path / 'pipe')!r}).read(); {answers()}"
-    heard = []
-
-    def hear(side: str, told: dict[str, Any]) -> None:
-        heard.append(told)
-        if told["tells"] == "silent":
-            (tmp_path / "pipe").write_text("go on\n")
-
-    with running([read_variant("b", scripted(tmp_path, does))], hear) as (side,):
+def test_what_others_print_is_passed_over_and_told_when_the_side_has_ended(tmp_path: Path) -> None:
+    does = f"print('Loading modules'); {answers()}; line.recv_bytes(); print('Segmentation fault'); sys.exit(1)"
+    with running([read_variant("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
         side.hello()
-        side.ask("take")
-    assert heard == [starting, {"tells": "silent", "label": "ddp", "s": 0.01}]
+        with pytest.raises(UsageError, match=r"side b \(.*\) ended with exit code 1: Segmentation fault"):
+            side.ask("plan")
 
 
 # -- real sides -----------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> 
 
 def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
     for words, said in (
-        (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: a session has as many nodes"),
+        (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: the number of nodes cannot change"),
         (["--nnodes", "2"], "2 nodes need --rdzv-endpoint HOST:PORT"),
         (["--rdzv-endpoint", "h:1"], "--rdzv-endpoint h:1 is for several nodes; give --nnodes too"),
         (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "'h:99999' is not HOST:PORT"),

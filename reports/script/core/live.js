@@ -2,7 +2,6 @@
 // nothing at all.
 // What a reader has open or looks at: it must not go away below their eyes.
 import { element } from "./element.js";
-import { count } from "./format.js";
 
 const atRest = (openAtFirst) => scrollY < 8
   && !document.querySelector("dialog[open], .plot:hover, .hoverlayer .hovertext")
@@ -45,25 +44,22 @@ const asItWas = () => {
 
 const follow = (served) => {
   const openAtFirst = new Set(document.querySelectorAll("details[open]"));
-  const [done, said, last, show] = [
-    element("progress", { "aria-label": "Launches done", max: 1, value: 0 }), element("b", {}), element("span", {}),
-    element("button", { type: "button", hidden: true, onclick: renew }),
+  const [done, said, error, show] = [
+    element("progress", { "aria-label": "Launches done", max: 1, value: 0 }), element("b", {}),
+    element("span", { class: "error" }),
+    element("button", { type: "button", hidden: true, onclick: renew }, "Show the newer page"),
   ];
   const news = element("output", {}, show);
-  document.body.append(element("aside", { class: "live", "aria-label": "The run" }, done, element("p", {}, said, " ", last), news));
+  document.body.append(element("aside", { class: "live", "aria-label": "The run" }, done, element("p", {}, said, " ", error), news));
 
   const tell = (now) => {
     done.hidden = !now.planned;
     done.max = now.planned || 1;
     done.value = now.done;
     said.textContent = now.said;
-    last.textContent = now.error || (now.last ? `Last: ${now.last}` : "");
-    last.classList.toggle("error", Boolean(now.error));
+    error.textContent = now.error;
     const newer = now.page !== "" && now.page !== served.content;
     if (newer && atRest(openAtFirst)) { renew(); return false; }
-    const launched = now.launches - Number(served.dataset.launches);
-    const label = launched > 0 ? `${count(launched, "new launch")}: show` : "There is a newer page: show";
-    if (show.textContent !== label) show.textContent = label;
     show.hidden = !newer;
     return true;
   };
@@ -81,7 +77,7 @@ const follow = (served) => {
       if (!tell(now)) return;
     } catch {
       said.textContent = "parabench serve does not answer any more; the page stays as it is.";
-      last.textContent = "";
+      error.textContent = "";
     }
     again = setTimeout(ask, wait * 1000);
   };

@@ -16,7 +16,7 @@ from types import ModuleType
 _file = os.environ.get("PARABENCH_FAULT_CLOCK", "")
 _time, _time_ns = time.time, time.time_ns
 
-READERS = ("parabench.store.record", "parabench.serve.progress")
+READERS = ("parabench.store.record", "parabench.serve.server")
 
 
 def _ahead_s() -> float:

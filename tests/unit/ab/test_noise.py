@@ -15,7 +15,7 @@ import fake_results as fake
 from command_line import parabench
 from fake_sides import Lab
 from parabench.ab import noise
-from parabench.ab.noise import MOST_PAIRS, TURNS, NoiseRequest, run_noise
+from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
 from parabench.analysis.compare.sensitivity import Sensitivity
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
@@ -43,7 +43,7 @@ class Asked:
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )
-        self.code = lab.said(lambda console: run_noise(NoiseRequest(run=run, minutes=minutes), console, self._keep))
+        self.code = lab.said(lambda console: run_noise(run, minutes, console, self._keep))
 
     def _keep(self, answer: Sensitivity) -> None:
         self.answer = answer
@@ -61,14 +61,16 @@ def test_it_measures_equal_sides_until_the_time_is_over_and_says_what_ab_sees(la
     assert f"23 pairs of launches of {asked.answer.rounds} rounds, 3 cases: of a typical one pairs of" in lab.output
     assert f"store: {lab.folder / 'out' / 'results.db'}" in lab.output
     assert {label for label, _, _ in lab.launches()} == {"noise-a", "noise-b"}
-
-
-def test_a_pilot_that_is_too_short_ends_with_3_and_says_what_it_lacks(lab: Lab) -> None:
-    asked = Asked(lab, minutes=0.5)
-    assert asked.code == 3
-    assert asked.answer is not None
-    assert (asked.answer.pairs, asked.answer.seen) == (2, ())
-    assert "The pilot is too short to say: it has 2 pairs of launches, and an answer" in lab.output
+    # The store answers again, in text and JSON.
+    said = parabench("noise", "--from", lab.folder / "out")
+    assert said.exit_code == 0
+    assert said.output.splitlines() == [line for line in lab.output.splitlines() if line in said.output.splitlines()]
+    assert said.output.startswith("Here `ab` of quick sees ")
+    told = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
+    jsonschema.Draft202012Validator(SCHEMA).validate(told)
+    assert told["sentence"] == said.output.splitlines()[0]
+    assert told["pairs"] == asked.answer.pairs
+    assert [each["change"] for each in told["seen"]] == [each.change for each in asked.answer.seen]
 
 
 def test_it_ends_where_more_pairs_would_tell_nothing_new_and_obeys_what_is_asked_for(lab: Lab) -> None:
@@ -105,22 +107,10 @@ def test_after_a_stop_it_goes_on(lab: Lab) -> None:
     assert asked.answer.pairs > 20
 
 
-def test_the_store_answers_again_in_text_and_json(lab: Lab) -> None:
-    asked = Asked(lab)
-    said = parabench("noise", "--from", lab.folder / "out")
-    assert said.exit_code == 0
-    assert said.output.splitlines() == [line for line in lab.output.splitlines() if line in said.output.splitlines()]
-    assert said.output.startswith("Here `ab` of quick sees ")
-    told = json.loads(parabench("noise", "--from", f"{lab.folder / 'out'}@noise-b", "--json", "-").stdout)
-    jsonschema.Draft202012Validator(SCHEMA).validate(told)
-    assert asked.answer is not None
-    assert told["sentence"] == said.output.splitlines()[0]
-    assert told["pairs"] == asked.answer.pairs
-    assert [each["change"] for each in told["seen"]] == [each.change for each in asked.answer.seen]
-
-
 def test_a_baseline_is_told_of_beside_and_one_that_is_not_there_is_refused_first(lab: Lab) -> None:
-    Asked(lab, minutes=0.5)
+    asked = Asked(lab, minutes=0.5)
+    assert (asked.code, asked.answer and asked.answer.pairs, asked.answer and asked.answer.seen) == (3, 2, ())
+    assert "The pilot is too short to say: it has 2 pairs of launches, and an answer" in lab.output
     launches = [fake.launch(fake.case(), block=block, step_s=0.01 + block / 1e5) for block in range(3)]
     fake.write(lab.folder / "base.db", launches, label="nightly")
     words = ("noise", "--from", lab.folder / "out", "--baseline")

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from fake_sides import Lab
-from parabench.ab.series import Series, SeriesRequest, read_series, run_series
+from parabench.ab.driver import AbRequest
+from parabench.ab.series import Series, read_series, run_series
 from parabench.analysis.compare.proposal import MOST_PAIRS, SPENT
 from parabench.cli import main
 from parabench.errors import UsageError
@@ -29,8 +30,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
     fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
     run = TrainingRequest.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
-    request = SeriesRequest(**{"baseline": "", "proposal": proposal, "run": run} | more)
-    return lab.said(lambda console: run_series(request, console))
+    request = AbRequest(a="", b=proposal, run=more.pop("run", run))
+    return lab.said(lambda console: run_series(request, console, **more))
 
 
 def series(lab: Lab) -> Series:

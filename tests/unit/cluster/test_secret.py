@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from guard import GUARD_S
 from parabench.cluster.heartbeat import abort, abort_of, beat_once, beats
-from parabench.cluster.secret import FILE, HELLO, MOST_BYTES, VALUE, Seal, Secret, begin, meet, read_secret
+from parabench.cluster.secret import FILE, HELLO, VALUE, Seal, Secret, begin, meet, read_secret
 from parabench.errors import UsageError
 from parabench.launch import store_client
 from parabench.launch.rendezvous import FAILED
@@ -64,7 +64,6 @@ def test_a_value_is_taken_out_of_the_environment() -> None:
         (b"", 0o600, "is empty; make one with"),
         (b" \n\t", 0o600, "is empty"),
         (OURS.key[1:], 0o600, "has 15 bytes, and 16 are the least"),
-        (b"x" * (MOST_BYTES + 1), 0o600, f"has more than {MOST_BYTES} bytes"),
     ],
 )
 def test_a_file_that_keeps_no_secret_is_refused(tmp_path: Path, content: bytes, mode: int, said: str) -> None:

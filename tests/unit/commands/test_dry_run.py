@@ -5,28 +5,35 @@ from __future__ import annotations
 
 import re
 import socket
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
+import fake_links
 from command_line import parabench
 from fake_launch import FakeLauncher
-from parabench.cluster.topology import LauncherFlags
+from parabench.cluster.topology import LauncherFlags, topology_of
+from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.machine.versions import Nccl
+from parabench.models import MODELS
 from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
-from parabench.session.dry_run import dry_run
-from parabench.session.request import TrainingRequest
+from parabench.session.dry_run import dry_run, planned_for
+from parabench.session.request import CollectivesRequest, TrainingRequest
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
+from parabench.signals import STOPPED
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
+from parabench.store.store import Store
 
 OF_SEVERAL = '''\
 """What would more ranks give?"""
@@ -79,9 +86,9 @@ def facts(text):
 
 
 def rows(text):
-    """Return the columns of each configuration: label, place, own launches, shared launches, time."""
+    """Return the columns of each configuration: label, place, launches, time."""
     split = [re.split("  +", line.removeprefix("# ")) for line in text.splitlines()]
-    return [columns for columns in split if len(columns) == 5 and columns[0] != "configuration"]
+    return [columns for columns in split if len(columns) == 4 and columns[0] != "configuration"]
 
 
 # -- what is said --------------------------------------------------------------------------------------------------
@@ -101,7 +108,34 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     said = planned("run", suite, *nodes, "--out", tmp_path / "out")
     assert "planned for 1,250 nodes with 8 ranks per node" in said
     assert [row[1] for row in rows(said)] == ["1 x 1", *["1,250 x 8"] * 3]
-    assert " with 1 reference and 3 for NCCL's debug log (" in facts(said)["expected"]
+
+
+def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
+    flags = LauncherFlags(nnodes="2", nproc_per_node="4")
+    with pytest.raises(UsageError, match="2 nodes need --rdzv-endpoint"):
+        topology_of(flags, machine)
+    topology = topology_of(flags, machine, rendezvous=False)
+    assert (topology.nodes, topology.ranks_per_node) == (2, 4)
+
+
+def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
+    flags = LauncherFlags(nnodes="3", nproc_per_node="64")
+    planned, notes = planned_for(flags, machine, False)
+    assert (planned.nodes, planned.ranks("cpu"), planned.gpus) == (3, 64, ())
+    assert notes[1] == "each node is assumed to have cores for 64 ranks; here: 2"
+    planned, notes = planned_for(flags, machine, True)
+    assert (planned.ranks("cuda"), planned.gpus_reason) == (64, None)
+    assert notes[1] == "each node is assumed to have 64 CUDA devices; here: 0"
+    one = Machine(cores=8, gpus=(Gpu("NVIDIA L4", 1 << 30),))
+    planned, notes = planned_for(flags, one, False)
+    assert {gpu.name for gpu in planned.gpus} == {"NVIDIA L4"}
+    assert len(planned.gpus) == 64
+    assert planned_for(LauncherFlags(), one, True) == (one, [])
+
+
+def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
+    said = planned("run", suite, "--set", "nodes=1,2", "--out", tmp_path)
+    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in said
 
 
 def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
@@ -112,6 +146,17 @@ def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
     assert "links" not in facts(said(suite, tmp_path, cluster=four["cluster"]))
     alone = said(suite, tmp_path, links=True, axes=("strategy=single",))
     assert facts(alone)["links"] == "none to measure, every case has one rank"
+
+
+def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
+    out = tmp_path / "out"
+    assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
+    assert "links" in facts(said(None, out, resume=True, links=True))
+    with Store.open_or_create(out / "results.db") as store:
+        store.add_links(1, fake_links.rows(1, 2, device="cpu"))
+    assert "links" not in facts(said(None, out, resume=True, links=True))
+    # A new session has none.
+    assert "links" in facts(said(suite, out, links=True))
 
 
 # -- counts and time -----------------------------------------------------------------------------------------------
@@ -146,8 +191,8 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     # 3 launches on one device of 4 s, the reference among them; 6 on two of 2 s.
     measured = f"launches as measured in {out / 'results.db'}"
     text = said(suite, out)
-    assert facts(text)["expected"] == f"24 s with 1 reference (9 {measured})"
-    assert [row[2:] for row in rows(text)] == [["2", "0", "8.0 s"], *[["2", "0", "4.0 s"]] * 3]
+    assert facts(text)["expected"] == f"24 s (9 {measured})"
+    assert [row[2:] for row in rows(text)] == [["2", "8.0 s"], *[["2", "4.0 s"]] * 3]
     partly = facts(said(suite, out, axes=("bucket_mib=4,8",)))["expected"]
     assert f"(5 {measured}; 2 estimated: upper bound from 5 GFLOP/s per rank, without communication)" in partly
     assert "as measured" not in said(suite, out, steps=4)
@@ -155,7 +200,41 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "results.db"]
 
 
+def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
+    told = facts(said(suite, tmp_path, axes=("strategy=single", "model=gpt-nano", "global_batch=8")))["expected"]
+    # 5 steps of 8 sequences of 64 tokens; 2 blocks of the one case that is left, and its reference.
+    seconds = 3 * 5 * 6 * MODELS["gpt-nano"].parameters * 8 * 64 / 5e9
+    assert told.startswith(f"{seconds:.1f} s (3 estimated: upper bound from 5 GFLOP/s per rank")
+
+
 # -- resuming ------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path):
+    out = tmp_path / "out"
+    assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
+    store = (out / "results.db").read_bytes()
+    for text in (said(suite, out, resume=True), said(None, out, resume=True)):
+        assert sum(int(row[2]) for row in rows(text)) == 5
+    with pytest.raises(UsageError, match="was planned otherwise"):
+        said(suite, out, resume=True, steps=9)
+    assert (out / "results.db").read_bytes() == store
+    assert run(None, out, resume=True) == 0
+    assert facts(said(None, out, resume=True))["expected"] == "nothing left to launch"
+
+
+def test_a_store_of_a_newer_version_is_a_line_or_tells_nothing(suite, tmp_path):
+    out = tmp_path / "out"
+    run(suite, out)
+    assert "as measured in" in facts(said(suite, out))["expected"]
+    with closing(sqlite3.connect(out / "results.db")) as db, db:
+        db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
+    for more in ((), ("--dry-run",)):
+        done = parabench("run", "--resume", *more, "--out", out)
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+        assert "planned by a newer parabench: its by_magic" in done.stderr
+    # What a new session would do is known; how long other steps took says nothing of it.
+    assert "as measured in" not in facts(said(suite, out))["expected"]
 
 
 # -- collectives ---------------------------------------------------------------------------------------------------
@@ -179,6 +258,14 @@ def planned(command, *arguments):
     done = parabench(command, *arguments, "--dry-run")
     assert done.exit_code == 0, done.output
     return done.output.replace("# ", "")
+
+
+def test_collectives_of_many_ranks_start_at_a_size_they_can_split(tmp_path, machine):
+    flags = LauncherFlags(nnodes="1250", nproc_per_node="8")
+    many, _ = planned_for(flags, machine, True)
+    asked = CollectivesRequest.of(argv=[], out=tmp_path, device="cuda", cluster=flags)
+    # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
+    assert {case.min_bytes for case in asked.plan(many).plan.cases} == {64 * 1024, 256 * 1024}
 
 
 ONE_GPU = Machine(cores=8, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))
@@ -220,13 +307,37 @@ def test_collectives_on_one_gpu_run_what_they_name(option, nccl, monkeypatch):
     assert {row[1] for row in rows(told)} == {"1 x 2"}
 
 
-def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suite, tmp_path):
+def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
+    two = {"cluster": LauncherFlags(nnodes="2", nproc_per_node="4")}
+    told = said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4,8"), **two)
+    assert "hsdp native ranks_per_node 4, 4 ranks " in told
+    assert "hsdp native ranks_per_node 4, 8 ranks on 2 nodes" in told
+    # On one machine they are, so that there are two levels to see.
+    assert "hsdp native ranks_per_node 2, 4 ranks " in said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4"))
+    nodes = ("--world-size", 4, "--nnodes", 2, "--nproc-per-node", 4, "--device", "cuda")
+    assert "two_level, 4 ranks (4 a node)" in planned("collectives", "--algorithm", "two_level", *nodes)
+
+
+def test_collectives_know_their_store(tmp_path):
+    asked = CollectivesRequest.of(
+        argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
+    )
+    run_session(asked, Console(file=StringIO()), FakeLauncher())
+    store = (tmp_path / "results.db").read_bytes()
+    for request, expected in (
+        (replace(asked, resume=True), "nothing left to launch"),
+        (asked, "(3 launches as measured in "),
+    ):
+        console = Console(file=StringIO(), width=200)
+        assert dry_run(request, console) == 0
+        assert expected in facts(console.file.getvalue().replace("# ", ""))["expected"]
+    assert (tmp_path / "results.db").read_bytes() == store
+
+
+def test_cases_that_never_share_launches_say_why(suite, tmp_path):
     suite.write_text(SUITE.replace("CASES = [", 'CASES = [sweep(strategy="parameter_server_async", world_size=2), '))
     text = said(suite, tmp_path / "out", rounds=20)
     assert facts(text)["never shared"] == "ranks of parameter_server_async do not take their steps together"
-    own = {row[0]: (row[2], row[3]) for row in rows(text)}
-    assert own.pop("parameter_server_async, 2 ranks") == ("3", "0")
-    assert set(own.values()) == {("1", "2")}
 
 
 def test_each_session_of_a_suite_has_a_heading(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,12 @@ def test_nothing_is_replaced(here: Path, name: str) -> None:
     assert sum(each.is_file() for each in here.rglob("*")) == 1
 
 
-def test_a_model_that_cannot_be_loaded_leaves_no_file(here: Path) -> None:
+def test_a_suite_that_cannot_run_leaves_no_file(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 2, stdout="[1/2] a rank has failed\nelse\n")
+    monkeypatch.setattr("parabench.commands.init.subprocess.run", lambda *words, **options: failed)
     done = parabench("init", "--model", "nothing:factory", "--world-size", "2")
     assert done.exit_code == 2
+    assert done.stdout.splitlines()[1:] == ["[1/2] a rank has failed"]
     assert done.stderr.splitlines()[-1].startswith("parabench: the suite does not run here, and nothing is written; ")
     assert [each for each in here.rglob("*") if each.is_file()] == []
 

@@ -100,7 +100,7 @@ def test_what_fails_in_a_quiet_run_is_on_standard_error(launcher: FakeLauncher) 
     launcher.failing["ddp"] = (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))
     done = parabench("run", "mine.py", "-q")
     assert done.exit_code == 1
-    assert done.stderr.splitlines() == [
+    assert [re.sub(r"^\[./.\] ", "", line) for line in done.stderr.splitlines()] == [
         f"block {block} of 2, ddp native, 2 ranks: crashed: rank 1: ended by SIGKILL" for block in (1, 2)
     ]
     assert "crashed" not in done.stdout
@@ -192,9 +192,15 @@ def test_a_terminal_has_a_bar_with_the_time_left(folder: Path) -> None:
     assert re.search(r"\x1b\[[0-9;]*m", said)  # colours
 
 
-@pytest.mark.parametrize("force", [{}, {"FORCE_COLOR": "1"}])
-def test_a_pipe_has_plain_lines(folder: Path, force: dict[str, str]) -> None:
-    said = in_pipe(folder, TERM="xterm-256color", **force)
+def test_a_terminal_that_wants_no_colors_has_none(folder: Path) -> None:
+    said = in_terminal(folder, TERM="xterm-256color", NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*m", said)
+    assert "4/4" in said
+
+
+def test_a_pipe_has_plain_lines_and_forced_colors_move_nothing(folder: Path) -> None:
+    """With FORCE_COLOR, a launch that fails is red there, and no bar fills a log."""
+    said = in_pipe(folder, TERM="xterm-256color")
     assert ESCAPE not in said
     assert [line[:5] for line in said.splitlines() if line.startswith("[") and "/4]" in line] == [
         f"[{number}/4]" for number in range(1, 5)

@@ -22,9 +22,9 @@ from parabench.store.record import MIB, Status
 
 JSON = {"bencher": BENCHER, "github": GITHUB, "pytorch": PYTORCH}
 RENDERS: dict[str, Callable[[SessionData], str]] = {
-    "bencher": bencher.render,
-    "github": github.render,
-    "pytorch": pytorch.render,
+    "bencher": bencher.export,
+    "github": github.export,
+    "pytorch": pytorch.export,
 }
 
 
@@ -69,7 +69,7 @@ def test_each_format_is_what_its_tool_documents(tmp_path: Path, name: str, of: C
 
 
 def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> None:
-    found = json.loads(bencher.render(seen))
+    found = json.loads(bencher.export(seen))
     assert list(found) == ["ddp native, 2 ranks", "ddp native 1 MiB, 2 ranks"]  # what never succeeded is not there
     latency = found["ddp native, 2 ranks"]["latency"]
     assert latency["value"] == pytest.approx(41e6, rel=0.01)
@@ -87,7 +87,7 @@ def one(folder: Path) -> str:
 
 
 def test_github_has_what_is_better_when_smaller_under_unique_names(seen: SessionData) -> None:
-    found = json.loads(github.render(seen))
+    found = json.loads(github.export(seen))
     names = [each["name"] for each in found]
     assert len(set(names)) == len(names)
     first = found[0]
@@ -99,7 +99,7 @@ def test_github_has_what_is_better_when_smaller_under_unique_names(seen: Session
 
 
 def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData) -> None:
-    found = json.loads(pytorch.render(seen))
+    found = json.loads(pytorch.export(seen))
     (step,) = [
         each
         for each in found

@@ -47,6 +47,7 @@ def run(asked, launch):
     return run_session(asked, console, launch), console.file.getvalue()
 
 
+@pytest.mark.usefixtures("real_report")
 def test_a_run_ends_in_lines_a_store_a_report_and_an_answer(tmp_path):
     launcher = FakeLauncher(seconds=lambda case, size: 1e-4 + size * (1e-9 if case.algorithm == "ring" else 2e-9))
     code, said = run(request(tmp_path, json_file=tmp_path / "deep" / "r.json"), launcher)

@@ -48,6 +48,7 @@ def run(asked, launch):
     return code, console.file.getvalue()
 
 
+@pytest.mark.usefixtures("real_report")
 def test_a_run_ends_in_a_store_a_report_and_a_verdict(suite, tmp_path):
     fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.020)
     code, said = run(request(suite, tmp_path), fake)

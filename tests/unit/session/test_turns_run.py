@@ -183,7 +183,7 @@ def test_without_a_number_of_launches_it_is_a_race_until_it_is_decided(run, tmp_
 
 
 def test_a_race_ends_when_its_time_is_over_and_goes_on_when_it_is_resumed(run, tmp_path):
-    code, said = run(Racing(sd=0.2), launches=None, rounds=None, budget=0.00001)
+    code, said = run(Racing(), launches=None, rounds=None, budget=0.00001)
     assert code == 0
     assert "the race ends after" in said
     again = Racing(sd=0.001)

@@ -11,7 +11,7 @@ import pytest
 import fake_results as fake
 from parabench import __version__
 from parabench.errors import UsageError
-from parabench.serve.progress import read_progress
+from parabench.serve.server import read_progress
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
