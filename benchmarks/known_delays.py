@@ -106,19 +106,19 @@ def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
         told = dict(zip(seen.results.launch_columns["id"], seen.results.launch_columns["facts"], strict=True))
         timed = timed.assign(delay=[json.loads(told[launch])["delay"] for launch in timed["launch_id"]])
     name_of = {
-        case: strategy.rpartition(":")[2] for case, strategy in zip(timed["case_id"], timed["strategy"], strict=True)
+        case: strategy.rpartition(":")[2] for case, strategy in zip(timed["case"], timed["strategy"], strict=True)
     }
     held, apart, pairs = 0, 0, 0
     found: dict[str, list[float]] = {name: [] for name in DELAYS}
     for first in range(1, sessions * launches, launches):
-        own = timed[timed["block"].between(first, first + launches - 1)]
+        own = timed[timed["repetition"].between(first, first + launches - 1)]
         effects = fit(own)
         means = {name_of[case]: mean for case, mean in effects.means.items()}
         near = {name_of[case] for case in effects.indistinguishable(min(effects.cases, key=effects.means.__getitem__))}
         held += sum(f"none{copy}" in near for copy in COPIES)
         default = np.mean([means[f"none{copy}"] for copy in COPIES])
-        logs = {name_of[case]: np.log(one["launch_step_s"].to_numpy()) for case, one in own.groupby("case_id")}
-        waited = np.log1p(own.groupby("case_id")["delay"].mean()).rename(name_of)
+        logs = {name_of[case]: np.log(one["step_s"].to_numpy()) for case, one in own.groupby("case")}
+        waited = np.log1p(own.groupby("case")["delay"].mean()).rename(name_of)
         for name in DELAYS:
             found[name] += [float(means[f"{name}{copy}"] - default - waited[f"{name}{copy}"]) for copy in COPIES]
             difference, width = ratio(logs[f"{name}{COPIES[1]}"] - logs[name])

@@ -110,16 +110,16 @@ def complete(store: Path) -> bool:
     sides = [read_side(f"{store}@ab-{name}", name) for name in "ab"]
     protocol = sides[0].session.plan["protocol"]
     launches = protocol["launches"] + (protocol["rounds"] > 0)
-    return all(side.session.finished_utc and len(side.valid) == launches * len(side.cases) for side in sides)
+    return all(side.session.finished_utc and len(side.counted) == launches * len(side.cases) for side in sides)
 
 
 def differences(store: Path) -> list[dict[str, float]]:
     """Of each block of a run, each case's log-ratio of the sides."""
     base, candidate = (
-        read_side(f"{store}@ab-{name}", name).timed.set_index(["block", "case_id"])["launch_step_s"] for name in "ab"
+        read_side(f"{store}@ab-{name}", name).timed.set_index(["repetition", "case"])["step_s"] for name in "ab"
     )
     ratios = np.log(candidate / base).dropna()
-    return [dict(block.droplevel("block")) for _, block in ratios.groupby(level="block")]
+    return [dict(block.droplevel("repetition")) for _, block in ratios.groupby(level="repetition")]
 
 
 def slowed(launches: list[int], folder: Path) -> None:

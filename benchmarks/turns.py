@@ -39,9 +39,9 @@ def run(out: Path, *options: str) -> tuple[SessionData, float]:
 
 def widths(seen: SessionData) -> Iterator[tuple[float, float, int]]:
     """(seconds of launches, largest half-width, cases compared) after each block from the second on."""
-    spent = seen.launches.groupby("block")["wall_s"].sum().cumsum()
-    for block in sorted(seen.timed["block"].unique())[1:]:
-        effects = fit(seen.timed[seen.timed["block"] <= block])
+    spent = seen.numbers.groupby("repetition")["wall_s"].sum().cumsum()
+    for block in sorted(seen.timed["repetition"].unique())[1:]:
+        effects = fit(seen.timed[seen.timed["repetition"] <= block])
         best = min(effects.cases, key=lambda case: effects.means[case])
         yield spent[block], math.expm1(float(np.max(effects.best_half_widths(best)))), len(effects.cases)
 

@@ -291,7 +291,7 @@ def labels(cases: Sequence[Case]) -> dict[str, str]:
     """Each case's label, with fields that differ where several have the same."""
     if len({case.label for case in cases}) == len(cases):
         return {case.id: case.label for case in cases}
-    from parabench.analysis.tables import unique_labels
+    from parabench.analysis.numbers import unique_labels
 
     return unique_labels({case.id: case for case in cases})
 

@@ -51,12 +51,12 @@ def by_case(launches: pd.DataFrame, value: str) -> dict[str, CaseLaunches]:
     """Each case's launches with the number in column `value`; `launches` has `case_id`, `launch_id` and `block` too."""
     if launches.empty:
         return {}
-    ordered = launches.sort_values(["case_id", "block"], kind="stable")
-    cases = ordered["case_id"].to_numpy()
+    ordered = launches.sort_values(["case", "repetition"], kind="stable")
+    cases = ordered["case"].to_numpy()
     starts = np.flatnonzero(np.concatenate([[True], cases[1:] != cases[:-1]]))
     columns = [
         np.split(ordered[name].to_numpy(dtype=dtype), starts[1:])
-        for name, dtype in (("launch_id", np.int64), ("block", np.int64), (value, float))
+        for name, dtype in (("launch_id", np.int64), ("repetition", np.int64), (value, float))
     ]
     return {str(cases[at]): CaseLaunches(*own) for at, *own in zip(starts, *columns, strict=True)}
 

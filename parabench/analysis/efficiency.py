@@ -43,7 +43,7 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     """
     counts = _counts(seen)
     energies = seen.once(launch_joules)
-    launches_of = seen.valid.groupby("case_id")["launch_id"].agg(list)
+    launches_of = seen.counted.groupby("case")["launch_id"].agg(list)
     rows = []
     for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         case = seen.case(row["case_id"])
@@ -93,8 +93,8 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
     """What one device counted, by the id of its case; of the reference launch, where that succeeded."""
     found: dict[str, Mapping[str, Any]] = {}
-    rows = seen.launches.sort_values("block", key=lambda block: block != REFERENCE_BLOCK, kind="stable")
-    for at, case_id in zip(rows["launch_id"], rows["case_id"], strict=True):
+    rows = seen.numbers.sort_values("repetition", key=lambda each: each != REFERENCE_BLOCK, kind="stable")
+    for at, case_id in zip(rows["launch_id"], rows["case"], strict=True):
         count = seen.facts[at].get("flops")
         if count:
             found.setdefault(str(case_id), count)
@@ -161,7 +161,7 @@ def launch_joules(seen: SessionData) -> dict[int, Energy]:
     rows = seen.rows("device_sample")
     rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
     readings: dict[Any, pd.DataFrame] = dict(iter(rows.groupby("launch_id")))
-    launches = zip(*(seen.valid[name] for name in ("launch_id", "device", "n_steps")), strict=True)
+    launches = zip(*(seen.counted[name] for name in ("launch_id", "device", "n_steps")), strict=True)
     return {at: _energy(device, n_steps, seen.facts[at], readings.get(at)) for at, device, n_steps in launches}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes
+from parabench.analysis.collectives.bus import KEY, bus_table, measured
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
@@ -18,7 +18,7 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store import json_text
-from parabench.store.record import GB, Status
+from parabench.store.record import GB
 
 LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "energy"
 
@@ -119,13 +119,12 @@ def _interval(value: float, margin: float | None) -> tuple[float | None, float |
 
 def _collectives(seen: SessionData) -> Iterator[Result]:
     """Time of a call, and bandwidths in bytes per second as nccl-tests has them."""
-    sizes = launch_sizes(seen.results, seen.session)
     fields = {
-        row["case_id"]: CollectiveCase.from_dict(json_text.parsed(row["case_json"])).to_dict()
-        for row in seen.results.launch.to_dict("records")
+        case: CollectiveCase.from_dict(json_text.parsed(text)).to_dict()
+        for case, text in zip(seen.numbers["case"], seen.numbers["case_json"], strict=True)
     }
-    good = sizes[sizes["status"] == Status.OK]
-    numbers = good.groupby(["case_id", "bytes", "in_place"])["launch_call_s"].agg(tuple)
+    good = measured(seen.counted)
+    numbers = good.groupby(KEY)["call_s"].agg(tuple)
     for row in bus_table(good).to_dict("records"):
         key = str(row["case_id"])
         form = "in place" if row["in_place"] else "out of place"

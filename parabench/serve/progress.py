@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from parabench.analysis.numbers import case_type
 from parabench.analysis.session import Session, select_session, select_sessions
-from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
 from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.store.frames import records

@@ -184,7 +184,7 @@ def test_with_rounds_cases_share_launches_and_nothing_races(tmp_path):
     assert "2 passed, 1 deselected" in done.stdout, done.stdout + done.stderr
     seen = session_data(load(tmp_path / "parabench-results" / "results.db"))
     assert seen.timed["in_turns"].all()
-    assert sorted(seen.timed["block"]) == [1, 1, 2, 2, 3, 3]
+    assert sorted(seen.timed["repetition"]) == [1, 1, 2, 2, 3, 3]
     # What turns measured is pytest-benchmark's, and not what each case's own launch did.
     numbers = [len(each["stats"]["data"]) for each in json.loads((tmp_path / "out.json").read_text())["benchmarks"]]
     assert numbers == [3 * 4 * 2] * 2

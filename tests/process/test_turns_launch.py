@@ -164,7 +164,7 @@ def test_what_a_case_leaves_behind_for_the_next_turn_is_found(tmp_path):
     launches = [share(cases, replace(protocol, seed=seed)) for seed in (1, 2)]
     arms = [replace(arm, block=block) for block, seen in enumerate(launches, 1) for arm in seen.arms]
     seen = carry_over(session_data(fake_results.write(tmp_path / "results.db", arms)))
-    assert seen.launches == 2
+    assert seen.numbers == 2
     assert seen.found.case_id == cases[1].id
     assert seen.found.low > 0.1
 

@@ -126,7 +126,7 @@ def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
     listed = [row for row in records(base.results.listed, names) if row["suite"] == base.session.suite]
     could = [row for row in listed if row["finished_utc"] is not None and row["started_utc"] <= latest]
     ids = [row["id"] for row in sorted(could, key=lambda row: (row["started_utc"], row["id"]), reverse=True)]
-    devices = {str(device) for device in base.launches["device"]}
+    devices = {str(device) for device in base.numbers["device"]}
     found = (
         data_of(base.results, session, base.role)
         for at in range(0, len(ids), MOST_SESSIONS)

@@ -13,10 +13,10 @@ from parabench.analysis.compare.ratios import Pair, launches_of, mean_ratio
 from parabench.analysis.compare.rule import Outcome
 from parabench.analysis.compare.several import SHARED_WORK, Row, Several
 from parabench.analysis.compare.sides import interleaved
+from parabench.analysis.numbers import same_work
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.geometric import Mean
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between
-from parabench.analysis.tables import same_work
 from parabench.analysis.text import format
 from parabench.strategies import entry_of
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from parabench.analysis.compare.ratios import launches_of, step_times
 from parabench.analysis.compare.sides import side_of
+from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, select_session, select_sessions
 from parabench.analysis.stats.ttest import Numbers
-from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.errors import UsageError
 from parabench.store.frames import records
 from parabench.store.results import Results, load
@@ -71,7 +71,7 @@ def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
 
 def _begun_s(base: SessionData, candidate: SessionData, blocks: list[int]) -> Numbers:
     """When the first launch of each block began."""
-    sides = [side.launches.groupby("block")["started_utc"].min() for side in (base, candidate)]
+    sides = [side.numbers.groupby("repetition")["started_utc"].min() for side in (base, candidate)]
     return np.array([min(_seconds(base, side[block]) for side in sides) for block in blocks], dtype=float)
 
 

@@ -37,33 +37,33 @@ def step_times(side: SessionData) -> Known:
 
 def tokens_per_gb(side: SessionData) -> Known:
     """Tokens/s (samples/s without sequences) per GB of peak memory of the largest rank."""
-    good = side.valid
+    good = side.counted
     per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
-    found = good[["launch_id", "case_id", "block"]].assign(value=per_gb)
+    found = good[["launch_id", "case", "repetition"]].assign(value=per_gb)
     why = step_times(side).why | _none(found, "peak memory was not recorded")
     return Known(by_case(found[found["value"] > 0], "value"), why)
 
 
 def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
-    there = set(launches.loc[launches["value"] > 0, "case_id"])
-    return {str(case): reason for case in launches["case_id"].unique() if case not in there}
+    there = set(launches.loc[launches["value"] > 0, "case"])
+    return {str(case): reason for case in launches["case"].unique() if case not in there}
 
 
 def tokens_per_joule(side: SessionData) -> Known:
     """Tokens (samples without sequences) per joule of all devices in the measured steps."""
     energies = side.once(launch_joules)
-    good = side.valid
+    good = side.counted
     keys = good["launch_id"]
     # Numbers of two kinds are not mixed: a case's are of one source.
-    counted = {case for case, key in zip(good["case_id"], keys, strict=True) if energies[key][1] == COUNTER}
+    counted = {case for case, key in zip(good["case"], keys, strict=True) if energies[key][1] == COUNTER}
     joules = [
         energies[key][0] if case not in counted or energies[key][1] == COUNTER else np.nan
-        for case, key in zip(good["case_id"], keys, strict=True)
+        for case, key in zip(good["case"], keys, strict=True)
     ]
     tokens = good["global_batch"] * good["seq_len"]
-    found = good[["launch_id", "case_id", "block"]].assign(value=tokens / pd.Series(joules, good.index, dtype=float))
+    found = good[["launch_id", "case", "repetition"]].assign(value=tokens / pd.Series(joules, good.index, dtype=float))
     why = step_times(side).why
-    for case, key in zip(good["case_id"], keys, strict=True):
+    for case, key in zip(good["case"], keys, strict=True):
         if not format.known(energies[key][0]):
             why.setdefault(str(case), energies[key][1])
     return Known(by_case(found[found["value"] > 0], "value"), why)

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.loop_time import MEAN
+from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import WORK, valid_launches
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
 from parabench.store.frames import records
@@ -55,7 +55,7 @@ OBJECTIVES = {
     for each in (
         Objective(
             name="step_time_s",
-            column="launch_step_s",
+            column="step_s",
             first="Fastest",
             more="is {} slower",
             ahead="faster than",
@@ -115,13 +115,13 @@ def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
 
     Raises UsageError, with the reason, when launches succeeded and none of them has one.
     """
-    table = with_costs(seen.launches)
+    table = with_costs(seen.numbers)
     why = "its launches recorded no peak memory"
     if objective.column == "token_s":
         why = "the samples in its batches could not be counted"
     if objective.column == "token_j":
         table, why = _with_joules(table, seen)
-    good = valid_launches(table)
+    good = table[table["counted"]]
     if len(good) and not (good[objective.column] > 0).any():
         raise UsageError(
             f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
@@ -140,7 +140,7 @@ def _with_joules(table: pd.DataFrame, seen: SessionData) -> tuple[pd.DataFrame, 
     kind = COUNTER if COUNTER in known else next(iter(known), None)
     joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
     per_step = np.array([joules.get(at, np.nan) for at in table["launch_id"]], dtype=float)
-    tokens = table["tokens_per_s"] * table["launch_step_s"]
+    tokens = table["tokens_per_s"] * table["step_s"]
     why = next((said for value, said in energies.values() if not words.known(value)), "no launch succeeded")
     sources = np.full(len(table), kind, dtype=object)
     return table.assign(token_j=per_step / tokens, energy_from=sources), why

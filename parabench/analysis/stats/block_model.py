@@ -313,10 +313,12 @@ def _ratio(part: Numbers, whole: Numbers) -> Numbers:
     return found
 
 
-def fit(launches: pd.DataFrame, number: str = "launch_step_s") -> Effects:
-    """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0). Where some have the
-    same `shared_launch`, those are compared inside it."""
-    case, block = np.asarray(launches["case_id"]), np.asarray(launches["block"])
+def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
+    """Fit by least squares the launches of a table like `numbers.numbers`; `number` is above 0.
+
+    Launches with the same `shared_launch` are compared inside it.
+    """
+    case, block = np.asarray(launches["case"]), np.asarray(launches["repetition"])
     y = np.log(np.asarray(launches[number], dtype=float))
     shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
     if len(np.unique(shared)) == len(y):

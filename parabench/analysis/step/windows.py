@@ -36,7 +36,7 @@ def windows(seen: SessionData) -> pd.DataFrame:
     """When the timed steps of each launch were that counts and has readings of a sampler: columns `launch_id, case_id,
     label, begin_s, end_s`; NaN where it was not recorded. For `SessionData.once`."""
     read = set(seen.results.device_sample["launch_id"]) | set(seen.results.host_sample["launch_id"])
-    good = seen.valid[seen.valid["launch_id"].isin(read)]
+    good = seen.counted[seen.counted["launch_id"].isin(read)].rename(columns={"case": "case_id"})
     rows = []
     for launch in good[["launch_id", "case_id", "label", "facts"]].to_dict("records"):
         begin_s, end_s = phases(launch.pop("facts")).get(Phase.MEASURE, (math.nan, math.nan))

@@ -15,10 +15,10 @@ from parabench.analysis.compare.several import SHARED_WORK, Several, several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
+from parabench.analysis.numbers import same_work, status_counts
 from parabench.analysis.ranking.answer import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.geometric import Mean
-from parabench.analysis.tables import same_work, status_counts
 from parabench.analysis.text import across, comparison, format
 from parabench.files import write_whole
 from parabench.plan.case import Case

@@ -18,11 +18,11 @@ from parabench.analysis.compare.several import several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.history.history import numbers_of, visits_of
 from parabench.analysis.launch_number import QUANTILE, launch_number
+from parabench.analysis.numbers import case_table, mean_peaks, numbers
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import SessionData, select_session, session_data
-from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
 from parabench.plan import protocol as links
@@ -68,9 +68,9 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     results = write(tmp_path / "a.db")
     write(tmp_path / "b.db", "other")
     session = select_session(results, None)
-    launches = launch_table(results, session)
-    own = launches[(launches["case_id"] == FAST.id) & (launches["status"] == "ok")]
-    raw = math.exp(np.log(own["launch_step_s"]).mean())
+    launches = numbers(results, session)
+    own = launches[(launches["case"] == FAST.id) & (launches["status"] == "ok")]
+    raw = math.exp(np.log(own["step_s"]).mean())
     expected = case_table(launches).set_index("case_id").loc[FAST.id, "step_time_s"]
     assert expected == pytest.approx(raw, rel=1e-12)
 
@@ -131,9 +131,9 @@ def test_a_history_and_a_report_make_one_number_of_steps_without_an_end(tmp_path
     """A step that never ended has no length for either of them."""
     steps = [*lengths(0.04, 6), math.inf]
     results = fake.write(tmp_path / "a.db", [fake.launch(FAST, steps, block=block) for block in range(2)])
-    reported = launch_table(results, select_session(results, None))["launch_step_s"]
+    reported = numbers(results, select_session(results, None))["step_s"]
     followed_table = numbers_of(visits_of([results]))
-    followed = followed_table["launch_step_s"]
+    followed = followed_table["step_s"]
     assert list(followed) == list(reported)
     assert reported[0] == pytest.approx(float(np.quantile(steps[:-1], 0.1)))
     assert followed_table["timed"].all()
@@ -144,7 +144,7 @@ def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     case = fake.case(device=device, backend={"cpu": "gloo", "cuda": "nccl"}[device])
     launch = fake.launch(case, lengths(0.04))
     results = fake.write(tmp_path / "a.db", [launch])
-    (number,) = launch_table(results, select_session(results, None))["launch_step_s"]
+    (number,) = numbers(results, select_session(results, None))["step_s"]
     assert outcome(launch) == f"{milliseconds(number)} per step"
     median = float(np.median(launch.step_times()))
     assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
@@ -168,10 +168,10 @@ def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
     seen = session_data(results, None)
     launches = pd.DataFrame(table_of(page_data(seen, ())["launches"]))
     counts = launches["counts"] == 1
-    assert set(launches.loc[counts, "launch_id"]) == set(seen.valid["launch_id"])
+    assert set(launches.loc[counts, "launch_id"]) == set(seen.counted["launch_id"])
     assert launches.loc[~counts, "from_case"].isna().all()
     cases = seen.cases.set_index("case_id")["step_time_s"]
-    expected = seen.valid["launch_step_s"] / seen.valid["case_id"].map(cases) - 1
+    expected = seen.counted["step_s"] / seen.counted["case"].map(cases) - 1
     assert launches.loc[counts, "from_case"].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
     blocks = table_of(page_data(seen, ())["blocks"])
     medians = launches[counts].groupby("block")["from_case"].median()
@@ -188,7 +188,7 @@ def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
         if (case, block) != (FAST, 2)
     ]
     results = fake.write(tmp_path / "a.db", launches)
-    table = launch_table(results, select_session(results, None))
+    table = numbers(results, select_session(results, None))
     cases = case_table(table).set_index("case_id")["step_time_s"]
     (answer,) = answers(table, OBJECTIVES["tokens_per_s"])
     for each in answer.candidates:
@@ -210,7 +210,7 @@ def test_mean_peaks_are_those_that_the_front_compares(tmp_path):
         for at, case in enumerate(cases)
     ]
     results = fake.write(tmp_path / "a.db", launches)
-    table = launch_table(results, select_session(results, None))
+    table = numbers(results, select_session(results, None))
     (answer,) = answers(table)
     assert len(answer.front) == 3
     found = mean_peaks(table)
@@ -224,5 +224,5 @@ def test_a_bubble_is_of_launches_that_count(tmp_path):
     launches = [fake.tell(fake.launch(case, block=block), facts, stage_busy_share=0.7) for block in range(2)]
     launches[1].samples = [one._replace(value=None) if one.metric == "step_s" else one for one in launches[1].samples]
     results = fake.write(tmp_path / "a.db", launches)
-    (row,) = bubbles(launch_table(results, select_session(results, None)), results.whole).to_dict("records")
+    (row,) = bubbles(numbers(results, select_session(results, None)), results.whole).to_dict("records")
     assert (row["n_launches"], row["measured"]) == (1, pytest.approx(0.3))

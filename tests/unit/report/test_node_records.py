@@ -114,7 +114,7 @@ def test_devices_of_the_same_number_are_not_mixed(tmp_path):
     assert list(table["place"]) == [f"node {n}, device {d}" for n in (0, 1) for d in (0, 1)]
     assert list(table["power_w"]) == [500.0, 500.0, 300.0, 500.0]
     assert list(table["energy_j"]) == pytest.approx([1000.0, 1000.0, 600.0, 1000.0])
-    (launch_id,) = known.valid["launch_id"]
+    (launch_id,) = known.counted["launch_id"]
     assert set(device_line(known, launch_id, "power_w")["place"]) == set(table["place"])
     memory = memory_timeline(known, launch_id)
     assert memory[memory["place"] == "node 1, device 0"]["bytes"].unique().tolist() == [5e9]

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
 import fake_collectives as fake
-from parabench.analysis.collectives.bus import launch_sizes
+from parabench.analysis.collectives.bus import measured
 from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
 from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs, points_of, to_dict
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import make, reduction
@@ -337,7 +338,7 @@ def test_calls_alone_and_calls_back_to_back_are_not_fitted_together(tmp_path):
     for name, protocol in (("a", fake.PROTOCOL), ("b", fake.THROUGHPUT)):
         launches = fake.sweep([fake.case()], lambda case, size: 1e-4 + size * 1e-9, protocol=protocol)
         results = fake.write(tmp_path / f"{name}.db", launches, protocol=protocol)
-        found.append(points_of(launch_sizes(results, select_session(results))))
+        found.append(points_of(measured(numbers(results, select_session(results)))))
     assert [fit_costs(points)[0].timing for points in found] == ["latency", "throughput"]
     assert to_dict(fit_costs(found[1])[0])["timing"] == "throughput"
     with pytest.raises(ValueError, match="timed as latency and as throughput"):

@@ -169,7 +169,7 @@ def test_only_blocks_that_both_sides_have_are_paired(tmp_path):
     sides = pair(tmp_path, base[1:], new)
     (row,) = compare(*sides).rows
     for of, ids in zip(sides, (row.base_launches, row.candidate_launches), strict=True):
-        assert of.launches.set_index("launch_id").loc[list(ids), "block"].tolist() == [1, 3, 4]
+        assert of.numbers.set_index("launch_id").loc[list(ids), "repetition"].tolist() == [1, 3, 4]
     for name, blocks in (("one", base[:1]), ("other", new[1:])):
         fake.write(tmp_path / "none.db", blocks, label=name, interleaved={"run": "r", "side": name})
     none = compare(*(read_side(f"{tmp_path / 'none.db'}@{name}", name) for name in ("one", "other")))

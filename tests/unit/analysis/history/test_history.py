@@ -19,10 +19,10 @@ from command_line import parabench
 from page_helpers import figures as figures_of
 from parabench.analysis.history.history import history, numbers_of, of_visits, visits_of
 from parabench.analysis.history.series import NO_RUPTURES, History
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.stats.level_cost import LevelCost
-from parabench.analysis.tables import launch_table
 from parabench.analysis.text import history as history_text
 from parabench.report.build import render as render_report
 from parabench.report.sections.history import _sessions, history_section, render
@@ -172,11 +172,11 @@ def test_too_few_sessions_are_refused():
 
 def test_numbers_are_those_of_the_launch_table(stepped):
     visits = visits_of([stepped])
-    numbers = numbers_of(visits)
+    table = numbers_of(visits)
     for place in (0, 11):
-        own = launch_table(stepped, select_session(stepped, visits[place].session.id)).set_index("launch_id")
-        mine = numbers[numbers["visit"] == place].set_index("launch_id")
-        assert mine["launch_step_s"].to_dict() == pytest.approx(own["launch_step_s"].to_dict())
+        own = numbers(stepped, select_session(stepped, visits[place].session.id)).set_index("launch_id")
+        mine = table[table["visit"] == place].set_index("launch_id")
+        assert mine["step_s"].to_dict() == pytest.approx(own["step_s"].to_dict())
         assert mine["label"].to_dict() == own["label"].to_dict()
 
 
@@ -205,10 +205,10 @@ def test_a_change_says_since_when_how_much_and_what_changed_with_it(stepped):
 
 def test_a_number_can_be_traced_to_launches_of_the_store(stepped):
     point = history([stepped]).series[0].points[3]
-    launches = launch_table(stepped, select_session(stepped, 4)).set_index("launch_id")
-    numbers = np.log(launches.loc[list(point.launches), "launch_step_s"].to_numpy(dtype=float))
-    assert len(numbers) == 3
-    assert point.step_time_s == pytest.approx(np.exp(numbers.mean()))
+    launches = numbers(stepped, select_session(stepped, 4)).set_index("launch_id")
+    logs = np.log(launches.loc[list(point.launches), "step_s"].to_numpy(dtype=float))
+    assert len(logs) == 3
+    assert point.step_time_s == pytest.approx(np.exp(logs.mean()))
     assert point.low_s < point.step_time_s < point.high_s
 
 
