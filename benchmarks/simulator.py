@@ -115,6 +115,7 @@ def numbers(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
             | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
             | {"verified": True, "in_turns": False, "counted": True, "timed": True}
             | {"step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
+            | {"token_s": seconds / (case.global_batch * case.seq_len)}
             for i, (case, block, seconds) in enumerate(rows)
         ]
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.energy import COUNTER, launch_energy
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.loop_time import MEAN, loop_times
 from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
@@ -91,6 +92,7 @@ COLUMNS = {
     "drift": "last third of the steps relative to the first third, minus 1",
     "n_steps": "number of measured steps",
     "tokens_per_s": "tokens per second, or samples if the model takes no sequences",
+    "token_s": "seconds per token",
     **{name: f"part of the step on the slowest rank: {meaning}" for name, meaning in STEP_PARTS.items()},
     "peak_rss_bytes": "peak resident set of the rank with the highest peak memory",
     "peak_allocated_bytes": "peak memory in CUDA tensors of this rank",
@@ -99,6 +101,10 @@ COLUMNS = {
     "peak_memory_bytes": "`peak_rss_bytes` on a CPU, `peak_allocated_bytes` on a GPU",
     "staleness_mean": "mean number of updates by which gradients are late",
     "staleness_max": "largest number of updates by which a gradient is late",
+    "joules_per_step": "energy of all devices in a measured step",
+    "joules_source": "`energy counter` or `power readings`",
+    "joules_reason": "why the energy is unknown",
+    "token_j": "energy per token, from one source for the whole session",
 }
 
 
@@ -124,17 +130,21 @@ def numbers(results: Results, *sessions: Session) -> pd.DataFrame:
     table = _interleaved(table, own.steps)
     chosen = {session.id: session.interleaved.get("side", "") for session in sessions}
     table = table[table["session"].isin(list(chosen))].reset_index(drop=True)
-    uncounted = _found(own, BATCH_UNSEEN, "case_id")
-    used = own.read("device_sample", "rank IS NULL AND metric = 'used_bytes'").groupby("launch_id")["value"].max()
-    tokens = table["global_batch"] * table["seq_len"] / table["step_s"]
+    readings = own.read("device_sample", LAUNCH_NUMBERS["device_sample"])
+    used = readings[readings["metric"] == "used_bytes"].groupby("launch_id")["value"].max()
+    tokens = (table["global_batch"] * table["seq_len"]).mask(table["case"].isin(_found(own, BATCH_UNSEEN, "case_id")))
+    energy = launch_energy(table, readings)
     table = table.assign(
         variant=table["session"].map(chosen),
         verified=~table["launch_id"].isin(_found(own, UNVERIFIED, "launch_id")),
-        tokens_per_s=tokens.mask(table["case"].isin(uncounted)),
+        tokens_per_s=tokens / table["step_s"],
+        token_s=table["step_s"] / tokens,
         **_parts(own.medians, table),
         **_rank_numbers(own.whole, table["launch_id"]),
         # Configurations that share a launch share the memory of its devices.
         used_bytes=table["launch_id"].map(used).astype(float).mask(table["in_turns"]),
+        **{str(name): energy[name] for name in energy},
+        token_j=_one_source(table["session"], energy) / tokens,
     )
     return _with_peak_memory(table)[[*COLUMNS, *DEFAULTS]]
 
@@ -307,6 +317,12 @@ def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Seri
     }
 
 
+def _one_source(session: pd.Series[int], energy: pd.DataFrame) -> pd.Series[float]:
+    """Return the joules per step of each session from one source: the energy counter, if any launch has it."""
+    counter = energy["joules_source"] == COUNTER
+    return energy["joules_per_step"].where(counter | ~counter.groupby(session).transform("any"))
+
+
 def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
     peak = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
     return table.assign(peak_memory_bytes=peak)
@@ -320,6 +336,35 @@ def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
     """
     logs = pd.Series(np.log(launches[number].astype(float)), launches.index)
     return dict(np.exp(logs.groupby(launches["case"], sort=False).mean()))
+
+
+# The launches of a case on two sides, as `by_case` returns them.
+Launches = tuple["pd.Series[float]", "pd.Series[float]"]
+
+
+def by_case(launches: pd.DataFrame, number: str) -> dict[str, pd.Series[float]]:
+    """Return a number of the launches of each configuration, indexed by repetition and launch id, in this order."""
+    ordered = launches.sort_values(["case", "repetition"], kind="stable").set_index(["repetition", "launch_id"])
+    return {str(case): own.astype(float) for case, own in ordered[number].groupby(ordered["case"])}
+
+
+_NONE = pd.Series(index=pd.MultiIndex.from_tuples([], names=["repetition", "launch_id"]), dtype=float)
+
+
+def of_pair(
+    pair: tuple[str, str], base: Mapping[str, pd.Series[float]], other: Mapping[str, pd.Series[float]], paired: bool
+) -> Launches:
+    """Return the launches of a case on two sides; if they are `paired`, those of the repetitions that both have."""
+    first, second = base.get(pair[0], _NONE), other.get(pair[1], _NONE)
+    if not paired:
+        return first, second
+    both = first.index.unique(0).intersection(second.index.unique(0))
+    return first[first.index.isin(both, 0)], second[second.index.isin(both, 0)]
+
+
+def launch_ids(launches: pd.Series[float]) -> tuple[int, ...]:
+    """Return the ids of launches in `by_case`."""
+    return tuple(launches.index.get_level_values("launch_id").tolist())
 
 
 def case_table(table: pd.DataFrame) -> pd.DataFrame:

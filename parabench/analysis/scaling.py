@@ -14,7 +14,7 @@ import pandas as pd
 
 from parabench.analysis.environment.nodes import sharing
 from parabench.analysis.numbers import WORK, case_table, same_work
-from parabench.analysis.ranking.objectives import PER_TOKEN, with_costs
+from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.plan.case import DEFAULTS
@@ -88,7 +88,7 @@ def _numbered(cases: Iterable[Row], launches: pd.DataFrame) -> list[Row]:
 
 def _effects(launches: pd.DataFrame) -> dict[str, Effects]:
     """Return for each case the model of token times that it belongs to: one for all batches of a workload."""
-    models = (fit(own, "token_s") for _, own in same_work(with_costs(launches[launches["timed"]]), PER_TOKEN))
+    models = (fit(own, "token_s") for _, own in same_work(launches[launches["timed"]], PER_TOKEN))
     return {case: model for model in models for case in model.cases}
 
 

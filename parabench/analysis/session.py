@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from parabench.analysis.numbers import case_of, case_table, numbers
+from parabench.analysis.numbers import by_case, case_of, case_table, numbers
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
@@ -21,9 +21,6 @@ from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 from parabench.store.schema import SessionRow
-
-if TYPE_CHECKING:
-    from parabench.analysis.case_launches import CaseLaunches
 
 T = TypeVar("T")
 
@@ -218,14 +215,6 @@ class Origin:
     valid: int
 
 
-class Ended(NamedTuple):
-    """How a launch ended; `error` is empty where it told of none."""
-
-    launch_id: int
-    status: str
-    error: str
-
-
 @dataclass(frozen=True)
 class SessionData:
     """A session of trainings with its tables, each made when it is first asked for; nobody may change them.
@@ -287,21 +276,14 @@ class SessionData:
         return self.counted[["launch_id", "case", "label"]].rename(columns={"case": "case_id"})
 
     @cached_property
-    def by_case(self) -> dict[str, CaseLaunches]:
-        """The launches of each case that has some whose step times are compared, with these, in seconds."""
-        from parabench.analysis.case_launches import by_case  # with scipy, which `best` does without
-
+    def by_case(self) -> dict[str, pd.Series[float]]:
+        """The step times that are compared, in seconds, of each configuration that has some (`numbers.by_case`)."""
         return by_case(self.timed, "step_s")
 
     @cached_property
-    def launched(self) -> dict[str, list[Ended]]:
-        """How all launches of each case ended, the reference launch apart."""
-        own = self._own
-        found: dict[str, list[Ended]] = {}
-        columns = (own[name].tolist() for name in ("case", "launch_id", "status", "error"))
-        for case, launch, status, error in zip(*columns, strict=True):
-            found.setdefault(case, []).append(Ended(launch, status, error if isinstance(error, str) else ""))
-        return found
+    def repetitions(self) -> dict[str, pd.DataFrame]:
+        """The launches of each configuration, except the reference launch."""
+        return {str(case): own for case, own in self._own.groupby("case", sort=False)}
 
     @property
     def _own(self) -> pd.DataFrame:

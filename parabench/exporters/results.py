@@ -80,7 +80,7 @@ def _training(seen: SessionData) -> Iterator[Result]:
     for row in cases.to_dict("records"):
         key = str(row["case_id"])
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
-        own = tuple(seen.by_case[key].value.tolist()) if key in seen.by_case else ()
+        own = tuple(seen.by_case[key].tolist()) if key in seen.by_case else ()
         low, high = _interval(step_s, _margin_alone(step_s, own) if key in alone else margins.get(key))
         throughput = Metric(
             THROUGHPUT,

@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 
 from parabench.analysis.compare.overall import lost_on
 from parabench.analysis.compare.several import Against, Several
-from parabench.analysis.efficiency import launch_joules
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
@@ -128,7 +127,7 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
 
 
 def _joules_from(side: SessionData) -> set[str]:
-    return {source for joules, source in side.once(launch_joules).values() if format.known(joules)}
+    return set(side.counted["joules_source"].dropna())
 
 
 def _two_kinds(

@@ -16,7 +16,7 @@ from parabench.analysis.ranking.answer import NOT_COMPARED, Answer, Candidate, M
 from parabench.analysis.ranking.baseline import no_comm_baseline
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
-from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
+from parabench.analysis.ranking.objectives import STEP, Objective, basis, require
 from parabench.analysis.ranking.pareto import front, launch_ids
 from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
@@ -46,7 +46,8 @@ def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = (
     Raises UsageError for no launch with a number for the objective, or no such axis.
     """
     axes = check_axes(by)
-    found = answers(numbered(seen, objective), objective, axes, seen.cases, seen.session.raced)
+    require(seen, objective)
+    found = answers(seen.numbers, objective, axes, seen.cases, seen.session.raced)
     return with_links(found, seen.results, seen.session, seen.numbers) if objective.name in TIMED else found
 
 
@@ -63,8 +64,7 @@ def answers(
     cases: pd.DataFrame | None = None,
     raced: bool = False,
 ) -> tuple[Answer, ...]:
-    """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
-    launches = launches if objective.column in launches else with_costs(launches)
+    """Return the same from `numbers.numbers`; `cases` is its case table, if known."""
     own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
         return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.energy import moves_too_few, too_short
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import measured, moves_too_few, too_short, windows
+from parabench.analysis.step.windows import measured, windows
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import THROTTLES, readings
 from parabench.store.record import NOT_SUPPORTED

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from parabench.analysis.energy import phases
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import phases
 from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
 
 

@@ -8,6 +8,7 @@ import shutil
 
 import jsonschema
 import numpy as np
+import pandas as pd
 import pytest
 from markupsafe import Markup
 
@@ -17,7 +18,7 @@ from fake_results import OOM
 from parabench.analysis.compare.across import across, machines
 from parabench.analysis.compare.overall import overall
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.stats.geometric import Logs, geometric_mean
+from parabench.analysis.stats.geometric import geometric_mean
 from parabench.analysis.text import across as across_text
 from parabench.analysis.text.comparison import steps
 from parabench.errors import UsageError
@@ -207,7 +208,7 @@ def test_no_launch_ended_well(tmp_path):
 def logs(random, cases, blocks, shared):
     """One side: what a block's launches share, and noise of each launch."""
     common = random.normal(0, shared, blocks)
-    return [Logs(np.arange(blocks), common + random.normal(0, 0.01, blocks)) for _ in range(cases)]
+    return [pd.Series(common + random.normal(0, 0.01, blocks)) for _ in range(cases)]
 
 
 def test_the_means_interval_takes_blocks_for_its_unit():
@@ -227,7 +228,7 @@ def test_with_every_launch_there_it_is_welchs_test_of_block_means():
     random = np.random.default_rng(1)
     sides = logs(random, 3, 4, 0.05), logs(random, 3, 6, 0.02)
     found = geometric_mean(list(zip(*sides, strict=True)), "")
-    means = [np.mean([case.value for case in side], axis=0) for side in sides]
+    means = [np.mean(list(side), axis=0) for side in sides]
     expected = stats.ttest_ind(means[1], means[0], equal_var=False).confidence_interval()
     assert np.log([found.low, found.high]) == pytest.approx([expected.low, expected.high])
 
@@ -236,11 +237,11 @@ def test_a_missing_launch_takes_its_block_along_no_further_than_it_must():
     random = np.random.default_rng(2)
     pairs = list(zip(logs(random, 3, 4, 0.05), logs(random, 3, 4, 0.05), strict=True))
     whole = geometric_mean(pairs, "")
-    pairs[0] = (Logs(pairs[0][0].block[1:], pairs[0][0].value[1:]), pairs[0][1])
+    pairs[0] = (pairs[0][0][1:], pairs[0][1])
     missing = geometric_mean(pairs, "")
     assert (missing.cases, missing.base_blocks) == (3, 4)
     assert missing.ratio == pytest.approx(whole.ratio, rel=0.05)
-    pairs[0] = (Logs(pairs[0][0].block[:1], pairs[0][0].value[:1]), pairs[0][1])
+    pairs[0] = (pairs[0][0][:1], pairs[0][1])
     assert geometric_mean(pairs, "").cases == 2
     single = geometric_mean([(pairs[0][0], pairs[0][1])], "")
     assert (single.cases, single.low) == (1, None)
