@@ -246,7 +246,7 @@ def _status(of: Several, row: tuple[str | None, ...]) -> str:
     """How a case ended, over all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
     found: list[str] = []
     for side, case in zip(of.sides, row, strict=True):
-        found += [ABSENT] if case is None else side.repetitions[case]["status"]
+        found += [ABSENT] if case is None else list(side.repetitions[case]["status"])
     return status_counts(found)
 
 
