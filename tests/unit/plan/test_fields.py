@@ -47,17 +47,9 @@ def test_what_a_field_cannot_hold_is_said_with_what_it_can(values: dict[str, Any
     assert str(error.value) == said
 
 
-def test_a_number_that_may_have_a_fraction_is_one_value_however_it_is_written() -> None:
-    assert repr(Sample(share=1).share) == "1.0"
-
-
 def test_json_holds_all_fields_and_those_of_a_newer_version_are_left_out() -> None:
     sample = Sample(part=2, share=0.25, deep=True)
     assert Sample.from_dict(sample.to_dict() | {"from_the_future": 1}) == sample
-
-
-def test_a_digest_is_of_what_is_not_the_default() -> None:
-    assert Sample(size=4).digest == Sample().digest != Sample(size=5).digest
 
 
 def test_a_field_is_read_from_text() -> None:

@@ -9,15 +9,11 @@ import sqlite3
 import pytest
 from click.testing import CliRunner
 
-import fake_collectives
 import fake_results as fake
 from parabench.analysis.compare.between import MOST_SESSIONS, alike
 from parabench.analysis.session import session_data
 from parabench.cli import main
-from parabench.report.sections import history
-from parabench.serve.progress import read_progress
 from parabench.store import results as reading
-from parabench.store import store as writing
 from parabench.store.record import DeviceSample, Finding, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -98,24 +94,6 @@ def test_no_question_about_a_session_goes_through_the_launches_of_others(words, 
     assert not scans(found)
 
 
-def test_how_far_a_session_is_is_known_without_the_launches_of_others(store, monkeypatch):
-    with asked(store, monkeypatch) as found:
-        assert read_progress(store, "second").launches == 6
-    assert found
-    assert not scans(found)
-
-
-def test_collectives_of_one_session_are_read_without_those_of_others(tmp_path, monkeypatch):
-    path = tmp_path / "r.db"
-    for label in ("first", "second", "third"):
-        launches = fake_collectives.sweep([fake_collectives.case()], lambda case, size: 1e-4 + size / 1e9)
-        fake_collectives.write(path, launches, label=label)
-    with asked(path, monkeypatch) as found:
-        assert CliRunner().invoke(main, ["best", f"{path}@second"], catch_exceptions=False).exit_code == 0
-    assert found
-    assert not scans(found)
-
-
 def test_what_a_run_asks_of_its_store_goes_through_no_other_session(store):
     with Store.open_or_create(store) as opened:
         said: list[str] = []
@@ -143,19 +121,6 @@ def test_of_a_long_store_the_newest_sessions_of_the_suite_tell_what_sessions_dif
     assert len(found) == MOST_SESSIONS - 1
 
 
-def test_a_report_tells_of_the_newest_sessions_and_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "MOST_SESSIONS", 3)
-    path = tmp_path / "r.db"
-    for at in range(6):
-        results = fake.write(path, [fake.launch(fake.case(), 0.04)], label=f"s{at}")
-    seen = session_data(results, "s1")
-    section = history.history_section(results, seen.session)
-    assert section.lead.startswith("4 sessions of quick")
-    assert "Of this suite 2 older sessions of the store are left out" in section.lead
-    section = history.history_section(results, session_data(results, "s5").session)
-    assert section.lead.startswith("3 sessions of quick")
-
-
 def test_a_session_among_others_has_the_tables_that_it_has_alone(tmp_path):
     """Launches of two sessions in turns, as those of an ab: no range of launches is one session's."""
     path = tmp_path / "r.db"
@@ -181,17 +146,3 @@ def test_a_session_among_others_has_the_tables_that_it_has_alone(tmp_path):
     assert results.of(sessions) is results
     assert one.of([sessions[1]]) is two
     assert one.whole_store is results
-
-
-def test_what_a_store_gets_after_it_was_loaded_is_not_read(tmp_path):
-    path = tmp_path / "r.db"
-    results = fake.write(path, [fake.launch(fake.case(), 0.04)])
-    with writing.Store.open_or_create(path) as opened:
-        late = fake.launch(fake.case(), 0.04, block=1)
-        late.findings += [Finding("drift", "It drifts.", "Wait.")]
-        opened.append(1, late)
-    fake.write(path, [fake.launch(fake.case(), 0.04)], label="late")
-    assert results.launch["id"].tolist() == [1]
-    assert len(results.finding) == 0
-    assert results.session["id"].tolist() == results.listed["id"].tolist() == [1]
-    assert set(results.steps["launch_id"]) == {1}
