@@ -65,7 +65,7 @@ def test_progress_counts_and_estimates_launches(tmp_path):
     bad = took(CASES[1], 4.0, status=Status.OOM, failure=Failure("out of\nmemory", rank=1))
     launches = [took(CASES[0], 7.0, REFERENCE_BLOCK), took(CASES[0], 7.0, EXPLAIN_BLOCK), took(CASES[0], 2.0), bad]
     seen = read_progress(planned(tmp_path / "r.db", launches))
-    assert (seen.done, seen.planned, seen.numbers, seen.going) == (2, 9, 4, True)
+    assert (seen.done, seen.planned, seen.launches, seen.going) == (2, 9, 4, True)
     assert seen.text == "2 of 9 launches, about 21 s left. 1 launch failed."  # 7 launches of 3 s on average
     assert seen.last == f"{CASES[1].label}, block 1: oom, rank 1: out of memory"
 
@@ -74,7 +74,7 @@ def test_both_variants_of_an_ab_count(tmp_path):
     for side in ("a", "b"):
         planned(tmp_path / "r.db", [took(CASES[0], 1.0)], label=side, interleaved={"run": "x", "side": side})
     seen = read_progress(tmp_path / "r.db", "a")
-    assert (seen.done, seen.planned, seen.numbers, seen.session) == (2, 18, 1, "1")
+    assert (seen.done, seen.planned, seen.launches, seen.session) == (2, 18, 1, "1")
     assert seen.last.startswith("b: ")
 
 
