@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
-from benchmarks.simulator import Machine, Noise, launch_frame, launch_table
+from benchmarks.simulator import Machine, Noise, launch_frame
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.stopping import candidates
 from parabench.analysis.stats.block_model import MOST_BLOCKS, fit
@@ -50,10 +50,10 @@ def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed:
         numbers = machine.numbers(machine.session(truth, loudness, mood))
         rows = [(case, block, numbers[i, block]) for block in range(blocks) for i, case in enumerate(cases)]
         block = blocks
-        while (left := candidates(launch_table(rows))).cases and block < MOST_BLOCKS:
+        while (left := candidates(numbers(rows))).cases and block < MOST_BLOCKS:
             rows += [(case, block, numbers[i, block]) for i, case in enumerate(cases) if case.id in left.cases]
             block += 1
-        (answer,) = answers(launch_table(rows))
+        (answer,) = answers(numbers(rows))
         assert answer.best is not None
         right += cases[0].id in {answer.best.case_id, *(each.case_id for each in answer.tied)}
         decided += answer.more_blocks is None

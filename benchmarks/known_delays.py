@@ -61,17 +61,17 @@ def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
         timed = session_data(load(Path(name, "results.db"))).timed
     timed = timed[timed["in_turns"]]
     timed = timed.assign(name=timed["strategy"].str.rpartition(":")[2])
-    name_of = dict(zip(timed["case_id"], timed["name"], strict=True))
+    name_of = dict(zip(timed["case"], timed["name"], strict=True))
     held, apart = 0, 0
     found: dict[str, list[float]] = {name: [] for name in DELAYS}
     for first in range(1, sessions * launches, launches):
-        own = timed[timed["block"].between(first, first + launches - 1)]
+        own = timed[timed["repetition"].between(first, first + launches - 1)]
         effects = fit(own)
         means = {name_of[case]: mean for case, mean in effects.means.items()}
         near = {name_of[case] for case in effects.indistinguishable(min(effects.cases, key=effects.means.__getitem__))}
         held += sum(f"none{copy}" in near for copy in COPIES)
         default = np.mean([means[f"none{copy}"] for copy in COPIES])
-        logs = {name: np.log(one["launch_step_s"].to_numpy()) for name, one in own.groupby("name")}
+        logs = {name: np.log(one["step_s"].to_numpy()) for name, one in own.groupby("name")}
         for name, delay in DELAYS.items():
             found[name].append(np.mean([means[f"{name}{copy}"] for copy in COPIES]) - default - np.log1p(delay))
             copies = mean_ratio(logs[f"{name}{COPIES[1]}"] - logs[name])

@@ -37,7 +37,7 @@ def truth_of(lot: np.random.Generator, cases: int) -> Any:
 
 def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, list[int]]:
     """(steps of all cases, the final set by place) of one race, or of equal treatment."""
-    rows: dict[str, list[Any]] = {name: [] for name in ("case_id", "block", "shared_launch", "turns", "launch_step_s")}
+    rows: dict[str, list[Any]] = {name: [] for name in ("case", "repetition", "shared_launch", "turns", "step_s")}
     racing, steps = list(range(len(truth))), 0
     for block in range(1, MOST_LAUNCHES):
         step_s = [float(truth[case]) for case in racing]

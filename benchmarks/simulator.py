@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC
-from parabench.analysis.tables import MEMORY
+from parabench.analysis.numbers import MEMORY
 from parabench.plan.case import Case
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Status
@@ -89,16 +89,16 @@ class Machine:
 
 
 def launch_frame(numbers: Seconds, blocks: list[int] | None = None, cases: list[int] | None = None) -> pd.DataFrame:
-    """Numbers of shape (cases, blocks) as rows `case_id, block, launch_step_s`, as `block_model.fit` takes
+    """Return numbers of shape (cases, repetitions) as rows `case, repetition, step_s`, as `block_model.fit` takes
     them."""
     chosen = list(range(numbers.shape[0])) if cases is None else cases
     begun = list(range(numbers.shape[1])) if blocks is None else blocks
     rows = [(f"{case:02d}", block, numbers[i, j]) for i, case in enumerate(chosen) for j, block in enumerate(begun)]
-    return pd.DataFrame(rows, columns=["case_id", "block", "launch_step_s"])
+    return pd.DataFrame(rows, columns=["case", "repetition", "step_s"])
 
 
-def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
-    """(case, block, seconds) as `analysis.tables.launch_table` gives them; what was not simulated is unknown."""
+def numbers(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
+    """Return (case, repetition, seconds) as the table `analysis.numbers.numbers`; other numbers are unknown."""
     names = (*STEP_PARTS, *MEMORY, "peak_memory_bytes", "staleness_mean", "staleness_max", "drift")
     unknown = dict.fromkeys(names, np.nan)
     return pd.DataFrame(
@@ -107,14 +107,15 @@ def launch_table(rows: list[tuple[Case, int, float]]) -> pd.DataFrame:
             | unknown
             | {
                 "launch_id": i,
-                "case_id": case.id,
+                "case": case.id,
                 "case_json": json.dumps(case.to_dict()),
                 "label": case.label,
-                "block": block,
+                "repetition": block,
             }
             | {"position": 0, "status": Status.OK, "error": None, "statistic": STATISTIC[case.device]}
-            | {"verified": True, "in_turns": False, "timed": True}
-            | {"launch_step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
+            | {"verified": True, "in_turns": False, "counted": True, "timed": True}
+            | {"step_s": seconds, "p90_s": seconds, "tokens_per_s": case.global_batch * case.seq_len / seconds}
+            | {"token_s": seconds / (case.global_batch * case.seq_len)}
             for i, (case, block, seconds) in enumerate(rows)
         ]
     )

@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from parabench.analysis.collectives.bus import CALL_COLUMNS
+from parabench.analysis.numbers import COLUMNS
 from parabench.cli import COMMANDS, main
 from parabench.plan.fields import Declared
 from parabench.plan.suite import AXES
@@ -135,6 +137,16 @@ def metrics() -> str:
     return table(("metric", "unit", "meaning"), rows)
 
 
+def numbers() -> str:
+    """Each column of the table of numbers."""
+    return table(("column", "meaning"), ((code(name), meaning) for name, meaning in COLUMNS.items()))
+
+
+def numbers_of_collectives() -> str:
+    """Each column that only sessions of collectives have."""
+    return table(("column", "meaning"), ((code(name), meaning) for name, meaning in CALL_COLUMNS.items()))
+
+
 def schemas() -> str:
     """Every key of each JSON that commands write."""
     return "\n".join(_schema(path) for path in sorted(REFERENCE.glob("*.schema.json")))
@@ -183,6 +195,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "axes": axes,
     "columns": columns,
     "metrics": metrics,
+    "numbers": numbers,
+    "numbers of collectives": numbers_of_collectives,
     "options": options,
     "schemas": schemas,
 }

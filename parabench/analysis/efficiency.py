@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.energy import COUNTER
 from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import moves_too_few, too_short
 from parabench.analysis.text import format
 from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
@@ -19,8 +19,6 @@ from parabench.store.record import REFERENCE_BLOCK
 
 # Where a case's FLOPs of a step are from.
 FORMULA, COUNTED = "formula", "counted"
-# Where its joules are from: the device's own energy counter, or its power readings, integrated.
-COUNTER, POWER = "energy counter", "power readings"
 
 NUMBERS = (
     "tokens_per_s", "formula_flops", "counted_flops", "flops_per_s", "peak_flops_per_s", "mfu", "joules_per_step",
@@ -42,21 +40,20 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
     """
     counts = _counts(seen)
-    energies = seen.once(launch_joules)
-    launches_of = seen.valid.groupby("case_id")["launch_id"].agg(list)
+    launches_of = dict(iter(seen.counted.groupby("case")))
     rows = []
     for row in seen.cases[seen.cases["step_time_s"].notna()].to_dict("records"):
         case = seen.case(row["case_id"])
         good = launches_of[row["case_id"]]
-        models = (seen.facts[at].get("model") for at in good)
+        models = (seen.facts[at].get("model") for at in good["launch_id"])
         model: dict[str, Any] = next(filter(None, models), {})
         found: dict[str, Any] = {name: row[name] for name in _KEPT}
         found["unit"] = format.unit_of(case.seq_len)
         found |= _flops(case, model, counts.get(case.reference().id), float(row["step_time_s"]))
-        found |= _peak(case, str(row["device"]), _gpus(seen, good[0]))
+        found |= _peak(case, str(row["device"]), _gpus(seen, good["launch_id"].iloc[0]))
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
-        found |= _joules(case, [energies[at] for at in good])
+        found |= _joules(case, good)
         rows.append(found)
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
 
@@ -93,8 +90,8 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
     """What one device counted, by the id of its case; of the reference launch, where that succeeded."""
     found: dict[str, Mapping[str, Any]] = {}
-    rows = seen.launches.sort_values("block", key=lambda block: block != REFERENCE_BLOCK, kind="stable")
-    for at, case_id in zip(rows["launch_id"], rows["case_id"], strict=True):
+    rows = seen.numbers.sort_values("repetition", key=lambda each: each != REFERENCE_BLOCK, kind="stable")
+    for at, case_id in zip(rows["launch_id"], rows["case"], strict=True):
         count = seen.facts[at].get("flops")
         if count:
             found.setdefault(str(case_id), count)
@@ -138,68 +135,15 @@ def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]
     }
 
 
-Energy = tuple[float, str]
-
-
-def _joules(case: Case, energies: list[Energy]) -> dict[str, Any]:
-    """A case's joules from its launches' (joules of a step, where from, or why not)."""
-    known = [(joules, source) for joules, source in energies if format.known(joules)]
-    # Numbers of two kinds are not mixed.
-    source = COUNTER if any(each == COUNTER for _, each in known) else POWER
-    per_step = float(np.median([joules for joules, each in known if each == source])) if known else np.nan
+def _joules(case: Case, good: pd.DataFrame) -> dict[str, Any]:
+    """Return the joules of a configuration from its launches that count. Numbers of two kinds are not mixed."""
+    known = good[good["joules_per_step"].notna()]
+    if (known["joules_source"] == COUNTER).any():
+        known = known[known["joules_source"] == COUNTER]
+    per_step = float(known["joules_per_step"].median())
     return {
         "joules_per_step": per_step,
         "joules_per_token": per_step / (case.global_batch * case.seq_len),
-        "joules_source": source if known else None,
-        "joules_reason": "" if known else next((why for _, why in energies), "no launch succeeded"),
+        "joules_source": known["joules_source"].iloc[0] if len(known) else None,
+        "joules_reason": "" if len(known) else good["joules_reason"].iloc[0],
     }
-
-
-def launch_joules(seen: SessionData) -> dict[int, Energy]:
-    """By id, each good launch's joules of a measured step over its devices, and where they are from; NaN with the
-    reason where there are none."""
-    rows = seen.rows("device_sample")
-    rows = rows[rows["rank"].isna() & rows["metric"].isin(("energy_j", "power_w"))]
-    readings: dict[Any, pd.DataFrame] = dict(iter(rows.groupby("launch_id")))
-    launches = zip(*(seen.valid[name] for name in ("launch_id", "device", "n_steps")), strict=True)
-    return {at: _energy(device, n_steps, seen.facts[at], readings.get(at)) for at, device, n_steps in launches}
-
-
-def _energy(device: str, n_steps: int, facts: Mapping[str, Any], own: pd.DataFrame | None) -> Energy:
-    if device == "cpu":
-        return np.nan, "it ran on CPU cores, whose energy is not read"
-    if own is None:
-        return np.nan, "no energy of its devices was recorded"
-    window, clock = (facts.get("phases") or {}).get("measure"), facts.get("clock") or {}
-    if not window or "began_s" not in clock:
-        return np.nan, "when the measured steps ran was not recorded"
-    begin, end = (float(each) - float(clock["began_s"]) for each in window)
-    if why := too_short(begin, end):
-        return np.nan, why
-    devices = [group for _, group in own.groupby(["node", "device"])]
-    for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
-        spent = [_spent(group[group["metric"] == metric], begin, end, source) for group in devices]
-        if all(format.known(joules) for joules, _ in spent):
-            return sum(joules for joules, _ in spent) / n_steps, source
-        if why := next((why for _, why in spent if why), ""):
-            return np.nan, why
-    said = own["reason"].dropna()
-    return np.nan, str(said.iloc[0]) if len(said) else "its devices were not read before and after the measured steps"
-
-
-def _spent(rows: pd.DataFrame, begin: float, end: float, source: str) -> tuple[float, str]:
-    """Joules of one device between two moments, on straight lines between its readings; NaN where a reading before or
-    after is missing, a counter ran backwards, or, with the reason, it moved too seldom."""
-    rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")
-    t, value = rows["t_s"].to_numpy(float), rows["value"].to_numpy(float)
-    if not len(t) or t[0] > begin or t[-1] < end:
-        return np.nan, ""
-    if source == COUNTER:
-        if (np.diff(value) < 0).any():
-            return np.nan, ""
-        first, last = np.interp([begin, end], t, value)
-        why = moves_too_few(begin, end, t, value)
-        return (np.nan, why) if why else (float(last - first), "")
-    inside = (t > begin) & (t < end)
-    moments = np.concatenate(([begin], t[inside], [end]))
-    return float(np.trapezoid(np.interp(moments, t, value), moments)), ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+
+import numpy as np
 
 from parabench.machine import accelerator
 from parabench.plan.case import UNKNOWN
@@ -24,14 +25,5 @@ def device_of(device: str, gpus: bool) -> str:
 def launch_number(seconds: Iterable[float], device: str) -> float | None:
     """The number of a launch on `device` (cuda, cpu) from the seconds of its steps or calls, each as long as its
     slowest rank; one without a known end has no known length and does not count. None where none is left."""
-    known = sorted(each for each in seconds if math.isfinite(each))
-    return quantile(known, QUANTILE[device]) if known else None
-
-
-def quantile(ordered: Any, q: float) -> Any:
-    """The quantile of numbers, or of rows of them, in rising order: linear between neighbours, bit by bit as
-    `numpy.quantile` has it, whose masked arrays take as long to import as a tenth of an answer."""
-    place = (len(ordered) - 1) * q
-    low = int(place)
-    part, below, above = place - low, ordered[low], ordered[min(low + 1, len(ordered) - 1)]
-    return above - (above - below) * (1 - part) if part >= 0.5 else below + (above - below) * part
+    known = [each for each in seconds if math.isfinite(each)]
+    return float(np.quantile(known, QUANTILE[device])) if known else None

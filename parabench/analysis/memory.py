@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
 from parabench.store import json_text
 from parabench.store.frames import records
@@ -48,14 +47,14 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     formula or the launch did not tell what it needs, `ratio` is measured / theory. `exact` is False where theory can
     only be an even split. `why_unknown` is the launch's reason why the formula does not hold, None if there is none.
     """
-    good = valid_launches(seen.launches)
-    case_of = dict(zip(good["launch_id"], good["case_id"], strict=True))
+    good = seen.numbers[seen.numbers["counted"]]
+    case_of = dict(zip(good["launch_id"], good["case"], strict=True))
     most_of: dict[str, tuple[float, ...]] = {}
     for (launch_id, _), parts in _held(seen.results.whole).items():
         case = case_of.get(launch_id)
         if case is not None and (case not in most_of or sum(parts) > sum(most_of[case])):
             most_of[case] = parts
-    firsts = {row["case_id"]: row for row in reversed(records(good, _TOLD)) if row["case_id"] in most_of}
+    firsts = {row["case"]: row for row in reversed(records(good, _TOLD)) if row["case"] in most_of}
     table = []
     for case, first in reversed(firsts.items()):
         why_unknown = facts_of(first).get("model", {}).get("no_formula")
@@ -64,7 +63,7 @@ def case_states(seen: SessionData) -> pd.DataFrame:
         theory = formula.state(shape) if formula is not None and shape is not None else None
         expected = [theory.parameters, theory.gradients, theory.optimizer] if theory else [float("nan")] * 3
         measured = sum(most_of[case])
-        told = [first[name] for name in ("case_id", "label", "model", "strategy", "world_size")]
+        told = [first[name] for name in ("case", "label", "model", "strategy", "world_size")]
         about = (formula.text if formula else None, formula is not None and formula.exact, why_unknown)
         table.append(
             (*told, *most_of[case], measured, *expected, sum(expected), measured / sum(expected), *about),
@@ -92,7 +91,7 @@ def _held(whole: pd.DataFrame) -> dict[tuple[int, int], tuple[float, ...]]:
 _NAMES = ("launch_id", "rank", "value")
 
 # What of a launch says what its ranks should hold.
-_TOLD = ("case_id", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node", "facts")
+_TOLD = ("case", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node", "facts")
 
 
 def sentences(states: pd.DataFrame) -> list[str]:

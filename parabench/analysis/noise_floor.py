@@ -29,7 +29,7 @@ class NoiseFloor:
 
 def noise_floor(seen: SessionData) -> NoiseFloor | None:
     """Of the shared launches of a session that count; None where no case was measured twice in one."""
-    if not (seen.launches["block"] == TWIN_BLOCK).any():
+    if not (seen.numbers["repetition"] == TWIN_BLOCK).any():
         return None
     found: dict[str, list[float]] = {}
     for launch in seen.once(shared_launches_of):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.tables import valid_launches
 from parabench.store import json_text
 
 BUSY = "stage_busy_share"
@@ -16,20 +15,20 @@ COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "
 def bubbles(launches: pd.DataFrame, whole: pd.DataFrame) -> pd.DataFrame:
     """One row per case that ran as a pipeline, in the launches' order; none where there is no such case.
 
-    `launches` is `tables.launch_table`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
+    `launches` is `numbers.numbers`, `whole` as `Results` has it. `stages`, `microbatches`, `schedule`: what ran;
     `theory` the bubble of that schedule where all stages take equally long and messages nothing
     (`plan/pipeline_schedule.py` derives it). A launch's bubble is 1 - the mean over its ranks of the share of a step in
     which they compute, messages and uneven stages included; `measured` is the median over the `n_launches` that count
     and of which every rank's share is known, NaN without any. All bubbles are shares of the whole time.
     """
-    good = valid_launches(launches)
+    good = launches[launches["counted"]]
     good = good[good["facts"].str.contains('"pipeline"', regex=False, na=False)]
     told = {
         launch: pipeline for launch, facts in good.set_index("launch_id")["facts"].items() if (pipeline := _of(facts))
     }
     measured = _measured(whole[whole["launch_id"].isin(list(told))], good.set_index("launch_id")["world_size"])
     rows = []
-    for case_id, group in good[good["launch_id"].isin(list(told))].groupby("case_id", sort=False):
+    for case_id, group in good[good["launch_id"].isin(list(told))].groupby("case", sort=False):
         first = group.iloc[0]
         pipeline = told[first["launch_id"]]
         known = measured.reindex(group["launch_id"]).dropna()

@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.environment.nodes import sharing
-from parabench.analysis.ranking.objectives import PER_TOKEN, with_costs
+from parabench.analysis.numbers import WORK, case_table, same_work
+from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.tables import WORK, case_table, same_work, timed_launches
 from parabench.plan.case import DEFAULTS
 from parabench.store.frames import records
 from parabench.strategies import entry_of
@@ -49,7 +49,7 @@ def points(seen: SessionData) -> list[Row]:
     """Return `scaling` of a session as rows, without ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
     cases = records(seen.cases, ("case_id", *_MEASURED))
-    return _numbered((case for case in cases if sharing(environment, case) is None), seen.launches)
+    return _numbered((case for case in cases if sharing(environment, case) is None), seen.numbers)
 
 
 def scaling(launches: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +88,7 @@ def _numbered(cases: Iterable[Row], launches: pd.DataFrame) -> list[Row]:
 
 def _effects(launches: pd.DataFrame) -> dict[str, Effects]:
     """Return for each case the model of token times that it belongs to: one for all batches of a workload."""
-    models = (fit(own, "token_s") for _, own in same_work(with_costs(timed_launches(launches)), PER_TOKEN))
+    models = (fit(own, "token_s") for _, own in same_work(launches[launches["timed"]], PER_TOKEN))
     return {case: model for model in models for case in model.cases}
 
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from parabench.analysis.stored import case_of
-from parabench.analysis.tables import case_table, launch_table, timed_launches, valid_launches
+from parabench.analysis.numbers import by_case, case_of, case_table, numbers
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
@@ -22,9 +21,6 @@ from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 from parabench.store.schema import SessionRow
-
-if TYPE_CHECKING:
-    from parabench.analysis.case_launches import CaseLaunches
 
 T = TypeVar("T")
 
@@ -205,7 +201,7 @@ class Origin:
     """Where the numbers of a session lie, so that whoever reads an answer finds its rows. `at` is what
     `parabench compare` takes, STORE@SESSION; `command` is what measured it.
 
-    `launches` are as many as cases have in `tables.case_table`, `valid` those that count; `finished_utc` is None for
+    `launches` are as many as cases have in `numbers.case_table`, `valid` those that count; `finished_utc` is None for
     a session that was planned to go on.
     """
 
@@ -217,14 +213,6 @@ class Origin:
     finished_utc: str | None
     launches: int
     valid: int
-
-
-class Ended(NamedTuple):
-    """How a launch ended; `error` is empty where it told of none."""
-
-    launch_id: int
-    status: str
-    error: str
 
 
 @dataclass(frozen=True)
@@ -240,14 +228,14 @@ class SessionData:
     role: str = ""
 
     @cached_property
-    def launches(self) -> pd.DataFrame:
-        """One row per launch, as `tables.launch_table` returns them."""
-        return launch_table(self.results, self.session)
+    def numbers(self) -> pd.DataFrame:
+        """One row per launch and configuration (`numbers.numbers`)."""
+        return numbers(self.results, self.session)
 
     @cached_property
     def cases(self) -> pd.DataFrame:
-        """One row per case, as `tables.case_table` returns them."""
-        return case_table(self.launches)
+        """One row per configuration (`numbers.case_table`)."""
+        return case_table(self.numbers)
 
     @cached_property
     def cases_by_id(self) -> pd.DataFrame:
@@ -261,8 +249,7 @@ class SessionData:
 
     @cached_property
     def _case_texts(self) -> dict[str, str]:
-        first = self.results.launch.drop_duplicates("case_id")
-        return dict(zip(first["case_id"], first["case_json"], strict=True))
+        return dict(zip(self.numbers["case"], self.numbers["case_json"], strict=True))
 
     def case(self, case_id: str) -> Case:
         """A case of which there is a launch, as it was launched. Raises KeyError for another."""
@@ -274,46 +261,44 @@ class SessionData:
         return {str(case): float(step_s) for case, step_s in self.cases_by_id["step_time_s"].dropna().items()}
 
     @cached_property
-    def valid(self) -> pd.DataFrame:
-        """The launches that count."""
-        return valid_launches(self.launches)
+    def counted(self) -> pd.DataFrame:
+        """The launches whose numbers count."""
+        return self.numbers[self.numbers["counted"]]
 
     @cached_property
     def timed(self) -> pd.DataFrame:
-        """Those of them whose step times are compared."""
-        return timed_launches(self.launches)
+        """The launches whose step times are compared."""
+        return self.numbers[self.numbers["timed"]]
+
+    @property
+    def of_launch(self) -> pd.DataFrame:
+        """`launch_id`, `case_id` and `label` of the launches that count, for detail tables."""
+        return self.counted[["launch_id", "case", "label"]].rename(columns={"case": "case_id"})
 
     @cached_property
-    def by_case(self) -> dict[str, CaseLaunches]:
-        """The launches of each case that has some whose step times are compared, with these, in seconds."""
-        from parabench.analysis.case_launches import by_case  # with scipy, which `best` does without
-
-        return by_case(self.timed, "launch_step_s")
+    def by_case(self) -> dict[str, pd.Series[float]]:
+        """The step times that are compared, in seconds, of each configuration that has some (`numbers.by_case`)."""
+        return by_case(self.timed, "step_s")
 
     @cached_property
-    def launched(self) -> dict[str, list[Ended]]:
-        """How all launches of each case ended, the reference launch apart."""
-        own = self._own
-        found: dict[str, list[Ended]] = {}
-        columns = (own[name].tolist() for name in ("case_id", "launch_id", "status", "error"))
-        for case, launch, status, error in zip(*columns, strict=True):
-            found.setdefault(case, []).append(Ended(launch, status, error if isinstance(error, str) else ""))
-        return found
+    def repetitions(self) -> dict[str, pd.DataFrame]:
+        """The launches of each configuration, except the reference launch."""
+        return {str(case): own for case, own in self._own.groupby("case", sort=False)}
 
     @property
     def _own(self) -> pd.DataFrame:
-        return self.launches[self.launches["block"] >= FIRST_BLOCK]
+        return self.numbers[self.numbers["repetition"] >= FIRST_BLOCK]
 
     @cached_property
     def facts(self) -> Mapping[int, dict[str, Any]]:
         """What ranks told of each launch, by its id."""
-        pairs = zip(self.launches["launch_id"].tolist(), self.launches["facts"].tolist(), strict=True)
+        pairs = zip(self.numbers["launch_id"].tolist(), self.numbers["facts"].tolist(), strict=True)
         return {at: json_text.parsed(text) if isinstance(text, str) else {} for at, text in pairs}
 
     def rows(self, table: str) -> pd.DataFrame:
         """The store's rows of one table (`sample`, `collective`, `span`, ...) that belong to launches that count."""
         frame: pd.DataFrame = getattr(self.results, table)
-        return frame[frame["launch_id"].isin(self.valid["launch_id"])]
+        return frame[frame["launch_id"].isin(self.counted["launch_id"])]
 
     @property
     def why_none(self) -> str:
@@ -357,7 +342,7 @@ class SessionData:
             started_utc=self.session.started_utc,
             finished_utc=self.session.finished_utc,
             launches=int(self.cases["n_launches"].sum()),
-            valid=len(self.valid),
+            valid=len(self.counted),
         )
 
     def once(self, derive: Callable[[SessionData], T]) -> T:

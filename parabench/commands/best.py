@@ -35,15 +35,17 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
 
     STORE is parabench-results when not given.
     """
+    from parabench.analysis.numbers import LAUNCH_NUMBERS
     from parabench.analysis.session import data_of, select_session
-    from parabench.analysis.tables import LAUNCH_NUMBERS
     from parabench.plan.case import RecordedCase
     from parabench.store.results import load
     from parabench.store.store import split
 
     axes, files = _axes(by), files_in(options)
     path, session = split(store)
-    results = load(path, LAUNCH_NUMBERS)
+    # Power and energy of devices are read ten times a second, so only for the objective that needs them.
+    only = LAUNCH_NUMBERS if objective == "joules" else LAUNCH_NUMBERS | {"device_sample": "metric = 'used_bytes'"}
+    results = load(path, only)
     chosen = select_session(results, session)
     if chosen.kind == RecordedCase.kind:
         chosen.require("training", path)

@@ -6,7 +6,7 @@ import io
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes
+from parabench.analysis.collectives.bus import bus_table, measured
 from parabench.analysis.session import SessionData
 
 
@@ -17,12 +17,12 @@ def export(seen: SessionData) -> dict[str, bytes]:
     those of the database. Units are seconds and bytes; unknown is null.
     """
     if seen.session.kind == "collectives":
-        sizes = launch_sizes(seen.results, seen.session)
+        sizes = measured(seen.numbers)
         found = {"sizes": bus_table(sizes), "launches": sizes, "calls": seen.results.collective}
     else:
-        labels = seen.launches.set_index("launch_id")[["case_id", "label", "block"]]
+        labels = seen.numbers.set_index("launch_id")[["case", "label", "repetition"]]
         samples = seen.results.sample.join(labels, on="launch_id")
-        found = {"cases": seen.cases, "launches": seen.launches, "samples": samples}
+        found = {"cases": seen.cases, "launches": seen.numbers, "samples": samples}
     return {f"{name}.parquet": _parquet(frame) for name, frame in found.items()}
 
 

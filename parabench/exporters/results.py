@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes
+from parabench.analysis.collectives.bus import KEY, bus_table, measured
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
@@ -18,7 +18,7 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store import json_text
-from parabench.store.record import GB, Status
+from parabench.store.record import GB
 
 LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "energy"
 
@@ -75,7 +75,7 @@ def _training(seen: SessionData) -> Iterator[Result]:
     for row in cases.to_dict("records"):
         key = str(row["case_id"])
         step_s, work = float(row["step_time_s"]), float(row["global_batch"]) * float(row["seq_len"] or 1)
-        own = tuple(seen.by_case[key].value.tolist()) if key in seen.by_case else ()
+        own = tuple(seen.by_case[key].tolist()) if key in seen.by_case else ()
         low, high = _interval(step_s, _margin_alone(step_s, own) if key in alone else margins.get(key) or None)
         unit, rates = f"{format.unit_of(int(row['seq_len']))}/s", tuple(work / each for each in own)
         slow, fast = (work / each if each else None for each in (high, low))
@@ -108,13 +108,12 @@ def _interval(value: float, margin: float | None) -> tuple[float | None, float |
 
 def _collectives(seen: SessionData) -> Iterator[Result]:
     """Yield the time of a call, and the bandwidths of nccl-tests in bytes per second, for each case and size."""
-    sizes = launch_sizes(seen.results, seen.session)
     fields = {
-        row["case_id"]: CollectiveCase.from_dict(json_text.parsed(row["case_json"])).to_dict()
-        for row in seen.results.launch.to_dict("records")
+        case: CollectiveCase.from_dict(json_text.parsed(text)).to_dict()
+        for case, text in zip(seen.numbers["case"], seen.numbers["case_json"], strict=True)
     }
-    good = sizes[sizes["status"] == Status.OK]
-    numbers = good.groupby(["case_id", "bytes", "in_place"])["launch_call_s"].agg(tuple)
+    good = measured(seen.counted)
+    numbers = good.groupby(KEY)["call_s"].agg(tuple)
     for row in bus_table(good).to_dict("records"):
         key = str(row["case_id"])
         form = "in place" if row["in_place"] else "out of place"

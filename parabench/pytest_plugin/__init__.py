@@ -202,7 +202,7 @@ def _read(measured: SessionData) -> dict[str, list[float] | str]:
     launches = measured.results.launch
     launches = launches[launches["block"] >= FIRST_BLOCK]
     steps = measured.results.steps.merge(launches, left_on="launch_id", right_on="id")
-    compared = {str(case): set(group) for case, group in measured.timed.groupby("case_id")["launch_id"]}
+    compared = {str(case): set(group) for case, group in measured.timed.groupby("case")["launch_id"]}
     outcomes: dict[str, list[float] | str] = {}
     for case, group in steps.groupby("case_id"):
         counts = group["launch_id"].isin(compared.get(str(case)) or group["launch_id"])

@@ -10,7 +10,6 @@ from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.step import summary
-from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
@@ -58,9 +57,9 @@ def render(results: Results, session: str | None = None, template_folder: Path |
     if chosen.kind == RecordedCase.kind:
         return recorded.render(results, chosen, template_folder)
     seen = data_of(results, chosen)
-    launches, cases = seen.launches, seen.cases
+    launches, cases = seen.numbers, seen.cases
     answers = seen.once(spots)
-    own = launches[launches["block"] >= FIRST_BLOCK]
+    own = launches[launches["repetition"] >= FIRST_BLOCK]
     return render_page(
         "report.html",
         chosen,
@@ -84,13 +83,13 @@ def render(results: Results, session: str | None = None, template_folder: Path |
 def _trust(session: Session, own: pd.DataFrame) -> dict[str, int]:
     """How much stands behind the answers: launches, good ones, those that succeeded without a
     number (`numberless`), cases, blocks, steps of a launch, and how many cases were skipped."""
-    good = valid_launches(own)
+    good = own[own["counted"]]
     return {
         "launches": len(own),
         "good": len(good),
         "numberless": int((own["status"] == Status.OK).sum()) - len(good),
         "skipped": len(session.plan.get("skipped") or []),
-        "cases": int(own["case_id"].nunique()),
-        "blocks": int(good["block"].nunique()),
+        "cases": int(own["case"].nunique()),
+        "blocks": int(good["repetition"].nunique()),
         "steps": int(good["n_steps"].median()) if len(good) else 0,
     }

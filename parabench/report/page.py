@@ -13,8 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from parabench.analysis.environment import facts
+from parabench.analysis.numbers import case_type
 from parabench.analysis.session import Session
-from parabench.analysis.stored import case_type
 from parabench.analysis.text import format
 from parabench.report.assets import Look
 from parabench.report.figures.figures import Panel

@@ -10,6 +10,7 @@ import pandas as pd
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
+from parabench.analysis.numbers import WORK, levels, same_work
 from parabench.analysis.ranking.answer import Answer, case_rows
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import slower_unranked
@@ -17,7 +18,6 @@ from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
-from parabench.analysis.tables import WORK, block_medians, from_case, mean_peaks, same_work
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.plan.case import Case
@@ -84,7 +84,7 @@ def case_columns_shown(unit: str, margins: bool) -> list[Column]:
 def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     """The data of a training's page, as JSON holds it.
 
-    `cases` are rows as `tables.case_table` has them, fastest first, each with its `ranking` in the answers, its `mark`
+    `cases` are rows as `numbers.case_table` has them, fastest first, each with its `ranking` in the answers, its `mark`
     where it is not ranked, and `work`, the index of its work in `works`; `launches` name theirs by its row, `case`, and
     tell whether they count (`counts`: 1, else 0) and how far from their case's step time they are (`from_case`), of
     which `blocks` have the medians.
@@ -108,7 +108,8 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         for answer in answers
         if len(answer.front) > 1
     }
-    sizes = bucket_bytes(seen.launches)
+    sizes = bucket_bytes(seen.numbers)
+    known = seen.counted[seen.counted["peak_memory_bytes"] > 0]
     table = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
@@ -117,16 +118,17 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         bucket_bytes=cases["case_id"].map(sizes),
         ranking=[row["ranking"] for row in told],
         mark=[row["mark"] for row in told],
-        mean_peak_bytes=cases["case_id"].map(mean_peaks(seen.launches)) if fronts else None,
+        mean_peak_bytes=cases["case_id"].map(levels(known, "peak_memory_bytes")) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
-    own = seen.launches[seen.launches["case_id"].isin(rows)]
-    counts = own["launch_id"].isin(seen.valid["launch_id"])
-    deviation = from_case(own, cases).where(counts)
+    own = _launches(seen)
+    own = own[own["case_id"].isin(rows)]
+    seconds = cases.set_index("case_id")["step_time_s"].astype(float).where(cases["n_ok"].to_numpy() > 1)
+    deviation = (own["launch_step_s"] / own["case_id"].map(seconds) - 1).where(own["counted"])
     launches = own[["launch_id", *_LAUNCH]].assign(
-        counts=counts.astype(int),
+        counts=own["counted"].astype(int),
         from_case=deviation,
         drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
@@ -136,7 +138,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     return {
         "cases": packed(table),
         "launches": packed(launches),
-        "blocks": packed(block_medians(own, deviation).rename("median").reset_index()),
+        "blocks": packed(deviation.groupby(own["block"]).median().dropna().rename("median").reset_index()),
         "tables": {
             "cases": declared(
                 case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),
@@ -225,11 +227,17 @@ def case_columns(seen: SessionData) -> dict[str, pd.Series]:
     return found
 
 
+def _launches(seen: SessionData) -> pd.DataFrame:
+    """Return `numbers` with the names that the page uses."""
+    return seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+
+
 def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
     """`apart` are launches of no case in the tables, with their label and the columns `launch`; `findings` are as
     `_findings` has them; `rerun` is what makes the command of a case; `limits` are what the Trust tab draws beside
     launches. `rows` are the cases' rows by id."""
-    others = seen.launches[~seen.launches["case_id"].isin(rows)]
+    others = _launches(seen)
+    others = others[~others["case_id"].isin(rows)]
     apart = others[["launch_id", "case_id", "label", *launch, "error"]].assign(buckets=buckets(others["facts"]))
     return {
         "apart": packed(apart),
@@ -258,7 +266,7 @@ def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
     """By case id: the sizes in bytes of the buckets that its first launch which tells them used, space between."""
     known: dict[str, str] = {}
     said: dict[object, str] = {}
-    for case, told in zip(launches["case_id"], launches["facts"], strict=True):
+    for case, told in zip(launches["case"], launches["facts"], strict=True):
         if case not in known:
             if told not in said:
                 sizes = json_text.parsed(told).get("bucket_bytes") if isinstance(told, str) else None

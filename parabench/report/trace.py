@@ -73,7 +73,7 @@ def write_trace(
 def choose(seen: SessionData, case: str, launch: int | None = None, step: int | None = None) -> Choice:
     """The step that is meant. Raises UsageError, with what there is."""
     case_id, label = _case(seen, case)
-    launches = seen.launches[(seen.launches["case_id"] == case_id) & (seen.launches["block"] >= FIRST_BLOCK)]
+    launches = seen.numbers[(seen.numbers["case"] == case_id) & (seen.numbers["repetition"] >= FIRST_BLOCK)]
     spans = seen.results.span
     spans = spans[spans["launch_id"].isin(launches["launch_id"]) & (spans["name"] != WAIT)]
     launches = launches[launches["launch_id"].isin(spans["launch_id"])]
@@ -81,8 +81,8 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
         raise UsageError(f"{label} has no instrumented steps in this session; run it with --instrumented 1 or more")
     there = sorted(launches["launch_id"])
     if launch is None:
-        good = launches[launches["launch_id"].isin(seen.valid["launch_id"])]
-        launch = _median(good if len(good) else launches, "launch_step_s", "launch_id")
+        good = launches[launches["launch_id"].isin(seen.counted["launch_id"])]
+        launch = _median(good if len(good) else launches, "step_s", "launch_id")
     elif launch not in there:
         raise UsageError(
             f"launch {launch} has no instrumented step of {label}; use one of {', '.join(map(str, there))}"

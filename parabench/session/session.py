@@ -253,8 +253,8 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
 
 def _peaks(seen: SessionData) -> dict[str, list[float]]:
     """By the id of each case the peaks that its ranks had in the first block."""
-    first = seen.launches[seen.launches["block"] == FIRST_BLOCK]
-    devices = dict(zip(first["launch_id"], zip(first["case_id"], first["device"], strict=True), strict=True))
+    first = seen.numbers[seen.numbers["repetition"] == FIRST_BLOCK]
+    devices = dict(zip(first["launch_id"], zip(first["case"], first["device"], strict=True), strict=True))
     peaks: dict[str, list[float]] = {}
     whole = seen.results.whole
     for launch, metric, value in zip(whole["launch_id"], whole["metric"], whole["value"], strict=True):

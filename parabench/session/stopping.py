@@ -63,7 +63,7 @@ class AdaptiveStopping:
         from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 
         seen = session_data(load(store.path), session_id)
-        launches = seen.launches
+        launches = seen.numbers
         if plan.races:
             return self._next_lap(launches, store, session_id, plan, log)
         left = candidates(launches, patient=self.budget_s is not None)
@@ -102,7 +102,7 @@ class AdaptiveStopping:
         widths = [look.half_width for look in looks]
         known = "" if None in widths else f", {format.within(max(filter(None, widths)))}"
         standing = f"{len(racing)} of {len(plan.cases)} cases may be the fastest{known}"
-        last = launches[launches["block"] == launches["block"].max()]
+        last = launches[launches["repetition"] == launches["repetition"].max()]
         if self.budget_s is not None and self.clock() - self.began + float(last["wall_s"].sum()) > self.budget_s:
             log(f"{standing}: the race ends after {format.duration(self.budget_s)}")
             return None

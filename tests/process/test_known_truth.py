@@ -40,7 +40,7 @@ def explained(folder: Any, **fields: Any) -> SessionData:
 
 def noted(seen: SessionData, what: str) -> pd.DataFrame:
     """`begin` and `end` of what each rank noted in each instrumented step, by rank and step."""
-    notes = json.loads(seen.valid["facts"].iloc[0])["notes"]
+    notes = json.loads(seen.counted["facts"].iloc[0])["notes"]
     steps = Steps(seen.rows("span")).table
     rows = [
         (step["rank"], step["step"], begin, end)

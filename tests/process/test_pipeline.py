@@ -13,9 +13,9 @@ import fake_results
 import pipeline_helpers
 from guard import GUARD_S
 from parabench import Model
+from parabench.analysis.numbers import numbers
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import select_session
-from parabench.analysis.tables import launch_table
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
@@ -330,7 +330,7 @@ def test_measured_bubbles_stand_beside_theory(tmp_path: Path) -> None:
         ],
     )
     session = select_session(results)
-    found = bubbles(launch_table(results, session), results.whole)
+    found = bubbles(numbers(results, session), results.whole)
     assert list(found["label"]) == [one.label, other.label]
     assert list(found["case_id"]) == [one.id, other.id]
     assert list(found["schedule"]) == ["1f1b", "gpipe"]

@@ -38,7 +38,7 @@ NAMES = {
 # As whole words, in what reads stores.
 READING = {
     "Evidence": "SessionData", "Headroom": "NoCommBaseline", "Partners": "Matches", "base_s": "base_step_time_s",
-    "candidate_s": "candidate_step_time_s", "equals": "tied", "excused": "exempt", "number_s": "launch_step_s",
+    "candidate_s": "candidate_step_time_s", "equals": "tied", "excused": "exempt", "number_s": "step_s",
     "no answer": "not ranked", "sweet_spots": "ranked", "told apart": "distinguishable",
     "told_apart": "distinguishable",
 }  # fmt: skip

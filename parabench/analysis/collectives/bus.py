@@ -7,35 +7,67 @@ time, and busbw is what the links carry whatever the number of ranks, so that it
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.launch_number import STATISTIC, launch_number
+from parabench.analysis.launch_number import QUANTILE, STATISTIC
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
-from parabench.analysis.turns import compared, shared_launches, turns_told
+from parabench.analysis.turns import in_rounds, shares_launch, turns_of
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out
 from parabench.store import json_text
+from parabench.store.frames import Array
 from parabench.store.record import GB, Phase, Status
 from parabench.store.results import Results
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
+# The statistic of a launch whose calls were timed back to back.
+MEAN = "mean"
 
 _OF_CASE = (
     "op", "algorithm", "world_size", "nodes", "ranks_per_node", "dtype", "redop", "device", "backend", "threads",
     "source",
 )  # fmt: skip
-LAUNCH_COLUMNS = (
-    "launch_id", "shared_launch", "case_id", "label", "block", "status", *_OF_CASE, "ran", "bytes", "count", "in_place",
-    "timing", "calls", "batches", "statistic", "launch_call_s", "compared_s", *QUANTILES, "n_wrong", "piece_bytes",
+# The columns of `numbers` for sessions of collectives that training sessions do not have.
+CALL_COLUMNS = {
+    "op": "the operation",
+    "algorithm": "the algorithm, with its number of ranks per node",
+    "world_size": "number of ranks",
+    "nodes": "number of nodes",
+    "ranks_per_node": "ranks that the algorithm groups as a node",
+    "dtype": "type of the elements",
+    "redop": "how elements are reduced",
+    "device": "`cpu` or `cuda`",
+    "backend": "`gloo` or `nccl`",
+    "threads": "threads per rank",
+    "source": "the log that the time is from, empty if parabench measured it",
+    "ran": "the algorithm that really ran",
+    "bytes": "size of the whole buffer, as in nccl-tests; unknown if no call was completed",
+    "count": "number of elements, as in nccl-tests",
+    "in_place": "whether the result overwrites the input",
+    "timing": "how calls were timed: `throughput`, `throughput, CUDA graph` or `latency`",
+    "calls": "number of calls",
+    "batches": "number of batches of calls that were timed together",
+    "call_s": "time of a call on the slowest rank: a quantile of isolated calls, as for steps, or the mean of calls "
+    "back to back, as in nccl-tests (src/common.cu, BenchTime)",
+    "compared_s": "`call_s` as compared round by round, if configurations were interleaved",
+    **{name: f"{int(100 * q)}th percentile of the calls or batches" for name, q in QUANTILES.items()},
+    "n_wrong": "number of wrong elements on all ranks; unknown if a rank did not check",
+    "piece_bytes": "largest message that the algorithm sends at once",
+}
+_SHARED = (
+    "launch_id", "session", "variant", "case", "label", "case_json", "repetition", "position", "shared_launch",
+    "in_turns", "turns", "status", "error", "failed_rank", "failed_signal", "traceback", "started_utc", "wall_s",
+    "facts", "counted", "statistic",
 )  # fmt: skip
-# The number of a launch whose calls were timed back to back.
-MEAN = "mean"
-KEY = ["case_id", "bytes", "in_place"]
+_SIZE = ["launch_id", "bytes", "in_place"]
+# What identifies a time that launches repeat.
+KEY = ["case", "bytes", "in_place"]
 
 
 def bus_factor(op: str, world_size: int) -> float:
@@ -49,30 +81,14 @@ def bus_factor(op: str, world_size: int) -> float:
     return share if op in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter") else 1.0
 
 
-def session_launches(results: Results, session: Session) -> pd.DataFrame:
-    """The launches of a session of collectives, each with its case's label as `label`, what was `told` of its turns,
-    and as `shared_launch` the first of those that took theirs in the same processes.
-
-    Raises UsageError for another kind of session.
-    """
-    session.require("collectives", results.path)
-    launches = results.of([session.id]).launch.rename(columns={"id": "launch_id"})
-    cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
-    told = turns_told(launches["facts"])
-    ids, in_turns = launches["launch_id"].to_numpy(), np.array([each is not None for each in told], dtype=bool)
-    first = shared_launches(ids, in_turns, launches["session_id"], launches["block"].to_numpy(), told)
-    labels = [cases[text].label for text in launches["case_json"]]
-    return launches.assign(label=labels, told=told, shared_launch=first)
-
-
 def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.DataFrame:
-    """Columns `launch_id, bytes, in_place, seq, seconds, calls`: a call takes as long as its slowest rank; of a batch
-    of `calls` back to back that is the time of one.
+    """Return `launch_id, bytes, in_place, seq, seconds, calls`: one row per call, or per batch of `calls` back to back.
 
-    Only those that all ranks came through. A row of the launches in `logged`, from logs, is the time of all ranks.
+    A call takes as long as its slowest rank, and `seconds` is the time of one call. Calls that a rank did not complete
+    are left out. A row of the launches in `logged`, from logs, is the time of all ranks.
     """
     rows = collective[collective["phase"] == Phase.MEASURE]
-    keys = ["launch_id", "bytes", "in_place", "seq"]
+    keys = [*_SIZE, "seq"]
     calls = rows.groupby(keys, as_index=False).agg(
         seconds=("duration_s", "max"),
         calls=("calls", "first"),
@@ -83,92 +99,95 @@ def call_times(collective: pd.DataFrame, logged: Collection[int] = ()) -> pd.Dat
     return calls[whole][[*keys, "seconds", "calls"]]
 
 
-def launch_sizes(results: Results, session: Session) -> pd.DataFrame:
-    """One row per launch, size and form, with LAUNCH_COLUMNS.
+def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> pd.DataFrame:
+    """Return `numbers.numbers` for a session of collectives: one row per launch, configuration, size and form.
 
-    `launch_call_s` is the launch's one number, seconds of a call; `statistic` says which, `timing` how calls were timed
-    (`collective_protocol.in_words`). Of isolated calls it is a quantile of them, as for steps (`launch_number`); of
-    calls back to back MEAN, all their time by their number, as nccl-tests has it (src/common.cu, BenchTime).
-    `compared_s` is that number as cases are compared: where they took turns with each other in a `shared_launch` it
-    differs by what their rounds do (`in_rounds`). p50_s, p95_s and p99_s are quantiles over the launch's calls, or over
-    its `batches` of calls. `ran` is the algorithm that
-    really ran, `n_wrong` counts wrong elements over all ranks, NaN when a rank came to no check; `piece_bytes` is what
-    messages were cut to.
+    `launches` are its launches with the columns of `numbers` that are stored. A launch without a completed call has one
+    row, whose size is unknown.
     """
-    launches = session_launches(results, session)
-    collective = results.of([session.id]).collective
-    cases = {
-        launch_id: CollectiveCase.from_dict(json_text.parsed(text))
-        for launch_id, text in zip(launches["launch_id"], launches["case_json"], strict=True)
-    }
-    logged = [launch_id for launch_id, case in cases.items() if case.source]
-    timed = call_times(collective, logged).groupby(["launch_id", "bytes", "in_place"])
-    checked = collective.drop_duplicates(["launch_id", "bytes", "in_place", "rank"])
-    wrong = checked.groupby(["launch_id", "bytes", "in_place"])["n_wrong"].agg(
-        lambda found: float(found.sum()) if found.notna().all() else np.nan
+    cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
+    case_of = [cases[text] for text in launches["case_json"]]
+    rows = [{name: getattr(case, name) for name in _OF_CASE} | {"label": case.label, "algorithm": case.line}
+            for case in case_of]  # fmt: skip
+    fields = pd.DataFrame(rows, launches.index, columns=[*_OF_CASE, "label"])
+    told = turns_of(launches["facts"])
+    collective = results.collective
+    ran = launches["launch_id"].map(collective.groupby("launch_id")["algorithm"].first())
+    launches = launches.join(fields).assign(
+        variant="",
+        told=told,
+        in_turns=shares_launch(told, launches["repetition"]),
+        ran=ran.mask(fields["source"] != "", fields["algorithm"]),
+        timing=session.timing,
+        piece_bytes=[json_text.parsed(facts).get("piece_bytes", np.nan) for facts in launches["facts"]],
+        turns=[1.0 if each is None else each["rounds"] for each in told],
     )
-    ran = collective.groupby("launch_id")["algorithm"].first()
-    turns: dict[tuple[int, int, bool], pd.Series[float]] = {}
-    by_id = {row["launch_id"]: row for row in launches.to_dict("records")}
-    isolated = session.timing == LATENCY
-    rows: list[dict[str, Any]] = []
-    for key, group in timed:
-        seconds, calls = group["seconds"], group["calls"]
-        launch_id, size, in_place = cast(tuple[int, int, int], key)
-        launch, case = by_id[launch_id], cases[launch_id]
-        turns[launch_id, int(size), bool(in_place)] = seconds
-        rows.append(
-            {name: getattr(case, name) for name in _OF_CASE}
-            | {name: launch[name] for name in ("launch_id", "shared_launch", "case_id", "label", "block", "status")}
-            # A log has means only, so quantiles are unknown.
-            | {name: np.nan if case.source else float(np.quantile(seconds, q)) for name, q in QUANTILES.items()}
-            | {
-                "algorithm": case.line,
-                "ran": case.line if case.source else ran[launch_id],
-                "bytes": int(size),
-                "count": np.nan if case.op == UNKNOWN else case.count(int(size)),
-                "in_place": bool(in_place),
-                "timing": session.timing,
-                "calls": int(calls.sum()),
-                "batches": len(calls),
-                "statistic": STATISTIC[case.device] if isolated else MEAN,
-                "launch_call_s": launch_number(seconds, case.device)
-                if isolated
-                else float(np.average(seconds, weights=calls)),
-                "n_wrong": wrong[launch_id, size, in_place],
-                "piece_bytes": json_text.parsed(launch["facts"]).get("piece_bytes", np.nan),
-            }
-        )
-    table = pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS))
-    rounds = {at: row["told"]["rounds"] for at, row in by_id.items() if row["told"]}
-    return table.assign(compared_s=in_rounds(table, rounds, turns))
+    shared = [(at, *each["cases"]) if each else None for at, each in zip(launches["repetition"], told, strict=True)]
+    first = launches["launch_id"].groupby(pd.Series(shared, launches.index, dtype=object)).transform("first")
+    launches = launches.assign(shared_launch=first.fillna(launches["launch_id"]).astype(int))
+    logged = launches.loc[launches["source"] != "", "launch_id"]
+    calls = call_times(collective, logged)
+    table = launches.merge(_of_sizes(calls, collective, launches, session), on="launch_id", how="left")
+    # A log has means only, so quantiles are unknown.
+    table[list(QUANTILES)] = table[list(QUANTILES)].mask(table["source"] != "")
+    counts = zip(table["case_json"], table["op"], table["bytes"], strict=True)
+    table = table.assign(
+        count=[np.nan if op == UNKNOWN or size != size else cases[text].count(int(size)) for text, op, size in counts],
+        counted=(table["status"] == Status.OK) & table["call_s"].notna(),
+        statistic=table["device"].map(STATISTIC) if session.timing == LATENCY else MEAN,
+    )
+    return table.assign(compared_s=_compared(table, calls))[[*_SHARED, *CALL_COLUMNS]]
 
 
-def in_rounds(
-    sizes: pd.DataFrame, rounds: Mapping[int, int], seconds: Mapping[tuple[int, int, bool], pd.Series[float]]
-) -> pd.Series[float]:
-    """The number of each row of `sizes`, made of the rounds of what took turns with each other in a launch: the same
-    operation among as many ranks. Their mean on the log scale stays what it is.
+def _of_sizes(calls: pd.DataFrame, collective: pd.DataFrame, launches: pd.DataFrame, session: Session) -> pd.DataFrame:
+    """Return the numbers of each launch, size and form."""
+    groups = calls.groupby(_SIZE)
+    checked = collective.drop_duplicates([*_SIZE, "rank"]).groupby(_SIZE)["n_wrong"]
+    if session.timing == LATENCY:
+        quantiles = calls["launch_id"].map(launches.set_index("launch_id")["device"]).map(QUANTILE)
+        found = [own.groupby(_SIZE)["seconds"].quantile(q) for q, own in calls.groupby(quantiles)]
+        call_s = pd.concat(found) if found else pd.Series(dtype=float)
+    else:
+        call_s = (calls["seconds"] * calls["calls"]).groupby([calls[name] for name in _SIZE]).sum()
+        call_s = call_s / groups["calls"].sum()
+    table = pd.DataFrame(
+        {
+            "calls": groups["calls"].sum(),
+            "batches": groups.size(),
+            **{name: groups["seconds"].quantile(q) for name, q in QUANTILES.items()},
+        }
+    )
+    wrong = checked.sum().where(checked.count() == checked.size())
+    return table.assign(call_s=call_s, n_wrong=wrong).reset_index()
 
-    `rounds` has how many there were at most, by launch; `seconds` what each of its calls or batches took, by launch,
-    size and form, in their order. A turn is the median of its own.
+
+def _compared(table: pd.DataFrame, calls: pd.DataFrame) -> pd.Series[float]:
+    """Return `call_s` as compared round by round, among configurations with the same operation and number of ranks.
+
+    A turn is the median of its calls or batches.
     """
-    found = sizes["launch_call_s"].copy()
-    shared = sizes[sizes["launch_id"].isin(list(rounds)) & (sizes["status"] == Status.OK)]
-    for _, group in shared.groupby(["shared_launch", "op", "world_size", "dtype", "redop", "bytes", "in_place"]):
-        keys = list(zip(group["launch_id"], group["bytes"], group["in_place"], strict=True))
-        readings = [seconds[key].to_numpy() for key in keys]
-        if len(readings) < 2 or len({len(each) for each in readings}) > 1:
-            continue
-        dealt = dealt_out(len(readings[0]), rounds[keys[0][0]])
-        ends = np.cumsum(dealt)[:-1]
-        turns = np.array([[np.log(np.median(turn)) for turn in np.split(each, ends)] for each in readings])
-        found[group.index] = np.exp(compared(turns) + np.log(group["launch_call_s"]).mean())
-    return found
+    shared = table[table["in_turns"] & table["counted"]]
+    if shared.empty:
+        return table["call_s"]
+    seconds = {key: own.to_numpy() for key, own in calls.groupby(_SIZE)["seconds"]}
+    turns: dict[Any, Array] = {}
+    for at, row in shared.iterrows():
+        own = seconds[row["launch_id"], row["bytes"], row["in_place"]]
+        ends = np.cumsum(dealt_out(len(own), row["told"]["rounds"]))[:-1]
+        turns[at] = np.array([np.log(np.median(turn)) for turn in np.split(own, ends)])
+    alike = ["shared_launch", "op", "world_size", "dtype", "redop", "bytes", "in_place"]
+    keys = pd.Series(list(table[alike].itertuples(index=False, name=None)), table.index, dtype=object)
+    return in_rounds(table["call_s"], keys, turns)
+
+
+def measured(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `numbers` with a time, with whole numbers for sizes and counts."""
+    found = table[table["call_s"].notna()]
+    return found.astype({"bytes": int, "calls": int, "batches": int, "in_place": bool})
 
 
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
-    """One row per case, size and form, from `launch_sizes`; by operation, ranks, algorithm and size.
+    """Return one row per case, size and form, from `measured` numbers; by operation, ranks, algorithm and size.
 
     `call_s`, `p50_s`, `p95_s` and `p99_s` are means on the log scale of the launches' number and quantiles over the
     launches that succeeded, or, where none did, over those that were wrong (`good` then is 0). `low_s` and `high_s`
@@ -180,10 +199,11 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
         first = group.iloc[0]
         good = group[group["status"] == Status.OK]
         counted = good if len(good) else group[group["status"] == Status.WRONG]
-        call_s = _log_mean(counted["launch_call_s"])
+        call_s = _log_mean(counted["call_s"])
         algbw = first["bytes"] / call_s / GB
         rows.append(
-            {name: first[name] for name in ("case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place")}
+            {"case_id": first["case"]}
+            | {name: first[name] for name in ("label", *_OF_CASE, "ran", "bytes", "count", "in_place")}
             | {name: _log_mean(counted[name]) for name in QUANTILES}
             | {
                 "timing": first["timing"],
@@ -193,11 +213,9 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
                 "calls": int(counted["calls"].sum()),
                 "batches": int(counted["batches"].sum()),
                 "call_s": call_s,
-                "low_s": counted["launch_call_s"].min(),
-                "high_s": counted["launch_call_s"].max(),
-                "spread": counted["launch_call_s"].max() / counted["launch_call_s"].min() - 1
-                if len(counted) > 1
-                else np.nan,
+                "low_s": counted["call_s"].min(),
+                "high_s": counted["call_s"].max(),
+                "spread": counted["call_s"].max() / counted["call_s"].min() - 1 if len(counted) > 1 else np.nan,
                 "n_wrong": group["n_wrong"].sum() if group["n_wrong"].notna().any() else np.nan,
                 "algbw": algbw,
                 "busbw": algbw * bus_factor(first["op"], int(first["world_size"])),
@@ -221,8 +239,8 @@ def one_form(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def good_sizes(sizes: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `launch_sizes` that count: launches that succeeded, in the form that algorithms are compared in."""
-    return one_form(sizes[sizes["status"] == Status.OK])
+    """Return the rows that count, in the form that algorithms are compared in."""
+    return one_form(sizes[sizes["counted"]])
 
 
 def logged_times(results: Results, session: Session) -> pd.DataFrame:
@@ -230,10 +248,10 @@ def logged_times(results: Results, session: Session) -> pd.DataFrame:
 
     Operations are known, and results were not wrong. A row is a mean over calls, of one log or several.
     """
-    good = good_sizes(launch_sizes(results, session))
+    good = good_sizes(measured(numbers(results, session)))
     good = good[(good["source"] != "") & (good["op"] != UNKNOWN)]
     key = ["source", "op", "world_size", "nodes", "dtype", "bytes"]
-    return good.groupby(key, sort=False, as_index=False).agg(seconds=("launch_call_s", "mean"))
+    return good.groupby(key, sort=False, as_index=False).agg(seconds=("call_s", "mean"))
 
 
 def _log_mean(values: pd.Series[float]) -> float:

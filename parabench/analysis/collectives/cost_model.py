@@ -133,7 +133,7 @@ def fit_costs(points: Sequence[Point]) -> tuple[Fit, ...]:
 
 
 def points_of(sizes: pd.DataFrame) -> list[Point]:
-    """The points of `bus.launch_sizes`: every launch that succeeded, in the form that algorithms are compared in."""
+    """The points of `bus.measured`: every launch that succeeded, in the form that algorithms are compared in."""
     good = good_sizes(sizes)
     return [
         Point(
@@ -142,7 +142,7 @@ def points_of(sizes: pd.DataFrame) -> list[Point]:
             world_size=int(row["world_size"]),
             ranks_per_node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else None,
             bytes=int(row["bytes"]),
-            seconds=float(row["launch_call_s"]),
+            seconds=float(row["call_s"]),
             # Where it was not recorded, nothing is known to have been cut.
             piece_bytes=int(row["piece_bytes"] if format.known(row["piece_bytes"]) else row["bytes"]),
             launch=int(row["launch_id"]),

@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.collectives.bus import bus_table, good_sizes, launch_sizes
+from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import ROUNDING, fit
@@ -75,11 +76,13 @@ def bus_answers(results: Results, session: str | int | None = None) -> tuple[Bus
 
     Raises UsageError for no such session, or one of another kind.
     """
-    return answers(launch_sizes(results, select_session(results, session)))
+    chosen = select_session(results, session)
+    chosen.require("collectives", results.path)
+    return answers(measured(numbers(results, chosen)))
 
 
 def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
-    """The same from the table of `bus.launch_sizes`; nothing for an operation without a launch that succeeded."""
+    """The same from the table of `bus.measured`; nothing for an operation without a launch that succeeded."""
     good = good_sizes(sizes)
     groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
     order = {op: i for i, op in enumerate(LOGGED_OPS)}
@@ -88,7 +91,7 @@ def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
 
 def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
     algorithms = tuple(good["algorithm"].unique())
-    blocks = int(good["block"].nunique())
+    blocks = int(good["repetition"].nunique())
     top: dict[Any, Any] = bus_table(good).sort_values("busbw").iloc[-1].to_dict()
     why_not, logged = None, bool((good["source"] != "").any())
     if len(algorithms) == 1:
@@ -120,7 +123,7 @@ def _answer(op: str, world_size: int, good: pd.DataFrame) -> BusAnswer:
 
 def _of_logs(good: pd.DataFrame) -> str:
     """Return how two logs compare at the sizes that both have. They are one run each, so nothing is tested."""
-    seconds = good.pivot_table("launch_call_s", "bytes", "algorithm", "mean", sort=False).dropna()
+    seconds = good.pivot_table("call_s", "bytes", "algorithm", "mean", sort=False).dropna()
     if len(seconds.columns) > 2 or seconds.empty:
         return "Each log is one run, so their differences are not tested against noise."
     base, other = seconds.columns
@@ -138,7 +141,7 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one in up to 26 % of
     sessions.
     """
-    names = dict(zip(good["case_id"], good["algorithm"], strict=True))
+    names = dict(zip(good["case"], good["algorithm"], strict=True))
     if len(names) == 1:
         return tuple(names.values())
     effects = fit(good, "compared_s")

@@ -12,8 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, session_launches
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured
 from parabench.analysis.environment.nodes import crowded, several_nodes
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
 from parabench.analysis.text import format as words
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
@@ -30,7 +31,8 @@ FORMS = {"out_of_place": False, "in_place": True}
 def table_lines(results: Results, session: Session) -> Iterator[str]:
     """A block a case: header, a line a size, footer; then, of each size, how its launches spread. Lines that are no
     result begin with '#', and a result has nccl-tests' columns and no others: readers count them from the end."""
-    table = bus_table(launch_sizes(results, session))
+    session.require("collectives", results.path)
+    table = bus_table(measured(numbers(results, session)))
     for case_id in table["case_id"].unique():
         rows = table[table["case_id"] == case_id]
         first = rows.iloc[0]
@@ -91,7 +93,9 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
     Times are of launches that succeeded, or where none did of those that were wrong; the average bandwidth is of the
     former only. `failed` are all failed launches.
     """
-    table = bus_table(launch_sizes(results, session))
+    session.require("collectives", results.path)
+    every = numbers(results, session)
+    table = bus_table(measured(every))
     protocol = session.plan.get("protocol") or {}
     cases = session.plan.get("cases") or [{}]
     found = []
@@ -99,7 +103,7 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
         rows = table[table["case_id"] == case_id]
         found += [_result(rows[rows["bytes"] == size]) for size in rows["bytes"].unique()]
     wrong = float(table["n_wrong"].sum())
-    launches = session_launches(results, session)
+    launches = every.drop_duplicates("launch_id")
     failed = [
         {
             "case": row["label"],

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import pandas as pd
 
 from parabench.analysis.environment.diff import differences, session_differences
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats.geometric import by_block
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD, Between, Numbers, logs_of
 from parabench.store.frames import records
 
 # The standard deviation of a session's log time where too few sessions tell it: an assumption, which every sentence
@@ -53,11 +54,11 @@ def between_sessions(
     sessions = [base, *alike(base, candidate)]
     found = {}
     for case in cases:
-        logs = [side.by_case[case].logs.value for side in sessions if case in side.by_case]
+        logs = [logs_of(side.by_case[case]) for side in sessions if case in side.by_case]
         if len(logs) >= FEWEST_SESSIONS:
             found[case] = measured(logs)
         else:
-            here = [side.by_case[case].logs.value for side in (base, candidate) if case in side.by_case]
+            here = [logs_of(side.by_case[case]) for side in (base, candidate) if case in side.by_case]
             found[case] = allowed(here, allowance)
     return found, len(sessions)
 
@@ -77,8 +78,12 @@ def between_means(
     """
     sides = [(base, [first for first, _ in cases]), (candidate, [second for _, second in cases])]
     sides += [(other, sides[0][1]) for other in others]
-    means = [by_block([side.by_case[case].logs for case in own]) if set(own) <= side.by_case.keys() else None
-             for side, own in sides]  # fmt: skip
+    means = [
+        by_block([pd.Series(logs_of(side.by_case[case]), side.by_case[case].index) for case in own])
+        if set(own) <= side.by_case.keys()
+        else None
+        for side, own in sides
+    ]
     tell = [each for each in (means[0], *means[2:]) if each is not None]
     if len(tell) >= FEWEST_SESSIONS:
         return measured(tell)
@@ -126,7 +131,7 @@ def alike(base: SessionData, candidate: SessionData) -> Iterator[SessionData]:
     listed = [row for row in records(base.results.listed, names) if row["suite"] == base.session.suite]
     could = [row for row in listed if row["finished_utc"] is not None and row["started_utc"] <= latest]
     ids = [row["id"] for row in sorted(could, key=lambda row: (row["started_utc"], row["id"]), reverse=True)]
-    devices = {str(device) for device in base.launches["device"]}
+    devices = {str(device) for device in base.numbers["device"]}
     found = (
         data_of(base.results, session, base.role)
         for at in range(0, len(ids), MOST_SESSIONS)

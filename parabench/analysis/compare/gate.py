@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from parabench.analysis.case_launches import Launches
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions
 from parabench.analysis.compare.rule import (
     ALPHA,
@@ -19,8 +18,9 @@ from parabench.analysis.compare.rule import (
 from parabench.analysis.compare.sides import check_two, interleaved
 from parabench.analysis.compare.warnings import unfinished, unpaired_finding
 from parabench.analysis.environment.diff import Difference, check_alike, differences
+from parabench.analysis.numbers import Launches, launch_ids
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.stats.ttest import TTest, factor
+from parabench.analysis.stats.ttest import TTest, factor, logs_of
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
@@ -188,7 +188,7 @@ def _row(
 ) -> CaseResult:
     """`seconds` are the step times that the case has in its sessions; the ratio is of the launches that are
     compared."""
-    means = [float(side.logs.value.mean()) if len(side) else None for side in launches]
+    means = [float(logs_of(side).mean()) if len(side) else None for side in launches]
     assert end.outcome is not None
     return CaseResult(
         case_id=case,
@@ -203,8 +203,8 @@ def _row(
         p_slower=test.p_slower if test else None,
         session_sd=test.between.sd if test and test.between else None,
         launches_needed=test.launches_for(tolerance) if test else None,
-        base_launches=launches[0].ids,
-        candidate_launches=launches[1].ids,
+        base_launches=launch_ids(launches[0]),
+        candidate_launches=launch_ids(launches[1]),
         exempt=end.exempt,
         fails_more=end.fails_more,
         note=end.note,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from parabench.analysis.compare.ratios import launches_of, step_times
 from parabench.analysis.compare.sides import side_of
+from parabench.analysis.numbers import LAUNCH_NUMBERS, of_pair
 from parabench.analysis.session import SessionData, select_session, select_sessions
-from parabench.analysis.stats.ttest import Numbers
-from parabench.analysis.tables import LAUNCH_NUMBERS
+from parabench.analysis.stats.ttest import Numbers, logs_of
 from parabench.errors import UsageError
 from parabench.store.frames import records
 from parabench.store.results import Results, load
@@ -54,15 +54,19 @@ class Pilot:
 def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
     """What two sides of an `ab` tell of the noise; they need not be equal, because a difference is no spread."""
     cases = [case for case in base.cases_by_id.index if case in candidate.cases_by_id.index]
-    sides = launches_of([(case, case) for case in cases], step_times(base), step_times(candidate), paired=True)
-    found = {case: own for (case, _), own in sides.items() if len(own[0])}
-    blocks = sorted(set.intersection(*({*own[0].block.tolist()} for own in found.values())) if found else ())
-    common = [[side.of_blocks(np.array(blocks, dtype=np.int64)).logs.value for side in own] for own in found.values()]
+    sides = {case: of_pair((case, case), base.by_case, candidate.by_case, paired=True) for case in cases}
+    found = {
+        case: pd.Series(logs_of(new) - logs_of(old), old.index.get_level_values("repetition"))
+        for case, (old, new) in sides.items()
+        if len(old)
+    }
+    common = pd.DataFrame(found).dropna()
+    blocks = common.index.tolist()
     return Pilot(
         suite=base.session.suite,
         rounds=base.session.plan["protocol"].get("rounds") or None,
         cases=tuple(base.labels[case] for case in found),
-        differences=np.array([b - a for a, b in common]).reshape(len(found), len(blocks)),
+        differences=common.to_numpy(dtype=float).T.reshape(len(found), len(blocks)),
         begun_s=_begun_s(base, candidate, blocks),
         ended_s=_seconds(base, base.session.finished_utc) if base.session.finished_utc is not None else None,
         left_out=tuple(base.labels[case] for case in cases if case not in found),
@@ -71,7 +75,7 @@ def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
 
 def _begun_s(base: SessionData, candidate: SessionData, blocks: list[int]) -> Numbers:
     """When the first launch of each block began."""
-    sides = [side.launches.groupby("block")["started_utc"].min() for side in (base, candidate)]
+    sides = [side.numbers.groupby("repetition")["started_utc"].min() for side in (base, candidate)]
     return np.array([min(_seconds(base, side[block]) for side in sides) for block in blocks], dtype=float)
 
 

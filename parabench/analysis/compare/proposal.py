@@ -95,7 +95,7 @@ def judged(test: TTest | None, pairs: int, spend: float, least: float = LEAST, o
 
 def _log_ratios(base: SessionData, candidate: SessionData) -> Numbers:
     """Of each block that both sides have of every case, the mean over cases of log(candidate / base)."""
-    before, after = (side.timed.set_index(["block", "case_id"])["launch_step_s"] for side in (base, candidate))
-    blocks = (after / before).unstack("case_id").dropna()
+    before, after = (side.timed.set_index(["repetition", "case"])["step_s"] for side in (base, candidate))
+    blocks = (after / before).unstack("case").dropna()
     found: Numbers = np.log(blocks.to_numpy(dtype=float)).mean(axis=1)
     return found

@@ -6,67 +6,59 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pandas as pd
 
-from parabench.analysis.case_launches import NO_LAUNCHES, CaseLaunches, Launches, by_case, in_turns
-from parabench.analysis.efficiency import COUNTER, launch_joules
+from parabench.analysis.energy import COUNTER
+from parabench.analysis.numbers import Launches, by_case, launch_ids, of_pair
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.geometric import Logs, Mean, averaged, geometric_mean
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, TTest, factor, judge
+from parabench.analysis.stats.geometric import Mean, averaged, geometric_mean
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Between, Numbers, TTest, factor, judge, logs_of
 from parabench.analysis.text import format
 from parabench.store.record import GB
 
 
 @dataclass(frozen=True)
 class Known:
-    """A number of launches, of each case that has some; where a case has none, why. `cases` are the cases' own numbers
-    in their session where those are more than a mean of their launches."""
+    """Numbers of launches by case (`numbers.by_case`), and the reason for each case that has none.
 
-    by_case: Mapping[str, CaseLaunches]
+    `cases` are the numbers of whole cases, if these are more than a mean of their launches.
+    """
+
+    by_case: Mapping[str, pd.Series[float]]
     why: dict[str, str]
     cases: Mapping[str, float] = field(default_factory=dict)
 
 
 def step_times(side: SessionData) -> Known:
-    """Step time, s."""
+    """Return step times in seconds."""
     status = side.cases_by_id.loc[~side.cases_by_id.index.isin(list(side.by_case)), "status"]
-    why = {str(case): f"its launches ended {said}" for case, said in status.items()}
+    why = {str(case): f"its launches ended {how}" for case, how in status.items()}
     return Known(side.by_case, why, side.step_times)
 
 
 def tokens_per_gb(side: SessionData) -> Known:
-    """Tokens/s (samples/s without sequences) per GB of peak memory of the largest rank."""
-    good = side.valid
-    per_gb = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
-    found = good[["launch_id", "case_id", "block"]].assign(value=per_gb)
-    why = step_times(side).why | _none(found, "peak memory was not recorded")
-    return Known(by_case(found[found["value"] > 0], "value"), why)
-
-
-def _none(launches: pd.DataFrame, reason: str) -> dict[str, str]:
-    there = set(launches.loc[launches["value"] > 0, "case_id"])
-    return {str(case): reason for case in launches["case_id"].unique() if case not in there}
+    """Return tokens/s (samples/s without sequences) per GB of peak memory of the largest rank."""
+    good = side.counted
+    value = good["tokens_per_s"] / (good["peak_memory_bytes"] / GB)
+    return _known(side, good.assign(value=value, reason="peak memory was not recorded"))
 
 
 def tokens_per_joule(side: SessionData) -> Known:
-    """Tokens (samples without sequences) per joule of all devices in the measured steps."""
-    energies = side.once(launch_joules)
-    good = side.valid
-    keys = good["launch_id"]
-    # Numbers of two kinds are not mixed: a case's are of one source.
-    counted = {case for case, key in zip(good["case_id"], keys, strict=True) if energies[key][1] == COUNTER}
-    joules = [
-        energies[key][0] if case not in counted or energies[key][1] == COUNTER else np.nan
-        for case, key in zip(good["case_id"], keys, strict=True)
-    ]
-    tokens = good["global_batch"] * good["seq_len"]
-    found = good[["launch_id", "case_id", "block"]].assign(value=tokens / pd.Series(joules, good.index, dtype=float))
-    why = step_times(side).why
-    for case, key in zip(good["case_id"], keys, strict=True):
-        if not format.known(energies[key][0]):
-            why.setdefault(str(case), energies[key][1])
-    return Known(by_case(found[found["value"] > 0], "value"), why)
+    """Return tokens (samples without sequences) per joule of all devices in the measured steps."""
+    good = side.counted
+    # Numbers of two kinds are not mixed: those of a case are from one source.
+    counter = good["joules_source"] == COUNTER
+    joules = good["joules_per_step"].where(counter | ~counter.groupby(good["case"]).transform("any"))
+    return _known(
+        side, good.assign(value=good["global_batch"] * good["seq_len"] / joules, reason=good["joules_reason"])
+    )
+
+
+def _known(side: SessionData, good: pd.DataFrame) -> Known:
+    """Return what is known of a `value`, with the `reason` for launches without one."""
+    unknown = good[good["value"].isna() & (good["reason"] != "")].drop_duplicates("case")
+    why = dict(zip(unknown["case"], unknown["reason"], strict=True)) | step_times(side).why
+    return Known(by_case(good[good["value"] > 0], "value"), why)
 
 
 # Case ids: of base, and of candidate.
@@ -114,7 +106,7 @@ def ratios(
     compared block by block. `names` are what the reasons call the sides. `tests` are the pairs', where a rule has made
     them already; else they are of the launches alone."""
     sides = launches_of(pairs, base, candidate, paired)
-    logs = {pair: (own[0].logs.value, own[1].logs.value) for pair, own in sides.items()}
+    logs = {pair: (logs_of(own[0]), logs_of(own[1])) for pair, own in sides.items()}
     tests = judge(logs, paired=paired) if tests is None else tests
     found = {
         pair: _ratio(
@@ -131,11 +123,8 @@ def ratios(
 
 
 def launches_of(pairs: Sequence[Pair], base: Known, candidate: Known, paired: bool) -> dict[Pair, Launches]:
-    """Each pair's launches, by block; where both sides took turns, those of the blocks that both have."""
-    found = {
-        pair: (base.by_case.get(pair[0], NO_LAUNCHES), candidate.by_case.get(pair[1], NO_LAUNCHES)) for pair in pairs
-    }
-    return {pair: in_turns(own) for pair, own in found.items()} if paired else found
+    """Return the launches of each pair of cases; if they are paired, those of the repetitions that both have."""
+    return {pair: of_pair(pair, base.by_case, candidate.by_case, paired) for pair in pairs}
 
 
 def mean_ratio(
@@ -144,17 +133,19 @@ def mean_ratio(
     reason: str = "",
     between: Callable[[Sequence[Pair]], Between] | None = None,
 ) -> Mean:
-    """The geometric mean over pairs of what `launches_of` found; `reason` is why those without a number have none.
-    `between` tells what two sessions' means over some of the pairs differ by themselves."""
-    logs = {pair: _by_block(own, paired) for pair, own in launches.items()}
+    """Return the geometric mean over pairs of launches.
+
+    `reason` is why other pairs have no number. `between` returns the variance between sessions of means over pairs.
+    """
+    logs = {pair: _logs(own, paired) for pair, own in launches.items()}
     judged, enough = averaged(logs)
     return geometric_mean(list(logs.values()), reason, between(judged) if between and enough else None)
 
 
-def _by_block(own: Launches, paired: bool) -> tuple[Logs, ...]:
-    """One case as the geometric mean takes it: both sides, or of launches that took turns their differences."""
-    first, other = own[0].logs, own[1].logs
-    return (Logs(first.block, other.value - first.value),) if paired else (first, other)
+def _logs(own: Launches, paired: bool) -> tuple[pd.Series[float], ...]:
+    """Return the logarithms of both sides; or, if launches are paired, of their ratios."""
+    first, other = (pd.Series(logs_of(each), each.index) for each in own)
+    return (pd.Series(other.to_numpy() - first.to_numpy(), first.index),) if paired else (first, other)
 
 
 def _reason(pair: Pair, base: Known, candidate: Known, names: tuple[str, str]) -> str:
@@ -186,6 +177,6 @@ def _ratio(
         low=factor(test.low) if test else None,
         high=factor(test.high) if test else None,
         reason=reason,
-        base_launches=own[0].ids,
-        candidate_launches=own[1].ids,
+        base_launches=launch_ids(own[0]),
+        candidate_launches=launch_ids(own[1]),
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic
 
-from parabench.analysis.case_launches import NO_LAUNCHES, Launches, in_turns
 from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions, between_sessions
 from parabench.analysis.compare.sides import interleaved
+from parabench.analysis.numbers import Launches, of_pair
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, TTest, holm, judge
+from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, Case, Numbers, TTest, holm, judge, logs_of
 from parabench.store.record import Status
 
 
@@ -46,9 +46,6 @@ class Verdict(StrEnum):
     def exit_code(self) -> int:
         """0, 1 and 3; 2 is wrong usage."""
         return {Verdict.NO_REGRESSION: 0, Verdict.REGRESSION: 1, Verdict.INCONCLUSIVE: 3}[self]
-
-
-# Of base, and of candidate.
 
 
 TOLERANCE, ALPHA = 0.02, 0.01
@@ -107,21 +104,17 @@ class End:
 
 
 def ends_of(case: str, side: SessionData) -> Ends:
-    """How the launches of a case that both sides have ended."""
-    own = side.launched[case]
-    good = set(side.by_case.get(case, NO_LAUNCHES).ids)
-    error = next((each.error for each in own if each.error), "")
+    """Return how the launches of a case ended on one side."""
+    own = side.repetitions[case]
+    how = own["status"].mask((own["status"] == Status.OK) & ~own["timed"], f"{Status.OK} without a step time")
+    error = next(iter(own["error"].dropna()), "")
     return Ends(
-        counts=dict(Counter(_how(each.status, each.launch_id in good) for each in own)),
-        failed=sum(each.status in FAILURES for each in own),
-        ok=sum(each.status == Status.OK for each in own),
-        valid=len(good),
+        counts=dict(Counter(map(str, how))),
+        failed=int(own["status"].isin(FAILURES).sum()),
+        ok=int((own["status"] == Status.OK).sum()),
+        valid=int(own["timed"].sum()),
         error=f": {error}" if error else "",
     )
-
-
-def _how(status: str, good: bool) -> str:
-    return f"{status} without a step time" if status == Status.OK and not good else str(status)
 
 
 def judge_ends(
@@ -195,8 +188,8 @@ def judge_cases(
     standard deviation on the log scale for cases of which base's store does not tell it.
     """
     paired = interleaved(base, candidate)
-    launches = {key: _launches(pair, base, candidate, paired) for key, pair in pairs.items()}
-    logs = {key: (sides[0].logs.value, sides[1].logs.value) for key, sides in launches.items()}
+    launches = {key: of_pair(pair, base.by_case, candidate.by_case, paired) for key, pair in pairs.items()}
+    logs = {key: (logs_of(sides[0]), logs_of(sides[1])) for key, sides in launches.items()}
     tests, between = _tests(logs, pairs, base, candidate, allowance)
     both = {
         key: pair
@@ -227,12 +220,6 @@ def _tests(
         return tests, None
     measured = sum(test.between is not None and test.between.sessions > 0 for test in tests.values())
     return tests, BetweenSessions(sessions, measured, len(tests) - measured, allowance)
-
-
-def _launches(pair: tuple[str, str], base: SessionData, candidate: SessionData, paired: bool) -> Launches:
-    """The launches of a case that count, of each side; only blocks that both have, where they are paired."""
-    sides = base.by_case.get(pair[0], NO_LAUNCHES), candidate.by_case.get(pair[1], NO_LAUNCHES)
-    return in_turns(sides) if paired else sides
 
 
 def _by_numbers(end: End, launches: Launches, test: TTest | None, tolerance: float, alpha: float, paired: bool) -> End:

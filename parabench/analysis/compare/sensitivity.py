@@ -28,6 +28,7 @@ from parabench.analysis.stats.ttest import (
     Numbers,
     errors_shown,
     judge,
+    logs_of,
     shown,
 )
 from parabench.errors import UsageError
@@ -344,7 +345,7 @@ def _fewest(enough: Callable[[int], bool]) -> int | None:
 def against_baseline(base: SessionData) -> AgainstBaseline:
     """What a gate against this session can pass. Raises UsageError where it has too few launches for one."""
     between, sessions = between_sessions(base, base, base.by_case)
-    logs = {case: own.logs.value for case, own in base.by_case.items()}
+    logs = {case: logs_of(own) for case, own in base.by_case.items()}
     tests = judge({case: (own, own) for case, own in logs.items()}, paired=False, between=between)
     if not tests:
         raise UsageError(

@@ -23,8 +23,8 @@ from parabench.analysis.compare.ratios import (
 from parabench.analysis.compare.rule import Outcome, judge_cases
 from parabench.analysis.compare.sides import interleaved
 from parabench.analysis.environment.diff import differences
+from parabench.analysis.numbers import WORK, unique_labels
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.tables import WORK, unique_labels
 from parabench.plan.case import Case
 
 # What may differ between two cases that are the same work on two machines.

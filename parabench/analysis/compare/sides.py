@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, data_of, select_session
-from parabench.analysis.tables import LAUNCH_NUMBERS
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.results import Results, load

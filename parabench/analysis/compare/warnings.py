@@ -11,7 +11,6 @@ from scipy.special import stdtrit
 
 from parabench.analysis.compare.overall import lost_on
 from parabench.analysis.compare.several import Against, Several
-from parabench.analysis.efficiency import launch_joules
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
@@ -128,7 +127,7 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
 
 
 def _joules_from(side: SessionData) -> set[str]:
-    return {source for joules, source in side.once(launch_joules).values() if format.known(joules)}
+    return set(side.counted["joules_source"].dropna())
 
 
 def _two_kinds(
@@ -169,7 +168,7 @@ def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[s
 
 def _effects(side: SessionData, tests: Mapping[str, TTest]) -> Effects | None:
     """Case + block of the cases that were judged; None where the spread within blocks is unknown."""
-    good = side.timed[side.timed["case_id"].isin(tests)]
+    good = side.timed[side.timed["case"].isin(tests)]
     effects = fit(good) if len(good) else None
     return effects if effects is not None and effects.df >= 1 else None
 
@@ -180,11 +179,11 @@ def _moved(side: SessionData, tests: Mapping[str, TTest], effects: Effects | Non
     0 where that is one case, which moves alone, and where the noise of launches explains it: Tukey's range of as many
     means of blocks, each of as many launches as the block that has fewest.
     """
-    good = side.timed[side.timed["case_id"].isin(tests)]
-    if effects is None or good["case_id"].nunique() < 2 or good["block"].nunique() < 2:
+    good = side.timed[side.timed["case"].isin(tests)]
+    if effects is None or good["case"].nunique() < 2 or good["repetition"].nunique() < 2:
         return 0.0
-    logs = pd.Series(logs_of(good["launch_step_s"]), index=good.index)
-    blocks = (logs - logs.groupby(good["case_id"]).transform("mean")).groupby(good["block"])
+    logs = pd.Series(logs_of(good["step_s"]), index=good.index)
+    blocks = (logs - logs.groupby(good["case"]).transform("mean")).groupby(good["repetition"])
     levels = blocks.mean()
     moved = float(levels.max() - levels.min())
     error = max(effects.residual, LEAST_SD) / math.sqrt(int(blocks.size().min()))
@@ -199,6 +198,6 @@ def _interleaved(
     variances = [max(each.residual**2, LEAST_SD**2) for each in effects if each is not None]
     if len(variances) < 2:
         return None
-    counts = [side.valid["case_id"].value_counts() for side in (base, candidate)]
+    counts = [side.counted["case"].value_counts() for side in (base, candidate)]
     n = int(median(min(int(count.get(case, 0)) for count in counts) for case in tests))
     return math.expm1(min(50.0, float(stdtrit(n - 1, CONFIDENCE)) * math.sqrt(sum(variances) / n)))

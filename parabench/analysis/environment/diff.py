@@ -34,7 +34,7 @@ def differences(base: SessionData, candidate: SessionData) -> Iterator[Differenc
 
     What matters: torch, CUDA; on CUDA the devices, their driver, NCCL; on the CPU its name and cores.
     """
-    devices = {str(device) for side in (base, candidate) for device in side.launches["device"]}
+    devices = {str(device) for side in (base, candidate) for device in side.numbers["device"]}
     yield from session_differences(base.session, candidate.session, devices)
 
 
@@ -135,7 +135,7 @@ NOT_RECORDED = "not recorded"
 
 def hardware_name(side: SessionData) -> str:
     """What a side's cases ran on: '8 x NVIDIA A100', '16 cores of Some CPU', '2 nodes, node 0 with 8 x NVIDIA A100'."""
-    environment, devices = side.session.environment, set(side.launches["device"])
+    environment, devices = side.session.environment, set(side.numbers["device"])
     said = []
     if accelerator.TYPE in devices:
         kinds = format.kinds(str(gpu.get("name")) for gpu in environment.get("gpus") or [])
@@ -230,7 +230,7 @@ def _hardware(sides: Sequence[SessionData]) -> Iterator[Fact]:
 
 def _software(sides: Sequence[SessionData]) -> Iterator[Fact]:
     sessions = [side.session for side in sides]
-    devices = {str(device) for side in sides for device in side.launches["device"]}
+    devices = {str(device) for side in sides for device in side.numbers["device"]}
     for name, (values, matters) in session_facts(sessions, devices).items():
         if name in HARDWARES:
             continue

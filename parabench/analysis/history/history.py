@@ -16,13 +16,12 @@ from scipy.special import ndtri, stdtrit
 
 from parabench.analysis.environment.diff import changes
 from parabench.analysis.history.series import NO_RUPTURES, History, Series, SessionPoint, Shift
+from parabench.analysis.numbers import case_of, numbers, status_counts, unique_labels
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
 from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
-from parabench.analysis.stored import case_of
-from parabench.analysis.tables import numbered, status_counts, timed_launches, unique_labels
 from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.store.record import FIRST_BLOCK
@@ -57,7 +56,7 @@ def history(
 def of_visits(visits: Sequence[SessionData], case: str | None = None) -> History:
     """The same of visits that are chosen."""
     table = _chosen(numbers_of(visits), case)
-    series = [_series(visits, group) for _, group in table.groupby(["suite", "case_id"], sort=False)]
+    series = [_series(visits, group) for _, group in table.groupby(["suite", "case"], sort=False)]
     return History(tuple(visits), tuple(sorted(series, key=Series.urgency)))
 
 
@@ -78,38 +77,27 @@ def visits_of(stores: Sequence[Results]) -> list[SessionData]:
 
 
 def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
-    """Return one row per launch of the visits' repetitions; the samples of each store are read once.
+    """Return the repetitions of all visits, with the columns of `numbers.numbers`; each database is read once.
 
-    The columns are `visit` (its place), `suite`, `case_id`, `case_json`, `label` (unique among cases), `device`,
-    `launch_id`, `block`, `status` and `launch_step_s` as in `tables.launch_table`, and `timed`: whether the launch's
-    step times are compared (`tables.timed_launches`).
+    `visit` is the place of the session in `visits`, `suite` is its suite, and `label` is unique among all cases.
     """
     tables = []
     for store in {id(whole): whole for whole in (visit.results.whole_store for visit in visits)}.values():
         own = {visit.session.id: place for place, visit in enumerate(visits) if visit.results.whole_store is store}
-        gpus = {number: bool(visits[place].session.environment.get("gpus")) for number, place in own.items()}
-        results = store.of(own)
-        launches = results.launch[results.launch["block"] >= FIRST_BLOCK]
-        table = numbered(launches.rename(columns={"id": "launch_id"}), results.steps, gpus)
-        # What step times are made of, and no column that is unknown in one store and a number in another.
-        tables.append(table[[*_OF_LAUNCH]].assign(visit=launches["session_id"].map(own).to_numpy()))
+        table = numbers(store, *(visits[place].session for place in own.values()))
+        table = table[table["repetition"] >= FIRST_BLOCK]
+        # Columns that are unknown in one database would not keep their type beside another one.
+        tables.append(table[_OF_LAUNCH].assign(visit=table["session"].map(own)))
     table = pd.concat(tables, ignore_index=True)
-    stored = table.drop_duplicates("case_id")
-    cases = {str(case): case_of(text) for case, text in zip(stored["case_id"], stored["case_json"], strict=True)}
-    table = table.assign(
+    stored = table.drop_duplicates("case")
+    cases = {str(case): case_of(text) for case, text in zip(stored["case"], stored["case_json"], strict=True)}
+    return table.assign(
         suite=[visits[place].session.suite for place in table["visit"]],
-        label=table["case_id"].map(unique_labels(cases)).astype(object),
+        label=table["case"].map(unique_labels(cases)).astype(object),
     )
-    return table[list(_COLUMNS)]
 
 
-_OF_LAUNCH = (
-    "case_id", "case_json", "device", "launch_id", "block", "status", "launch_step_s", "timed",
-)  # fmt: skip
-_COLUMNS = (
-    "visit", "suite", "case_id", "case_json", "label", "device", "launch_id", "block", "status", "launch_step_s",
-    "timed",
-)  # fmt: skip
+_OF_LAUNCH = ["case", "case_json", "device", "launch_id", "status", "step_s", "timed"]
 
 
 def _paths(stores: Sequence[Results]) -> str:
@@ -120,7 +108,7 @@ def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
     """The rows of the cases that are meant. Raises UsageError, with near names, when there is none."""
     if case is None:
         return table
-    meant = table["label"].str.contains(case, case=False, regex=False) | table["case_id"].str.startswith(case)
+    meant = table["label"].str.contains(case, case=False, regex=False) | table["case"].str.startswith(case)
     if not meant.any():
         labels = list(dict.fromkeys(table["label"]))
         words = [word for label in labels for word in label.replace(",", "").split()]
@@ -133,10 +121,10 @@ def _chosen(table: pd.DataFrame, case: str | None) -> pd.DataFrame:
 
 def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     """One case of one suite; `table` is its part of `numbers_of`."""
-    good: list[tuple[Any, pd.DataFrame]] = list(timed_launches(table).groupby("visit"))
+    good: list[tuple[Any, pd.DataFrame]] = list(table[table["timed"]].groupby("visit"))
     every: list[tuple[Any, pd.DataFrame]] = list(table.groupby("visit"))
     ids = {int(visit): tuple(int(each) for each in group["launch_id"]) for visit, group in good}
-    logs = {int(visit): np.log(group["launch_step_s"].to_numpy(dtype=float)) for visit, group in good}
+    logs = {int(visit): np.log(group["step_s"].to_numpy(dtype=float)) for visit, group in good}
     judged = [place for place in sorted(logs) if visits[place].session.judged]
     levels, noise, why_not = _levels([logs[place] for place in judged])
     level_of = {judged[i]: math.exp(level.mean) for level in levels for i in range(level.start, level.end)}

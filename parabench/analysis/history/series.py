@@ -18,7 +18,7 @@ NO_RUPTURES = f"finding a change point {needs_package('ruptures')}"
 class SessionPoint:
     """A case in one session, which is at place `visit` of the history.
 
-    `step_time_s` is its step time there (`tables.levels`), None where no launch counts; `low_s` to `high_s`
+    `step_time_s` is its step time there (`numbers.levels`), None where no launch counts; `low_s` to `high_s`
     its 95 % interval as its launches give it, None where there is one launch. `launches` are their ids in table
     `launch`. `status` is 'ok' or a count such as '2 ok, 1 oom'. `level_s` is what the series was at then: None where
     change points are not sought, in a short series or in the other one of two sessions that took turns. `outlier`: too

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from parabench.analysis.launch_number import QUANTILE, device_of
+from parabench.analysis.launch_number import QUANTILE
+from parabench.analysis.numbers import case_of, numbers
 from parabench.analysis.prediction.links import Links, Row, links_from_rows, measured_rows
 from parabench.analysis.prediction.program import Program, program_of
 from parabench.analysis.session import Session, data_of, select_sessions
 from parabench.analysis.stats.quantiles import Numbers
-from parabench.analysis.stored import case_of
-from parabench.analysis.tables import numbered, peak_memory, rank_numbers, valid_launches
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
@@ -151,17 +150,13 @@ def trainings(results: Results) -> list[Measured]:
 
 def computed_of(results: Results, session: Session) -> list[Computed]:
     """Return the ranks that a session of compute-only launches measured."""
-    results = results.of([session.id])
-    rows = results.launch
-    gpus = {session.id: bool(session.environment.get("gpus"))}
-    table = numbered(rows.rename(columns={"id": "launch_id"}), results.steps, gpus)
-    table = table.assign(**rank_numbers(results.whole, table["launch_id"]))
-    good = valid_launches(table.assign(peak_memory_bytes=peak_memory(table)))
+    table = numbers(results, session)
+    good = table[table["counted"]]
     found = []
-    for name in dict.fromkeys(good["case_id"].tolist()):
-        launches = good[good["case_id"] == name]
+    for name in dict.fromkeys(good["case"].tolist()):
+        launches = good[good["case"] == name]
         case = case_of(launches["case_json"].iloc[0])
-        case = replace(case, device=device_of(case.device, gpus[session.id]))
+        case = replace(case, device=launches["device"].iloc[0])
         facts = [json_text.parsed(text) for text in launches["facts"]]
         last = next((each for each in reversed(facts) if each.get("program")), None)
         if last is None:
@@ -169,7 +164,7 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
         events = last["program"][0]["events"]
         program = program_of(events, case.world_size, last.get("gradients") or ())
         # The work takes what a step takes without the probes and without calls that exchange nothing.
-        step_s = launches["launch_step_s"].tolist()
+        step_s = launches["step_s"].tolist()
         in_calls = sum(event[-1] for event in events if event[0] == CALL)
         program = program.scaled(math.exp(float(np.mean(np.log(step_s)))) / (program.work_s + in_calls))
         ids = launches["launch_id"].tolist()

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from parabench.analysis.collectives.bus import good_sizes, launch_sizes
+from parabench.analysis.collectives.bus import good_sizes, measured
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN, rounds
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.collectives import levels_of
@@ -179,7 +180,7 @@ def measured_rows(results: Results, sessions: Sequence[Session]) -> list[Row]:
     """
     found: dict[tuple[str, str, int, int, int], Row] = {}
     for session in sessions:
-        good = good_sizes(launch_sizes(results, session))
+        good = good_sizes(measured(numbers(results, session)))
         good = good[(good["dtype"] == "float32") & good["redop"].isin(["sum", "none"]) & (good["source"] == "")]
         for _, own in good.groupby(["op", "algorithm", "world_size", "nodes", "bytes"]):
             one = own.iloc[0]

@@ -58,7 +58,7 @@ def no_comm_baseline(
     if not found:
         return None
     step_time_s, case = min(found)
-    effects = fit(launches[np.isin(launches["case_id"], (case, best))])
+    effects = fit(launches[np.isin(launches["case"], (case, best))])
     difference = float(effects.behind(best)[effects.cases.index(case)])
     width = effects.half_width(case, best)
     strategy = cases[case]["strategy"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis.loop_time import MEAN
+from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import WORK, valid_launches
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
 from parabench.store.frames import records
@@ -55,7 +54,7 @@ OBJECTIVES = {
     for each in (
         Objective(
             name="step_time_s",
-            column="launch_step_s",
+            column="step_s",
             first="Fastest",
             more="is {} slower",
             ahead="faster than",
@@ -105,51 +104,26 @@ OBJECTIVES = {
 STEP = OBJECTIVES["step_time_s"]
 
 
-def with_costs(launches: pd.DataFrame) -> pd.DataFrame:
-    """A launch table with the cost that needs nothing else: `token_s`, the time of one token."""
-    return launches.assign(token_s=1 / launches["tokens_per_s"])
-
-
-def numbered(seen: SessionData, objective: Objective) -> pd.DataFrame:
-    """The session's launch table with the objective's cost, NaN where it is unknown.
-
-    Raises UsageError, with the reason, when launches succeeded and none of them has one.
-    """
-    table = with_costs(seen.launches)
+def require(seen: SessionData, objective: Objective) -> None:
+    """Raise UsageError, with the reason, if launches succeeded and the objective's cost is unknown for all of them."""
+    good = seen.counted
+    if not len(good) or (good[objective.column] > 0).any():
+        return
     why = "its launches recorded no peak memory"
     if objective.column == "token_s":
         why = "the samples in its batches could not be counted"
     if objective.column == "token_j":
-        table, why = _with_joules(table, seen)
-    good = valid_launches(table)
-    if len(good) and not (good[objective.column] > 0).any():
-        raise UsageError(
-            f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
-            "give another --objective, such as step_time_s, or another session"
-        )
-    return table
-
-
-def _with_joules(table: pd.DataFrame, seen: SessionData) -> tuple[pd.DataFrame, str]:
-    """`token_j` of each launch, and why there is none. Numbers of two kinds are not mixed: where a counter was read,
-    only counters count."""
-    from parabench.analysis.efficiency import COUNTER, launch_joules  # readings of devices are many: DataFrames
-
-    energies = seen.once(launch_joules)
-    known = {source for joules, source in energies.values() if words.known(joules)}
-    kind = COUNTER if COUNTER in known else next(iter(known), None)
-    joules = {at: joules for at, (joules, source) in energies.items() if source == kind}
-    per_step = np.array([joules.get(at, np.nan) for at in table["launch_id"]], dtype=float)
-    tokens = table["tokens_per_s"] * table["launch_step_s"]
-    why = next((said for value, said in energies.values() if not words.known(value)), "no launch succeeded")
-    sources = np.full(len(table), kind, dtype=object)
-    return table.assign(token_j=per_step / tokens, energy_from=sources), why
+        why = next(filter(None, good["joules_reason"]), "no launch succeeded")
+    raise UsageError(
+        f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
+        "give another --objective, such as step_time_s, or another session"
+    )
 
 
 def basis(objective: Objective, launches: pd.DataFrame) -> str:
     """Return the per-launch statistic in words: '10th percentile of its steps, as on shared CPUs'."""
     if objective.column == "token_j":
-        source = next(iter(launches["energy_from"])) or words.UNKNOWN
+        source = next(iter(launches["joules_source"].dropna()), words.UNKNOWN)
         return f"energy of its devices over the measured steps ({source})"
     first = records(launches[:1], ("device", "statistic"))[0]
     cpu = first["device"] == "cpu"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.numbers import levels
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.analysis.tables import levels
 from parabench.analysis.text import format
 
 Truths = np.ndarray[Any, np.dtype[np.bool_]]
@@ -78,7 +78,7 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
 def launch_ids(launches: pd.DataFrame) -> dict[str, tuple[int, ...]]:
     """{case id: the ids of its launches}."""
     found: dict[str, list[int]] = {}
-    for case, at in zip(launches["case_id"], launches["launch_id"], strict=True):
+    for case, at in zip(launches["case"], launches["launch_id"], strict=True):
         found.setdefault(case, []).append(int(at))
     return {case: tuple(ids) for case, ids in found.items()}
 

@@ -18,11 +18,11 @@ from operator import itemgetter
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.numbers import only_ranked, same_work
 from parabench.analysis.ranking.objectives import STEP
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
-from parabench.analysis.tables import only_ranked, same_work, timed_launches
 from parabench.analysis.text import format
 from parabench.store.record import FIRST_BLOCK
 
@@ -73,8 +73,8 @@ def confidence_of(look: int) -> float:
 def standings(launches: pd.DataFrame) -> Iterator[Look]:
     """The last look at the race of each work of a launch table that has come to one; nobody is said to have left."""
     seconds = seconds_at(launches)
-    for _, of_work in same_work(launches[launches["block"] >= FIRST_BLOCK], STEP.work):
-        own, blocks = _raced(only_ranked(timed_launches(of_work)))
+    for _, of_work in same_work(launches[launches["repetition"] >= FIRST_BLOCK], STEP.work):
+        own, blocks = _raced(only_ranked(of_work[of_work["timed"]]))
         if len(blocks) >= FIRST_LOOK:
             yield _look(own, blocks[-1], seconds, ())
 
@@ -85,7 +85,7 @@ def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
     looks: list[Look] = []
     for block in blocks[FIRST_LOOK - 1 :]:
         before = looks[-1].racing if looks else None
-        looks.append(_look(own[own["block"] <= block], block, seconds, before))
+        looks.append(_look(own[own["repetition"] <= block], block, seconds, before))
     return tuple(looks)
 
 
@@ -93,13 +93,13 @@ def _raced(own: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
     """The launches that cases shared, or all where none that they shared counts, and their blocks."""
     shared = np.asarray(own["in_turns"], dtype=bool)
     own = own[shared] if shared.any() else own
-    return own, sorted({int(block) for block in own["block"]})
+    return own, sorted({int(block) for block in own["repetition"]})
 
 
 def confidences(own: pd.DataFrame, cases: Sequence[str]) -> Numbers:
     """At what confidence each of these cases leaves by shared launches: that of the look of its last one."""
-    blocks = sorted({*own["block"]})
-    last = dict(sorted(zip(own["case_id"], own["block"], strict=True), key=itemgetter(1)))
+    blocks = sorted({*own["repetition"]})
+    last = dict(sorted(zip(own["case"], own["repetition"], strict=True), key=itemgetter(1)))
     return np.array([confidence_of(max(FIRST_LOOK, blocks.index(last[case]) + 1)) for case in cases])
 
 
@@ -127,5 +127,5 @@ def _look(own: pd.DataFrame, block: int, seconds: Mapping[int, float], before: S
 
 def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
     """How long all launches had taken when each block had ended."""
-    block, took = np.asarray(launches["block"]), np.asarray(launches["wall_s"], dtype=float)
+    block, took = np.asarray(launches["repetition"]), np.asarray(launches["wall_s"], dtype=float)
     return {int(each): float(took[block <= each].sum()) for each in np.unique(block)}

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work
 from parabench.analysis.ranking.answer import NOT_COMPARED, Answer, Candidate, Measured, NotCompared
 from parabench.analysis.ranking.baseline import no_comm_baseline
 from parabench.analysis.ranking.bucket_curves import bucket_curves, members
 from parabench.analysis.ranking.by_axis import check_axes, places
-from parabench.analysis.ranking.objectives import STEP, Objective, basis, numbered, with_costs
+from parabench.analysis.ranking.objectives import STEP, Objective, basis, require
 from parabench.analysis.ranking.pareto import front, launch_ids
 from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
-from parabench.analysis.stored import case_of
-from parabench.analysis.tables import case_table, levels, only_ranked, same_work, timed_launches, valid_launches
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
@@ -47,14 +46,15 @@ def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = (
     Raises UsageError for no launch with a number for the objective, or no such axis.
     """
     axes = check_axes(by)
-    found = answers(numbered(seen, objective), objective, axes, seen.cases, seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.launches) if objective.name in TIMED else found
+    require(seen, objective)
+    found = answers(seen.numbers, objective, axes, seen.cases, seen.session.raced)
+    return with_links(found, seen.results, seen.session, seen.numbers) if objective.name in TIMED else found
 
 
 def spots(seen: SessionData) -> tuple[Answer, ...]:
     """The same by step time, from what is known of a session; for `SessionData.once`."""
-    found = answers(seen.launches, cases=seen.cases, raced=seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.launches)
+    found = answers(seen.numbers, cases=seen.cases, raced=seen.session.raced)
+    return with_links(found, seen.results, seen.session, seen.numbers)
 
 
 def answers(
@@ -64,9 +64,8 @@ def answers(
     cases: pd.DataFrame | None = None,
     raced: bool = False,
 ) -> tuple[Answer, ...]:
-    """The same from a launch table; for joules it needs `objectives.numbered`. `cases` is its case table, if known."""
-    launches = launches if objective.column in launches else with_costs(launches)
-    own = launches[launches["block"] >= FIRST_BLOCK]
+    """Return the same from `numbers.numbers`; `cases` is its case table, if known."""
+    own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
         return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)
     groups = same_work(own, objective.work)
@@ -89,7 +88,7 @@ def _rankable(cases: dict[str, Case]) -> dict[str, Case]:
 
 
 def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
-    good = only_ranked(valid_launches(own))
+    good = only_ranked(own[own["counted"]])
     return tuple(dict.fromkeys(good[~good["verified"]]["label"]))
 
 
@@ -131,7 +130,7 @@ def _answer(
     repetition ended. Configurations are compared if common launches or repetitions connect them; those outside the
     largest group that is connected are listed with their numbers alone.
     """
-    every = timed_launches(own) if objective.name in TIMED else valid_launches(own)
+    every = own[own["timed"]] if objective.name in TIMED else own[own["counted"]]
     ranked = only_ranked(every)
     if not len(ranked) and len(every):
         labels = format.listed(dict.fromkeys(every["label"]), most=3)
@@ -147,7 +146,7 @@ def _answer(
     configured = _configured(own)
     cases = {case: row for case, row in table.items() if case in configured}
     called, statuses = ({case: row[name] for case, row in cases.items()} for name in ("label", "status"))
-    timed = only_ranked(timed_launches(own))
+    timed = only_ranked(own[own["timed"]])
     measured = _measured(objective, effects, good, timed, cases)
     not_compared = tuple(
         NotCompared(**vars(each), status=statuses[case], reason=_UNCONNECTED)
@@ -159,7 +158,7 @@ def _answer(
         nothing = _nothing(work, good, objective, _NONE_CONNECTED)
         return replace(nothing, launches=len(good), blocks=effects.n_blocks, not_compared=not_compared)
     if not_compared:
-        good = good[np.isin(good["case_id"], order)]
+        good = good[np.isin(good["case"], order)]
         effects = fit(good, objective.column)
     first = order[0]
     why_not = _why_not(effects)
@@ -193,7 +192,7 @@ def _answer(
         curves=bucket_curves(configured, called, effects, decided=not why_not),
         front=front(good, cases) if not why_not and len(set(good["global_batch"])) == 1 else (),
         by=places(by, _rankable(configured), ended, effects, None if why_not else near) if by else (),
-        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case_id"]) if case not in measured),
+        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case"]) if case not in measured),
         differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
         no_comm_baseline=no_comm_baseline(every, cases, first) if objective is STEP else None,
         same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
@@ -213,10 +212,10 @@ def slower_unranked(seen: SessionData, answers: Sequence[Answer]) -> dict[str, f
     """
     best = {tuple(answer.work.values()): answer.best for answer in answers}
     found: dict[str, float] = {}
-    for work, own in same_work(timed_launches(seen.launches)):
+    for work, own in same_work(seen.numbers[seen.numbers["timed"]]):
         first = best.get(tuple(work.values()))
-        ranked = set(only_ranked(own)["case_id"])
-        if first is None or ranked.issuperset(own["case_id"]):
+        ranked = set(only_ranked(own)["case"])
+        if first is None or ranked.issuperset(own["case"]):
             continue
         effects = fit(own)
         behind = zip(effects.cases, effects.behind(first.case_id).tolist(), strict=True)
@@ -226,7 +225,7 @@ def slower_unranked(seen: SessionData, answers: Sequence[Answer]) -> dict[str, f
 
 def _apart(first: str, cases: Sequence[str], good: pd.DataFrame) -> set[str]:
     """Those of `cases` that never shared a launch, where `first` did: their comparison has what launches differ by."""
-    shared = set(np.asarray(good["case_id"])[np.asarray(good["in_turns"], dtype=bool)].tolist())
+    shared = set(np.asarray(good["case"])[np.asarray(good["in_turns"], dtype=bool)].tolist())
     return set(cases) - shared if first in shared else set()
 
 
@@ -247,14 +246,14 @@ def _sharpness(effects: Effects, first: str, near: list[str], good: pd.DataFrame
     had, next_has = float(effects.n_blocks), 1.0
     if (weights := turn_weights(good)) is not None:
         # In a race launches of fewer cases have more turns of each.
-        of_first = weights[np.asarray(good["case_id"]) == first]
+        of_first = weights[np.asarray(good["case"]) == first]
         had, next_has = of_first.sum(), of_first[-1]
     return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
 
 
 def _configured(own: pd.DataFrame) -> dict[str, Case]:
     """All cases of a launch table by id, in its order."""
-    stored = dict(zip(own["case_id"], own["case_json"], strict=True))
+    stored = dict(zip(own["case"], own["case_json"], strict=True))
     return {case: case_of(text) for case, text in stored.items()}
 
 

@@ -15,7 +15,6 @@ from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
-from parabench.analysis.tables import timed_launches
 from parabench.store.record import FIRST_BLOCK
 
 # Of fewer blocks nobody can say that any number of them is too few.
@@ -57,7 +56,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
-    good = timed_launches(launches)
+    good = launches[launches["timed"]]
     for answer in spots:
         # A common repetition connects configurations that are not compared, unless they fail again and again.
         unconnected = answer.not_compared if begun < FEWEST_BLOCKS else ()
@@ -75,7 +74,7 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
 
 def blocks_begun(launches: pd.DataFrame) -> int:
     """How many blocks have a launch."""
-    return len(set(launches[launches["block"] >= FIRST_BLOCK]["block"]))
+    return len(set(launches[launches["repetition"] >= FIRST_BLOCK]["repetition"]))
 
 
 def _is_undecided(answer: Answer) -> bool:
@@ -88,7 +87,7 @@ def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
     allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
     before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
     assert answer.best is not None
-    good = good[np.isin(good["case_id"], [candidate.case_id for candidate in answer.candidates])]
+    good = good[np.isin(good["case"], [candidate.case_id for candidate in answer.candidates])]
     if blocks_begun(good) < FEWEST_BLOCKS:
         return False
     effects = fit(good)
@@ -99,8 +98,8 @@ def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
 def _residuals(good: pd.DataFrame) -> Numbers:
     """What is left of log(number) when cases and blocks have given up their medians in turn, where there is another
     case in the block: the median polish of Tukey, "Exploratory Data Analysis", 1977, chapter 11."""
-    logs = pd.DataFrame({name: good[name] for name in ("block", "case_id")} | {"log": np.log(good["launch_step_s"])})
-    left = logs.pivot(index="block", columns="case_id", values="log")
+    logs = pd.DataFrame({name: good[name] for name in ("repetition", "case")} | {"log": np.log(good["step_s"])})
+    left = logs.pivot(index="repetition", columns="case", values="log")
     left = left[left.count(axis=1) > 1]
     for _ in range(POLISHINGS):
         left = left.sub(left.median(axis=1), axis=0)
@@ -125,8 +124,8 @@ def _least_noise(residuals: Numbers, df: int) -> float:
 
 def block_seconds(launches: pd.DataFrame, cases: tuple[str, ...]) -> float:
     """How long a block of these cases takes at most: each as long as its longest launch so far."""
-    own = launches[(launches["block"] >= FIRST_BLOCK) & launches["case_id"].isin(cases)]
-    return float(own.groupby("case_id")["wall_s"].max().sum())
+    own = launches[(launches["repetition"] >= FIRST_BLOCK) & launches["case"].isin(cases)]
+    return float(own.groupby("case")["wall_s"].max().sum())
 
 
 def _deviation(residuals: Numbers) -> float:

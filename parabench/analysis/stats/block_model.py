@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.layout import Layout, Places
 from parabench.analysis.stats.quantiles import (
     MOST_ALIKE,
     Numbers,
@@ -29,6 +28,8 @@ from parabench.analysis.stats.quantiles import (
     studentized_range,
     t_quantile,
 )
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
 ROUNDING = 1e-9
@@ -53,7 +54,9 @@ class Effects:
     inside a component: `behind` is the ratio between cases.
 
     `residual` is the standard deviation of one launch that all cases have in common, `variances` what each case's is by
-    itself and the common one.
+    itself and the common one. `component` is the number of the component of each of `cases`, `own` the variance of the
+    mean of its launches, and `scales` has the standard errors of the differences of all pairs, divided by the square
+    root of 2; infinite if the launches cannot compare the two.
     """
 
     cases: tuple[str, ...]
@@ -63,12 +66,9 @@ class Effects:
     df: int
     residual: float
     variances: dict[str, float]
-    _layout: Layout
-
-    @property
-    def component(self) -> Places:
-        """The number of the component of each of `cases`."""
-        return self._layout.component[: len(self.cases)]
+    component: Places
+    own: Numbers
+    scales: Numbers
 
     def behind(self, case: str) -> Numbers:
         """Return log(other / case) for each of `cases`, in their order; NaN for a case of another component."""
@@ -85,8 +85,6 @@ class Effects:
     def half_width(self, case: str, other: str) -> float:
         """Half-width (log scale) of the interval of case - other, simultaneous for all pairs; infinite when unknown,
         as for cases of two components."""
-        if other in self._scales:  # it is the same the other way round
-            case, other = other, case
         return float(self.half_widths(case)[self._place[other]])
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
@@ -110,7 +108,7 @@ class Effects:
     def _best_quantiles(self, confidence: float) -> Numbers:
         """Each case's quantile of the same, for differences over the square root of 2."""
         if confidence not in self._quantiles:
-            own, component = self._noise[0], self._layout.component[: len(self.cases)]
+            own, component = self.own, self._groups
             others = np.bincount(component)[component] - 1
             # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
             mean = (np.bincount(component, own)[component] - own) / np.maximum(others, 1)
@@ -121,6 +119,11 @@ class Effects:
     def behind_best(self, case: str, confidence: float | Numbers = CONFIDENCE) -> dict[str, float]:
         """`best_half_widths` by case."""
         return dict(zip(self.cases, self.best_half_widths(case, confidence).tolist(), strict=True))
+
+    @property
+    def _groups(self) -> Places:
+        """The group of each of `cases` in which this fit compares it."""
+        return self.component
 
     def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float) -> Numbers:
         """Each case's quantile for as many comparisons with `others`, for differences over the square root of 2.
@@ -140,11 +143,7 @@ class Effects:
     def _widths(self, case: str, quantiles: float | Numbers) -> Numbers:
         """The quantiles of cases, in their order, times the `scales` of their differences from this one."""
         at = self._place[case]
-        if case not in self._scales:
-            self._scales[case] = self._layout.scales(at, *self._noise)
-        widths = np.full(len(self.cases), np.inf)
-        if self.df > 0:
-            widths = quantiles * self._scales[case]
+        widths = quantiles * self.scales[at] if self.df > 0 else np.full(len(self.cases), np.inf)
         widths[at] = 0.0
         return widths
 
@@ -158,17 +157,6 @@ class Effects:
         return np.array([self.means[case] for case in self.cases])
 
     @cached_property
-    def _noise(self) -> tuple[Numbers, Numbers]:
-        """The variance of each case's own mean, and the covariance of what blocks add up to."""
-        variances = np.array(list(self.variances.values()))
-        return variances / self._layout.n, self._layout.noise(variances)
-
-    @cached_property
-    def _scales(self) -> dict[str, Numbers]:
-        """By case, what was asked for: all pairs of a thousand cases would be a million."""
-        return {}
-
-    @cached_property
     def _quantiles(self) -> dict[float, Numbers]:
         """By confidence, what was asked for: each bucket curve asks."""
         return {}
@@ -177,7 +165,7 @@ class Effects:
         """Half-width (log scale) of one mean's interval; infinite without a residual."""
         if self.df < 1:
             return math.inf
-        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self._noise[0][self._place[case]]))
+        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self.own[self._place[case]]))
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
@@ -238,9 +226,8 @@ class StratifiedEffects(Effects):
     cohort: Places
 
     @property
-    def component(self) -> Places:
-        """The number of the component of each of `cases`: cohorts are connected by common repetitions."""
-        return self.between.component[self.cohort]
+    def _groups(self) -> Places:
+        return self.cohort
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
         """Against cases of other cohorts from the variances of both strata, with the degrees of freedom of the levels,
@@ -252,7 +239,7 @@ class StratifiedEffects(Effects):
     def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> Numbers:
         """The same in two strata: comparisons across cohorts have in common the case's own level and, where they are
         with cases of one cohort, that cohort's."""
-        sizes, level = np.bincount(self.cohort), self.between._noise[0]
+        sizes, level = np.bincount(self.cohort), self.between.own
         own = level[self.cohort] + self._within
         others = len(self.cases) - sizes[self.cohort]
         mean = (own.sum() - np.bincount(self.cohort, own)[self.cohort]) / np.maximum(others, 1)
@@ -268,7 +255,7 @@ class StratifiedEffects(Effects):
         between, at = self.between, self._place[case]
         if between.df < 1:
             return inside
-        apart = between._layout.scales(int(self.cohort[at]), *between._noise)[self.cohort]
+        apart = between.scales[int(self.cohort[at])][self.cohort]
         within = (self._within[at] + self._within) / 2
         widths = np.where(self.cohort == self.cohort[at], inside, across * np.sqrt(apart**2 + within))
         # Without a residual inside launches the variances are unknown.
@@ -278,7 +265,7 @@ class StratifiedEffects(Effects):
         between, at = self.between, self._place[case]
         if between.df < 1:
             return math.inf
-        level = float(between._noise[0][self.cohort[at]])
+        level = float(between.own[self.cohort[at]])
         return t_quantile((1 + CONFIDENCE) / 2, between.df) * math.sqrt(level + float(self._within[at]))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
@@ -291,7 +278,7 @@ class StratifiedEffects(Effects):
     @cached_property
     def _within(self) -> Numbers:
         """The variance of each case's mean around that of its cohort; 0 where the case is all of it."""
-        found: Numbers = self._noise[0] * (1 - 1 / np.bincount(self.cohort)[self.cohort])
+        found: Numbers = self.own * (1 - 1 / np.bincount(self.cohort)[self.cohort])
         return found
 
 
@@ -313,16 +300,18 @@ def _ratio(part: Numbers, whole: Numbers) -> Numbers:
     return found
 
 
-def fit(launches: pd.DataFrame, number: str = "launch_step_s") -> Effects:
-    """Least squares over launches with columns `case_id`, `block` and `number` (any unit, above 0). Where some have the
-    same `shared_launch`, those are compared inside it."""
-    case, block = np.asarray(launches["case_id"]), np.asarray(launches["block"])
+def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
+    """Fit by least squares the launches of a table like `numbers.numbers`; `number` is above 0.
+
+    Launches with the same `shared_launch` are compared inside it.
+    """
+    case, block = np.asarray(launches["case"]), np.asarray(launches["repetition"])
     y = np.log(np.asarray(launches[number], dtype=float))
     shared = np.asarray(launches["shared_launch"]) if "shared_launch" in launches else np.arange(len(y))
     if len(np.unique(shared)) == len(y):
         return _fit(case, block, y)
     inner = _fit(case, shared, y, turn_weights(launches))
-    cohort = np.unique(inner._layout.component[: len(inner.cases)], return_inverse=True)[1]
+    cohort = np.unique(inner.component, return_inverse=True)[1]
     # What a case has over an average case of its cohort, and the level of each launch for such a case.
     over = inner.levels - (np.bincount(cohort, inner.levels) / np.bincount(cohort))[cohort]
     place = np.array([inner._place[each] for each in case.tolist()], dtype=np.int64)
@@ -333,7 +322,7 @@ def fit(launches: pd.DataFrame, number: str = "launch_step_s") -> Effects:
     at = np.array([between._place[each] for each in cohort.tolist()], dtype=np.int64)
     means = dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True))
     fields = {each.name: getattr(inner, each.name) for each in dataclasses.fields(Effects)}
-    fields |= {"means": means, "n_blocks": len(np.unique(block))}
+    fields |= {"means": means, "n_blocks": len(np.unique(block)), "component": between.component[at]}
     return StratifiedEffects(**fields, between=between, cohort=at)
 
 
@@ -351,29 +340,61 @@ def turn_weights(launches: pd.DataFrame) -> Numbers | None:
 
 
 def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None) -> Effects:
-    """Fit log(number) = case + block by least squares."""
+    """Fit log(number) = case + block by weighted least squares: a launch of twice the weight has half the variance.
+
+    The solution has the least norm. The normal equations are singular: a constant can move from the cases to the blocks
+    of a component. These directions are known, so the rank is not guessed. (J. A. John and E. R. Williams, "Cyclic and
+    Computer Generated Designs", 1995, section 1.3.)
+    """
     weight = np.ones(len(y)) if weight is None else weight
     case, cases = pd.factorize(np.asarray(of_case))
     block, blocks = pd.factorize(np.asarray(of_block))
-    layout = Layout.of(case, block, weight)
-    means, levels = layout.solve(y, case, block, weight)
-    df = len(y) - layout.rank
-    error = np.sqrt(weight) * (y - means[case] - levels[block])
+    k, b = len(cases), len(blocks)
+    design = np.zeros((len(y), k + b))
+    design[np.arange(len(y)), case] = design[np.arange(len(y)), k + block] = 1.0
+    component = _components(case, block)
+    sign = np.repeat([1.0, -1.0], [k, b])
+    null = np.outer(sign, sign) * (component[:, None] == component) / np.bincount(component)[component]
+    weighted = design.T * weight
+    inverse = np.linalg.inv(weighted @ design + null) - null
+    solve = inverse @ weighted
+    effects = solve @ y
+    means, levels = np.split(effects, [k])
+    df = len(y) - (k + b - len(np.unique(component)))
+    error = np.sqrt(weight) * (y - design @ effects)
     residual = math.sqrt(float(error @ error) / df) if df > 0 else math.nan
-    variances = _moderated(error, 1 - layout.leverages(case, block, weight), case, residual)
-    # The solution of the least norm splits the level of a component between cases and blocks; give it all to the cases.
-    case_component, block_component = np.split(layout.component, [len(cases)])
+    leverage = np.einsum("ij,ji->i", design, solve)
+    variances = _moderated(error, 1 - leverage, case, residual)
+    covariance = (solve[:k] * (variances[case] / weight)) @ solve[:k].T
+    apart = np.add.outer(covariance.diagonal(), covariance.diagonal()) - 2 * covariance
+    case_component, block_component = np.split(component, [k])
+    comparable = case_component[:, None] == case_component
+    # The solution splits the level of a component between cases and blocks; give it all to the cases.
     means = means + (np.bincount(block_component, levels) / np.bincount(block_component))[case_component]
     return Effects(
         cases=tuple(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),
         n=dict(zip(cases, np.bincount(case).tolist(), strict=True)),
-        n_blocks=len(blocks),
+        n_blocks=b,
         df=df,
         residual=residual,
         variances=dict(zip(cases, variances.tolist(), strict=True)),
-        _layout=layout,
+        component=case_component,
+        own=variances / np.bincount(case, weight),
+        scales=np.where(comparable, np.sqrt(np.maximum(0.0, apart) / 2), np.inf),
     )
+
+
+def _components(case: Places, block: Places) -> Places:
+    """Return the number of the component of each case, then of each block: launches connect them."""
+    of_case = np.arange(case.max() + 1)
+    while True:
+        of_block, joined = np.full(block.max() + 1, len(of_case)), of_case.copy()
+        np.minimum.at(of_block, block, of_case[case])
+        np.minimum.at(joined, case, of_block[block])
+        if (joined == of_case).all():
+            return np.unique(np.concatenate([of_case, of_block]), return_inverse=True)[1]
+        of_case = joined
 
 
 def _moderated(error: np.ndarray, free: np.ndarray, case_index: np.ndarray, residual: float) -> np.ndarray:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.special import stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
@@ -38,18 +38,7 @@ class Mean:
     sessions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """The logarithms of one number a launch, of a case on one side, with the block of each."""
-
-    block: np.ndarray[Any, np.dtype[np.int64]]
-    value: Numbers
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-
-def geometric_mean(logs: Sequence[tuple[Logs, ...]], reason: str, between: Between | None = None) -> Mean:
+def geometric_mean(logs: Sequence[tuple[pd.Series[float], ...]], reason: str, between: Between | None = None) -> Mean:
     """The mean over cases of (base, candidate); or of launches that took turns, of their differences
     (candidate - base,) alone.
 
@@ -85,20 +74,20 @@ def geometric_mean(logs: Sequence[tuple[Logs, ...]], reason: str, between: Betwe
     return Mean(math.exp(difference), low, high, len(taken), *blocks, "", *known)
 
 
-def averaged(logs: Mapping[Case, tuple[Logs, ...]]) -> tuple[list[Case], bool]:
+def averaged(logs: Mapping[Case, tuple[pd.Series[float], ...]]) -> tuple[list[Case], bool]:
     """Those of the cases that a mean is of, and whether they have launches enough for its interval."""
     known = [case for case, pair in logs.items() if all(len(side) for side in pair)]
     enough = [case for case in known if all(len(side) >= FEWEST_LAUNCHES for side in logs[case])]
     return enough or known, bool(enough)
 
 
-def by_block(cases: Sequence[Logs]) -> Numbers:
+def by_block(cases: Sequence[pd.Series[float]]) -> Numbers:
     """One side as a number a block, whose mean is M: of a block, M and what its launches are off it."""
     mean, shares = _shares(cases)
     return mean + len(shares) * shares
 
 
-def _side(cases: Sequence[Logs]) -> tuple[float, float, int, int]:
+def _side(cases: Sequence[pd.Series[float]]) -> tuple[float, float, int, int]:
     """(mean, its variance, degrees of freedom, blocks) of one side; without a variance where a case has one launch."""
     mean, shares = _shares(cases)
     fewest = min(map(len, cases))
@@ -108,11 +97,11 @@ def _side(cases: Sequence[Logs]) -> tuple[float, float, int, int]:
     return mean, max(variance, LEAST_SD**2 / len(shares)), fewest - 1, len(shares)
 
 
-def _shares(cases: Sequence[Logs]) -> tuple[float, Numbers]:
+def _shares(cases: Sequence[pd.Series[float]]) -> tuple[float, Numbers]:
     """(M, u of each block) of one side."""
     launches = np.array([len(case) for case in cases])
     of_case = np.repeat(np.arange(len(cases)), launches)
-    values = np.concatenate([case.value for case in cases])
+    values = np.concatenate([case.to_numpy() for case in cases])
     means = np.bincount(of_case, values) / launches
-    _, block = np.unique(np.concatenate([case.block for case in cases]), return_inverse=True)
+    _, block = np.unique(np.concatenate([case.index.get_level_values(0) for case in cases]), return_inverse=True)
     return float(np.mean(means)), np.bincount(block, (values - means[of_case]) / launches[of_case]) / len(cases)

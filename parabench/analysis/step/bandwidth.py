@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.collectives.bus import bus_table, launch_sizes, one_form
+from parabench.analysis.collectives.bus import bus_table, measured, one_form
 from parabench.analysis.environment.nodes import nodes_of_group
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import SessionData, select_sessions
 from parabench.plan.collective_case import OPS, size_text
 from parabench.plan.collective_protocol import GRAPH, LATENCY, THROUGHPUT
@@ -67,7 +68,7 @@ def alone_table(results: Results) -> pd.DataFrame:
     links can carry; the two are never mixed."""
     found = []
     for session in select_sessions(results, sorted(results.of_kind("collectives"), reverse=True)):
-        table = one_form(bus_table(launch_sizes(results, session)))
+        table = one_form(bus_table(measured(numbers(results, session))))
         table = table[table["good"] > 0]
         mode, other = TIMINGS.index(session.timing), table["redop"] != "sum"
         found.append(table.assign(mode=mode, session=-session.id, other=other))

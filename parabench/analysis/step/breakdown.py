@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from parabench.analysis.numbers import step_numbers
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import Floats, Intervals, Keys, union
-from parabench.analysis.tables import step_numbers
 from parabench.analysis.text import format
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import MESSAGES, WAIT, Finding, Phase
@@ -153,7 +153,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     computing = union(*_joined(steps.within.values())) & steps.whole
     exposed = communication & steps.stood
     table = parts[["launch_id"]].assign(
-        case_id=parts["launch_id"].map(seen.valid.set_index("launch_id")["case_id"]),
+        case_id=parts["launch_id"].map(seen.counted.set_index("launch_id")["case"]),
         rank=parts["rank"],
         step=parts["step"],
         step_s=steps.whole.length(n),
@@ -196,9 +196,9 @@ def case_anatomy(seen: SessionData) -> pd.DataFrame:
     by_rank = steps.groupby(["launch_id", "rank"])[list(SECONDS)].median()
     slowest = by_rank["step_s"].groupby("launch_id").idxmax()
     by_launch = by_rank.loc[slowest.tolist()].droplevel("rank")
-    good = seen.valid.set_index("launch_id")
+    good = seen.counted.set_index("launch_id")
     by_launch["instruments_ratio"] = _instruments_ratio(seen)
-    case_of = good["case_id"].reindex(by_launch.index)
+    case_of = good["case"].reindex(by_launch.index)
     table = by_launch.groupby(case_of.to_numpy()).median()
     table["launches"] = case_of.value_counts()
     table = table.join(steps.groupby("case_id")[list(COUNTS)].sum())
@@ -228,8 +228,8 @@ def _instruments_ratio(seen: SessionData) -> pd.Series[float]:
     timed = seen.rows("steps").loc[lambda steps: steps["launch_id"].isin(instrumented["launch_id"])]
     count = timed["launch_id"].map(instrumented["launch_id"].value_counts())
     timed = timed[timed.groupby("launch_id").cumcount(ascending=False) < count]
-    device = seen.valid.set_index("launch_id")["device"]
-    numbers = (step_numbers(steps, device)["launch_step_s"] for steps in (instrumented, timed))
+    device = seen.counted.set_index("launch_id")["device"]
+    numbers = (step_numbers(steps, device)["step_s"] for steps in (instrumented, timed))
     return (next(numbers) / next(numbers)).reindex(device.index)
 
 

@@ -104,7 +104,7 @@ def call_table(seen: SessionData) -> pd.DataFrame:
     kinds = calls[["op", "group_size"]].drop_duplicates().to_records(index=False)
     factors = {(op, n): bus_factor(op, int(n)) for op, n in kinds}
     calls["busbw"] = calls["algbw"] * [factors[kind] for kind in zip(calls["op"], calls["group_size"], strict=True)]
-    calls["case_id"] = calls["launch_id"].map(seen.valid.set_index("launch_id")["case_id"])
+    calls["case_id"] = calls["launch_id"].map(seen.counted.set_index("launch_id")["case"])
     return calls[list(CALL_COLUMNS)]
 
 
@@ -134,11 +134,11 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
     for moment in ("ready_s", "made_s", "start_s", "end_s"):
         rows[moment] = rows[moment].to_numpy() - begin[rows["key"]]
     by_launch = rows.groupby(["launch_id", "bucket"])[[*BUCKET_SECONDS, "busbw", "bytes"]].median().reset_index()
-    good = seen.valid.set_index("launch_id")
-    by_launch["case_id"] = by_launch["launch_id"].map(good["case_id"])
-    told = {case: _layout(facts) for case, facts in zip(good["case_id"], good["facts"], strict=True)}
+    good = seen.counted.set_index("launch_id")
+    by_launch["case_id"] = by_launch["launch_id"].map(good["case"])
+    told = {case: _layout(facts) for case, facts in zip(good["case"], good["facts"], strict=True)}
     table = by_launch.groupby(["case_id", "bucket"]).median().reset_index()
-    parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(good["case_id"]))
+    parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(good["case"]))
     table["since"] = table["case_id"].map(parts.groupby(level=0).first())
     table["bucket"] = table["bucket"].astype(int)
     names = [_parameters(told[case], bucket) for case, bucket in zip(table["case_id"], table["bucket"], strict=True)]

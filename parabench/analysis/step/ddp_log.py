@@ -45,7 +45,7 @@ def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     begins: dict[Step, float] = {}
     for key, begin in zip(_steps(forward), forward["start_s"], strict=True):
         begins.setdefault(key, begin)
-    for launch in seen.valid[["launch_id", "case_id", "label"]].to_dict("records"):
+    for launch in seen.of_launch.to_dict("records"):
         for told in seen.facts[launch["launch_id"]].get("ddp_logger", []):
             key = launch["launch_id"], told["rank"], told["step"]
             ours = _ours(told["forward_end_s"], begins.get(key, math.nan), calls_of.get(key, []))

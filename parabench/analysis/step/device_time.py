@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.energy import moves_too_few, too_short
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import measured, moves_too_few, too_short, windows
+from parabench.analysis.step.windows import measured, windows
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import THROTTLES, readings
 from parabench.store.record import NOT_SUPPORTED
@@ -24,12 +25,12 @@ MOST_LAUNCHES = 3
 
 def drawn_launches(seen: SessionData, table: str) -> list[int]:
     """Of the fastest cases that were read by a sampler (`table`), the launch in the middle each, fastest case first."""
-    read = seen.valid[seen.valid["launch_id"].isin(seen.rows(table)["launch_id"])]
-    known = set(read["case_id"])
+    read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
+    known = set(read["case"])
     fastest = [case_id for case_id in seen.cases["case_id"] if case_id in known][:MOST_LAUNCHES]
     chosen = []
     for case_id in fastest:
-        ordered = read[read["case_id"] == case_id].sort_values("launch_step_s", kind="stable")
+        ordered = read[read["case"] == case_id].sort_values("step_s", kind="stable")
         chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
     return chosen
 
@@ -131,8 +132,8 @@ def host_table(seen: SessionData) -> pd.DataFrame:
     rows = rows[rows["metric"] == "other_cpu_share"]
     by_node = rows.groupby(["case_id", "node", "launch_id"])["value"].mean().groupby(["case_id", "node"]).mean()
     most = by_node.dropna().reset_index().sort_values("value", kind="stable").groupby("case_id").last()
-    cost_s = pd.Series([_cost(seen, at) for at in seen.valid["launch_id"]], index=seen.valid.index, dtype=float)
-    good = seen.valid.assign(sampler_share=cost_s / seen.valid["wall_s"])
+    cost_s = pd.Series([_cost(seen, at) for at in seen.counted["launch_id"]], index=seen.counted.index, dtype=float)
+    good = seen.of_launch.assign(sampler_share=cost_s / seen.counted["wall_s"])
     means = good.groupby(["case_id", "label"], sort=False)[["sampler_share"]].mean().reset_index()
     shares, node = (means["case_id"].map(most[name]).astype(float) for name in ("value", "node"))
     return _fastest_first(seen, means.assign(other_share=shares, node=node))
@@ -146,7 +147,7 @@ def _fastest_first(seen: SessionData, table: pd.DataFrame) -> pd.DataFrame:
 def unread(seen: SessionData) -> list[str]:
     """Why readings are missing, in words: of the sampler as a whole, and what devices do not have."""
     said: list[str] = []
-    for at in seen.valid["launch_id"]:
+    for at in seen.counted["launch_id"]:
         for sampler in nodes.samplers(seen.facts[at]).values():
             said += (sampler.get("unread") or {}).values()
     rows = seen.rows("device_sample")

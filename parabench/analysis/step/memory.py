@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from parabench.analysis.energy import phases
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import phases
 from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
 
 
@@ -37,7 +37,7 @@ def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
 
 def launch_phases(seen: SessionData, launch_id: int) -> dict[str, tuple[float, float]]:
     """{phase: (begin, end)} of a launch, in seconds after it began."""
-    own = seen.launches.loc[seen.launches["launch_id"] == launch_id, "facts"]
+    own = seen.numbers.loc[seen.numbers["launch_id"] == launch_id, "facts"]
     return phases(own.iloc[0]) if len(own) else {}
 
 
@@ -61,7 +61,7 @@ def memory_phases(seen: SessionData) -> pd.DataFrame:
     held = most["reserved_bytes"].fillna(most["rss_bytes"]).groupby([most["launch_id"], most["rank"]]).max()
     largest = pd.MultiIndex.from_tuples(held.dropna().groupby("launch_id").idxmax(), names=["launch_id", "rank"])
     own = most[pd.MultiIndex.from_frame(most[["launch_id", "rank"]]).isin(largest)]
-    own = own.merge(seen.valid[["launch_id", "case_id"]], on="launch_id")
+    own = own.merge(seen.of_launch[["launch_id", "case_id"]], on="launch_id")
     groups = own.groupby(["case_id", "part"])
     table = groups[list(MEMORY_READINGS)].median().assign(launches=groups["launch_id"].nunique()).reset_index()
     table = seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")

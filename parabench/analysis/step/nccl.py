@@ -46,9 +46,9 @@ def explained(seen: SessionData) -> list[tuple[dict[str, Any], list[dict[str, An
     Each log has "version", "network", "plugin", "nvls", "channels", "rings", "trees", "transports" and "choices", as
     `probes.nccl.parse_log` returns them.
     """
-    launches = seen.launches
+    launches = seen.numbers
     if seen.session.kind != RecordedCase.kind:
-        launches = launches[(launches["block"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
+        launches = launches[(launches["repetition"] == EXPLAIN_BLOCK) & (launches["status"] == Status.OK)]
     rows: list[dict[Any, Any]] = launches.to_dict("records")
     return [(row, seen.facts[row["launch_id"]].get("nccl", [])) for row in rows]
 
@@ -61,7 +61,12 @@ def choices(seen: SessionData) -> pd.DataFrame:
     Unknown is None or NaN. Empty where nothing was explained.
     """
     rows = [
-        {**{name: launch[name] for name in ("case_id", "label", "world_size")}, "version": told["version"], **choice}
+        {
+            "case_id": launch["case"],
+            **{name: launch[name] for name in ("label", "world_size")},
+            "version": told["version"],
+            **choice,
+        }
         for launch, ranks in explained(seen)
         for told in ranks
         for choice in told["choices"]
@@ -83,7 +88,7 @@ def wirings(seen: SessionData) -> list[Wiring]:
         for told in ranks:
             transports.update(told["transports"])
         if ranks:
-            found.append(Wiring(launch["case_id"], launch["label"], transports=dict(transports), **first))
+            found.append(Wiring(launch["case"], launch["label"], transports=dict(transports), **first))
     return found
 
 
@@ -97,10 +102,10 @@ def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.Dat
     """One row per case, operation, size and number of ranks that NCCL's Inspector told of, in the launches that count
     or in those that are given: INSPECTED, `calls` on one rank of one launch, and MEASURED, medians over ranks and
     launches. Empty where it was off or left no file."""
-    chosen = seen.valid if launches is None else launches
+    chosen = seen.counted if launches is None else launches
     rows = [
         {"case_id": case_id, "label": label, **op}
-        for at, case_id, label in zip(*(chosen[name] for name in ("launch_id", "case_id", "label")), strict=True)
+        for at, case_id, label in zip(*(chosen[name] for name in ("launch_id", "case", "label")), strict=True)
         for told in seen.facts[at].get("nccl_inspector", [])
         for op in told["ops"]
     ]

@@ -33,7 +33,7 @@ WORTH = 0.01
 
 def told(seen: SessionData) -> dict[str, Any]:
     """Return the launch's facts about its recordings, as `imports.into_store` writes them."""
-    recorded: dict[str, Any] = seen.facts[int(seen.launches["launch_id"].iloc[0])].get("recorded") or {}
+    recorded: dict[str, Any] = seen.facts[int(seen.numbers["launch_id"].iloc[0])].get("recorded") or {}
     return recorded
 
 
@@ -41,7 +41,7 @@ def step_lengths(seen: SessionData) -> pd.DataFrame:
     """Return one row per rank and step, with `step_s`, in their order."""
     # A recording has thousands of steps at most, not a session's millions.
     rows = seen.results.sample
-    rows = rows[(rows["metric"] == "step_s") & rows["launch_id"].isin(seen.launches["launch_id"])]
+    rows = rows[(rows["metric"] == "step_s") & rows["launch_id"].isin(seen.numbers["launch_id"])]
     table = rows[["rank", "step"]].assign(step_s=pd.to_numeric(rows["value"]))
     return table.sort_values(["rank", "step"], kind="stable").reset_index(drop=True)
 
@@ -61,7 +61,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     named = sums.notna().groupby("rank").any()
     # A process without peers does not communicate; otherwise communication that was not recorded is unknown.
     named[COMMUNICATION] |= bool(told(seen).get("alone"))
-    named[WAIT] = named[COMMUNICATION] & (named[WAIT] | bool(seen.launches.iloc[0]["device"] != UNKNOWN))
+    named[WAIT] = named[COMMUNICATION] & (named[WAIT] | bool(seen.numbers.iloc[0]["device"] != UNKNOWN))
     named[OTHER] = True
     known = named.reindex(sums.index.get_level_values("rank")).set_axis(sums.index)
     return sums.fillna(0.0).where(known).assign(step_s=lengths["step_s"])
@@ -153,7 +153,7 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     if lengths.empty:
         return None
     step = int(lengths.index[(len(lengths) - 1) // 2])
-    case = seen.launches.iloc[0]
+    case = seen.numbers.iloc[0]
     spans, calls = seen.results.span, _calls(seen, Phase.INSTRUMENT)
     spans, calls = spans[spans["step"] == step], calls[calls["step"] == step]
     begin = float(spans["start_s"].min())

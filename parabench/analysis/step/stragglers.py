@@ -66,7 +66,7 @@ def step_stragglers(seen: SessionData) -> pd.DataFrame:
     table["waited_s"] = most.max(axis=1).to_numpy()
     table["straggler"] = most.idxmax(axis=1).where(most.max(axis=1) > 0).to_numpy(float)
     table["step_s"] = lengths.max().reindex(most.index).to_numpy()
-    table["case_id"] = table["launch_id"].map(seen.valid.set_index("launch_id")["case_id"])
+    table["case_id"] = table["launch_id"].map(seen.counted.set_index("launch_id")["case"])
     return table[list(STEP_COLUMNS)]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.loop_time import Expensive, LoopTime, loop_times
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import valid_launches
 from parabench.analysis.text import format
 from parabench.store.frames import records
 from parabench.store.metrics import STEP_PARTS
@@ -54,7 +53,7 @@ def _parts(case: Mapping[str, Any]) -> list[str]:
 
 def _loop(seen: SessionData) -> list[str]:
     """Return the lines for the last run of a watched loop in the session; none if there is no such run."""
-    valid = valid_launches(seen.launches)
+    valid = seen.numbers[seen.numbers["counted"]]
     loops = [each for each in enumerate(loop_times(valid["facts"])) if each[1] is not None]
     if not loops:
         return []

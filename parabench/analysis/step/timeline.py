@@ -88,7 +88,7 @@ def _lengths(seen: SessionData) -> dict[str, list[tuple[int, int, float]]]:
     `SessionData.once`."""
     own = seen.rows("span").groupby(["launch_id", "step", "rank"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
     lengths = (own["end"] - own["begin"]).groupby(["launch_id", "step"]).max().sort_values(kind="stable")
-    case_of = dict(zip(seen.valid["launch_id"], seen.valid["case_id"], strict=True))
+    case_of = dict(zip(seen.counted["launch_id"], seen.counted["case"], strict=True))
     found: dict[str, list[tuple[int, int, float]]] = {}
     for (launch_id, step), length_s in zip(lengths.index, lengths.tolist(), strict=True):
         found.setdefault(str(case_of[launch_id]), []).append((int(launch_id), int(step), length_s))

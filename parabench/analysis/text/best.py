@@ -74,7 +74,7 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
 
     Only the newest session of a store can be resumed. `where` stands for its folder in what others may see.
     """
-    results, session, launches = seen.results, seen.session, seen.launches
+    results, session, launches = seen.results, seen.session, seen.numbers
     newest = session.id == results.listed["id"].max()
     if session.interleaved or not newest or results.path.name != STORE_NAME:
         return []

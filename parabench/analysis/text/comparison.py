@@ -198,7 +198,7 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
         why = f"measure on {here.role} what was measured on {of.sides[there].role}, into a store of its own"
         return [(why, of.origins[there].command)] if of.origins[there].command else []
     if not any(at in work.compared for work in works):
-        bad = [place for place in (0, at) if not len(of.sides[place].valid)] or [0, at]
+        bad = [place for place in (0, at) if not len(of.sides[place].counted)] or [0, at]
         return [
             (
                 f"see why nothing of {of.sides[place].role} succeeded" if len(bad) == 1
@@ -209,7 +209,7 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
         ]  # fmt: skip
     if any(work.means[at - 1].low is not None for work in works):
         return []
-    few = [place for place in (0, at) if of.sides[place].valid["case_id"].value_counts().max() < FEWEST_LAUNCHES]
+    few = [place for place in (0, at) if of.sides[place].counted["case"].value_counts().max() < FEWEST_LAUNCHES]
     return [
         (
             f"more launches of every case on {of.sides[place].role}, which give an interval",

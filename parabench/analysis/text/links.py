@@ -8,9 +8,9 @@ from dataclasses import replace
 import pandas as pd
 
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
+from parabench.analysis.numbers import case_of
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
-from parabench.analysis.stored import case_of
 from parabench.plan.case import Case
 from parabench.store.results import Results
 
@@ -24,7 +24,7 @@ def with_links(
     if not len(results.read("link", f"session_id = {session.id}")):
         return tuple(answers)
     tiers = tiers_of(link_table(results.of([session.id]), session))
-    texts = dict(zip(launches["case_id"], launches["case_json"], strict=True))
+    texts = dict(zip(launches["case"], launches["case_json"], strict=True))
 
     def cases(candidates: Iterable[str]) -> list[Case]:
         return [case_of(texts[each]) for each in candidates]

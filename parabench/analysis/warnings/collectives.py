@@ -40,7 +40,7 @@ def check_collectives(
 
 
 def _failing(launches: pd.DataFrame) -> Iterator[Finding]:
-    for case_id, group in launches.groupby("case_id", sort=False):
+    for case_id, group in launches.groupby("case", sort=False):
         ok = int((group["status"] == Status.OK).sum())
         if 0 < ok < len(group):
             yield Finding(

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.efficiency import efficiency
+from parabench.analysis.numbers import case_of
 from parabench.analysis.session import SessionData
-from parabench.analysis.stored import case_of
 from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.models import PRECISIONS
@@ -36,9 +36,11 @@ def lag_table(seen: SessionData) -> pd.DataFrame:
     """One row per launch on CUDA whose collectives do not block the host: `launch_id, case_id, label`, and of the rank
     whose device lags least `rank`, `lag_s`, `step_s`, `data_s` (medians of measured steps) and `lag`, the share that
     lag_s is of step_s."""
-    texts = dict(zip(seen.launches["case_id"], seen.launches["case_json"], strict=True))
-    free = {case_id for case_id in seen.valid["case_id"].unique() if _free(case_of(texts[case_id]))}
-    good = seen.valid[seen.valid["case_id"].isin(free)][["launch_id", "case_id", "label"]]
+    texts = dict(zip(seen.numbers["case"], seen.numbers["case_json"], strict=True))
+    free = {case_id for case_id in seen.counted["case"].unique() if _free(case_of(texts[case_id]))}
+    good = seen.counted[seen.counted["case"].isin(free)][["launch_id", "case", "label"]].rename(
+        columns={"case": "case_id"}
+    )
     rows = seen.results.medians
     rows = rows[rows["launch_id"].isin(good["launch_id"]) & rows["metric"].isin(["device_lag_s", "step_s", "data_s"])]
     wide = rows.pivot_table(index=["launch_id", "rank"], columns="metric", values="value", observed=True)
@@ -103,7 +105,7 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
     """The findings that ranks computed in another arithmetic than their case's, and in more than there can be."""
     other: dict[str, str] = {}
     works = seen.cases.set_index("case_id")[["label", "device", "precision"]].to_dict("index")
-    for launch_id, case_id in zip(seen.valid["launch_id"], seen.valid["case_id"], strict=True):
+    for launch_id, case_id in zip(seen.counted["launch_id"], seen.counted["case"], strict=True):
         case = works[case_id]
         said = _other(case["precision"], seen.facts[launch_id].get("arithmetic"))
         if case["device"] == accelerator.TYPE and said is not None:
@@ -131,7 +133,7 @@ def arithmetic(seen: SessionData) -> Iterator[Finding]:
 def not_compiled(seen: SessionData) -> Iterator[Finding]:
     """Find the cases with torch.compile that ran in eager mode, as a whole or in part."""
     eager: dict[str, str] = {}
-    for launch_id, label in zip(seen.valid["launch_id"], seen.valid["label"], strict=True):
+    for launch_id, label in zip(seen.counted["launch_id"], seen.counted["label"], strict=True):
         ranks = seen.facts[launch_id].get("compiled") or []
         given_up = max((rank["eager_frames"] for rank in ranks), default=0)
         if ranks and not any(rank["graphs"] for rank in ranks):

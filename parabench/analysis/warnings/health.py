@@ -180,7 +180,7 @@ def _unreadable(seen: SessionData) -> Iterator[Finding]:
             advice,
         )
     without: dict[tuple[str, str], set[int]] = {}
-    for at in seen.valid["launch_id"]:
+    for at in seen.counted["launch_id"]:
         for node, sampler in nodes.samplers(seen.facts[at]).items():
             for name, reason in (sampler.get("unread") or {}).items():
                 without.setdefault((name, reason), set()).add(node)
@@ -216,7 +216,7 @@ def _ecc(seen: SessionData) -> Iterator[Placed]:
     """Errors may come at any time of a launch; what was there before is not of this launch, but of this device."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
-    rows = rows.merge(seen.valid[["launch_id", "case_id", "label"]], on="launch_id")
+    rows = rows.merge(seen.of_launch, on="launch_id")
     rows = rows.assign(value=pd.to_numeric(rows["value"]))
     of_several = nodes.several_nodes(seen.session.environment)
     for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):

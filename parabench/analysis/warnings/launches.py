@@ -69,7 +69,7 @@ def session_warnings(seen: SessionData) -> list[Finding]:
         *debug_environment(cases, seen.session.environment),
         *arithmetic(seen),
         *_noisy(cases),
-        *_drifting(seen.valid),
+        *_drifting(seen.counted),
         *_carried_over(seen),
         *_slow_ranks(seen),
         *(finding for findings in CHECKS for finding in findings(seen)),
@@ -163,7 +163,7 @@ def _sharing(seen: SessionData) -> Iterator[Finding]:
         return
     ranks, devices = max(shared for _, shared in found.values())
     rows = seen.rows("device_sample")
-    launches = seen.valid["launch_id"][seen.valid["case_id"].isin([case_id for case_id, _ in found.values()])]
+    launches = seen.counted["launch_id"][seen.counted["case"].isin([case_id for case_id, _ in found.values()])]
     servers = rows[(rows["metric"] == "mps_servers") & rows["launch_id"].isin(launches)]["value"].dropna()
     how = (
         "through MPS, by which they compute at the same time"
@@ -193,11 +193,11 @@ def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
-    launches = good["case_id"].value_counts()
+    launches = good["case"].value_counts()
     every = good[good["drift"].abs() > good["device"].map(DRIFTS)]
-    place = pd.Series(range(len(launches)), index=good["case_id"].unique())
-    for _, drifting in every.groupby(every["case_id"].map(place)):
-        case_id = drifting["case_id"].iloc[0]
+    place = pd.Series(range(len(launches)), index=good["case"].unique())
+    for _, drifting in every.groupby(every["case"].map(place)):
+        case_id = drifting["case"].iloc[0]
         largest = max(drifting["drift"], key=abs)
         yield Finding(
             code="drift",
@@ -224,13 +224,13 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
 
 
 def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
-    good, medians = seen.valid, seen.results.medians
+    good, medians = seen.counted, seen.results.medians
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
-    local = local[local["case_id"].isin(_suspects(rows, local))]
+    local = local[local["case"].isin(_suspects(rows, local))]
     rows = rows[rows["launch_id"].isin(local["launch_id"])]
     wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
-    for case_id, group in local.groupby("case_id", sort=False):
+    for case_id, group in local.groupby("case", sort=False):
         own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
         if own.empty or own.isna().any(axis=None) or own.shape[1] < 2:
             continue
@@ -256,7 +256,7 @@ def _suspects(rows: pd.DataFrame, local: pd.DataFrame) -> pd.Index:
     slowest = order.drop_duplicates("launch_id").set_index("launch_id")
     others = order[order["launch_id"].duplicated()].groupby("launch_id")["value"].median()
     by_launch = slowest.assign(ratio=slowest["value"] / others)[["rank", "ratio"]].join(
-        local.set_index("launch_id")["case_id"]
+        local.set_index("launch_id")["case"]
     )
-    groups = by_launch.groupby("case_id")
+    groups = by_launch.groupby("case")
     return groups.size().index[(groups["rank"].nunique() == 1) & (groups["ratio"].min() > SLOW_RANK)]

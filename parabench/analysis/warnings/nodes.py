@@ -42,7 +42,7 @@ def nodes_differ(session: Session) -> Iterator[Finding]:
 def node_forward(seen: SessionData) -> pd.DataFrame:
     """One row per launch that spans nodes and whose forward pass communicates nothing: `launch_id, device, node` (the
     slowest in computing) and `ratio`, its ranks' median forward pass by the median of the other nodes'."""
-    good = seen.valid[seen.valid["strategy"].isin(LOCAL_FORWARD)]
+    good = seen.counted[seen.counted["strategy"].isin(LOCAL_FORWARD)]
     node_of_ranks = {at: node_of_rank(seen.facts[at]) for at in good["launch_id"]}
     spanning = {at: node_of for at, node_of in node_of_ranks.items() if len(set(node_of.values())) > 1}
     medians = seen.results.medians

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
+from parabench.analysis.numbers import WORK
 from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.ranking.race import exits
@@ -14,7 +15,6 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.analysis.tables import WORK
 from parabench.analysis.text import format
 from parabench.analysis.text.ranking import not_compared
 from parabench.report.figures.figures import measured, unranked

@@ -34,7 +34,7 @@ def bucket_section(seen: SessionData) -> Section | None:
     buckets = bucket_table(seen)
     if buckets.empty:
         # Whoever measured no DDP does not miss them.
-        return _no_buckets() if (seen.valid["strategy"] == "ddp").any() else None
+        return _no_buckets() if (seen.counted["strategy"] == "ddp").any() else None
     cases = seen.cases.set_index("case_id")
     of_case = {str(case_id): rows for case_id, rows in buckets.groupby("case_id", sort=False)}
     drawn = cases.loc[list(of_case)].drop_duplicates("bucket_mib").head(_MOST_CASES)
@@ -183,7 +183,7 @@ def straggler_section(seen: SessionData) -> Section | None:
 
 def _clocks(seen: SessionData, rows: pd.DataFrame) -> str:
     """Who comes last is told from clocks of several nodes, where there are some."""
-    good = seen.valid.loc[seen.valid["case_id"].isin(rows["case_id"]), "launch_id"]
+    good = seen.counted.loc[seen.counted["case"].isin(rows["case_id"]), "launch_id"]
     said = clocks_said(seen.facts[at] for at in good)
     return f" {said[0].upper()}{said[1:]}: which rank is last by less is unknown." if said else ""
 

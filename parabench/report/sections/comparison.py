@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from parabench.analysis.case_launches import NO_LAUNCHES
 from parabench.analysis.compare.overall import Overall, work_key
 from parabench.analysis.compare.several import Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
+from parabench.analysis.numbers import launch_ids
 from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Origin
@@ -78,7 +78,7 @@ def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
         yield (
             label,
             [
-                () if case is None else side.by_case.get(case, NO_LAUNCHES).ids
+                launch_ids(side.by_case[case]) if case in side.by_case else ()
                 for side, case in zip(of.sides, row, strict=True)
             ],
         )

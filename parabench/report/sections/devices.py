@@ -65,7 +65,7 @@ def memory_section(seen: SessionData) -> Section:
 
 
 def _why_no_memory(seen: SessionData) -> str:
-    if seen.valid.empty:
+    if seen.counted.empty:
         return f"{seen.why_none}, so there is nothing to draw."
     return "Memory was not read over time: unknown, not zero. " + " ".join(f"{why}." for why in unread(seen))
 
@@ -121,7 +121,7 @@ def _first(lines: pd.DataFrame, held_down: pd.DataFrame) -> pd.DataFrame:
 
 
 def _why_no_devices(seen: SessionData, missing: list[str]) -> str:
-    if seen.valid.empty:
+    if seen.counted.empty:
         return f"{seen.why_none}, so there is nothing to draw."
     return f"Devices were not read: {'; '.join(missing) or 'no reading was recorded'}."
 
@@ -241,5 +241,5 @@ def _both(row: dict[Any, Any], link: str) -> str:
 
 def _case(seen: SessionData, launch_id: int) -> tuple[str, str]:
     """The id and the label of a launch's case."""
-    own = seen.launches[seen.launches["launch_id"] == launch_id].iloc[0]
-    return str(own["case_id"]), str(own["label"])
+    own = seen.numbers[seen.numbers["launch_id"] == launch_id].iloc[0]
+    return str(own["case"]), str(own["label"])

@@ -12,9 +12,9 @@ import pandas as pd
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.history.history import of_visits, visits_of
 from parabench.analysis.history.series import History, Series
+from parabench.analysis.numbers import same_work
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
-from parabench.analysis.tables import same_work
 from parabench.analysis.text import format
 from parabench.analysis.text.history import MOST_CHANGES, NOTHING, arrow, note, sentence
 from parabench.report.figures.figures import Panel

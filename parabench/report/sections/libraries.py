@@ -162,7 +162,7 @@ _WIRING = (
 
 def _silent(seen: SessionData) -> str:
     """That NCCL ran and told nothing; empty where it told, or had nothing to do."""
-    over_nccl = (seen.valid["backend"] == "nccl") & (seen.valid["world_size"] > 1)
+    over_nccl = (seen.counted["backend"] == "nccl") & (seen.counted["world_size"] > 1)
     return "NCCL's choices were not recorded: unknown." if over_nccl.any() and choices(seen).empty else ""
 
 
@@ -193,11 +193,11 @@ def _inspected(table: pd.DataFrame) -> Iterator[Table]:
 def _files(seen: SessionData) -> Iterator[Table]:
     """What `run --profile` and `--memory-snapshot` left, by the names that launches recorded."""
     rows = []
-    told_of = seen.launches["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))
-    for launch in seen.launches[told_of].to_dict("records"):
+    told_of = seen.numbers["facts"].str.contains("|".join(f'"{name}"' for name in _FILES))
+    for launch in seen.numbers[told_of].to_dict("records"):
         facts = json_text.parsed(launch["facts"])
-        of = {"case_id": launch["case_id"], "label": launch["label"]}
-        of["launch"] = UNCOUNTED.get(launch["block"], f"block {launch['block']}")
+        of = {"case_id": launch["case"], "label": launch["label"]}
+        of["launch"] = UNCOUNTED.get(launch["repetition"], f"block {launch['repetition']}")
         rows += [of | {"from": who} | told for name, who in _FILES.items() for told in facts.get(name, [])]
     if rows:
         yield case_table(

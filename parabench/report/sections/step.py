@@ -38,8 +38,8 @@ def why_nothing(seen: SessionData) -> str:
     """Why no step was taken apart; empty where some were, of several ranks."""
     if len(seen.rows("span")):
         alone = "One rank does not communicate. Measure more ranks to see the cost of communication."
-        return "" if (seen.valid["world_size"] > 1).any() else alone
-    if seen.valid.empty:
+        return "" if (seen.counted["world_size"] > 1).any() else alone
+    if seen.counted.empty:
         return f"{seen.why_none}, so no step was taken apart."
     asked = (seen.session.plan.get("protocol") or {}).get("instrumented")
     if asked is None:
@@ -240,7 +240,7 @@ def pipelines_section(seen: SessionData) -> Section | None:
             Column("Theory", "theory", "percent"),
             Column("Measured", "measured", "percent"),
         ),
-        bubbles(seen.launches, seen.results.whole),
+        bubbles(seen.numbers, seen.results.whole),
         closed=False,
         first="the first",
     )

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC
+from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
-from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
 from parabench.models import EXACT, VERIFICATIONS
@@ -28,7 +28,7 @@ _WHY_NO_COUNT = {
 
 def spread_section(seen: SessionData) -> Section:
     """How far the launches of a case are from one another."""
-    on_cpu = (seen.valid["device"] == "cpu").any()
+    on_cpu = (seen.counted["device"] == "cpu").any()
     return Section(
         "spread",
         "Launch-to-launch variation",
@@ -42,7 +42,7 @@ def spread_section(seen: SessionData) -> Section:
 
 def drift_section(seen: SessionData) -> Section:
     """Whether steps became slower within a launch."""
-    devices = [device for device in DRIFTS if (seen.valid["device"] == device).any()] or list(DRIFTS)
+    devices = [device for device in DRIFTS if (seen.counted["device"] == device).any()] or list(DRIFTS)
     return Section(
         "drift",
         "Drift within a launch",
@@ -82,24 +82,24 @@ def _limits(devices: list[str]) -> str:
 
 def excluded_section(seen: SessionData) -> Section:
     """The launches that do not count, and why."""
-    launches = seen.launches
-    others = launches[~launches["launch_id"].isin(seen.valid["launch_id"])]
-    own = others[others["block"] >= FIRST_BLOCK]
+    launches = seen.numbers
+    others = launches[~launches["launch_id"].isin(seen.counted["launch_id"])]
+    own = others[others["repetition"] >= FIRST_BLOCK]
     # What went wrong is read before what is as planned.
-    shown = pd.concat([own, others[others["block"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)
+    shown = pd.concat([own, others[others["repetition"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)
     more = f"First {len(shown)} of {len(others):,}; the table of launches under Data has all."
     table = table_of(
         "Excluded launches",
         (
             Column("Case", "label"),
-            Column("Block", lambda row: _block(row["block"])),
+            Column("Block", lambda row: _block(row["repetition"])),
             Column("Status", "status"),
             Column("Why", _why),
         ),
         shown.to_dict("records"),
         closed=len(shown) > 20,
         note=more if len(others) > len(shown) else "",
-        cases=tuple(map(str, shown["case_id"])),
+        cases=tuple(map(str, shown["case"])),
     )
     count = f"Excluded: {len(others):,} of {format.count(len(launches), 'launch')}"
     what = f"{count}: {status_counts(map(_kind, others.to_dict('records')))}." if len(others) else ""
@@ -109,20 +109,20 @@ def excluded_section(seen: SessionData) -> Section:
         "Excluded launches are in no number, figure or verdict.",
         "No launch is excluded.",
         (table,) if table.rows else (),
-        lead=" ".join(filter(None, (NEVER_DELETED, what, weaker_levels(seen.valid)))),
+        lead=" ".join(filter(None, (NEVER_DELETED, what, weaker_levels(seen.counted)))),
     )
 
 
 def weaker_levels(valid: pd.DataFrame) -> str:
     """Return a sentence on the cases that were compared with one device at a weaker level; empty if there are none."""
-    cases = valid.drop_duplicates("case_id")["verification"].dropna().value_counts()
+    cases = valid.drop_duplicates("case")["verification"].dropna().value_counts()
     levels = [f"{level} ({format.count(cases[level], 'case')})" for level in VERIFICATIONS if level in cases]
     weaker = levels[EXACT in cases :]
     return f"Verified at a weaker level than {EXACT}: {', '.join(weaker)}." if weaker else ""
 
 
 def _kind(row: dict[Any, Any]) -> str:
-    name, status = UNCOUNTED.get(row["block"]), str(row["status"])
+    name, status = UNCOUNTED.get(row["repetition"]), str(row["status"])
     if name:
         return name if status == Status.OK else f"{name} ({status})"
     if status == Status.OK:
@@ -138,4 +138,4 @@ def _why(row: dict[Any, Any]) -> str:
     if row["status"] != Status.OK:
         error = row["error"] if isinstance(row["error"], str) else ""
         return format.one_line(error.partition("\n")[0])[:300] or "no error was recorded"
-    return _WHY_NO_COUNT.get(row["block"], _NO_NUMBER)
+    return _WHY_NO_COUNT.get(row["repetition"], _NO_NUMBER)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.efficiency import COUNTED, FORMULA, POWER, efficiency
+from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency
+from parabench.analysis.energy import POWER
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator

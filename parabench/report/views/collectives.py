@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import QUANTILES, bus_table, launch_sizes, one_form, session_launches
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured, one_form
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
 from parabench.analysis.collectives.crossover import answers
 from parabench.analysis.links import link_table
+from parabench.analysis.numbers import numbers, status_counts
 from parabench.analysis.session import Session
-from parabench.analysis.tables import status_counts
 from parabench.analysis.text import format
 from parabench.analysis.text.collectives import plain_sentence, sentence
 from parabench.analysis.warnings.codes import finding_groups
@@ -39,8 +39,8 @@ NS_PER_S, US_PER_S = 1e9, 1e6
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
     results = results.of([session.id])
-    launches, links = session_launches(results, session), link_table(results, session)
-    sizes = launch_sizes(results, session)
+    every, links = numbers(results, session), link_table(results, session)
+    launches, sizes = every.drop_duplicates("launch_id"), measured(every)
     table = bus_table(sizes)
     places = in_native_order(sizes["algorithm"].unique())
     fits = tuple(
@@ -66,7 +66,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         data=page_data(cases, launches, table, fits),
         answers=[(answer.heading, plain_sentence(answer)) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
-               "blocks": launches["block"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
+               "blocks": launches["repetition"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
         per_launch=f"{' or '.join(sorted(set(table['statistic'])))} of its calls, {_RANKS[bool(logs)]}",
         timed=in_words(session.timing),
@@ -89,7 +89,7 @@ _RANKS = {False: "by its slowest rank", True: "over ranks by nccl-tests' option 
 
 def conclusions(results: Results, session: Session) -> list[str]:
     """Return the answers and the stored warnings as lines for the terminal."""
-    lines = [sentence(answer) for answer in answers(launch_sizes(results, session))]
+    lines = [sentence(answer) for answer in answers(measured(numbers(results, session)))]
     return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
 
 
@@ -210,12 +210,12 @@ LAUNCH_COLUMNS = (
 
 
 def case_table(launches: pd.DataFrame) -> pd.DataFrame:
-    """One row a case of `bus.session_launches`, by operation, ranks and algorithm.
+    """Return one row per configuration of the launches, by operation, ranks and algorithm.
 
-    `question` is what its figures are titled, `line` how it is called in them; `status` as `tables.status_counts`.
+    `question` is what its figures are titled, `line` how it is called in them; `status` as `numbers.status_counts`.
     """
     rows = []
-    for case_id, own in launches.groupby("case_id", sort=False):
+    for case_id, own in launches.groupby("case", sort=False):
         case = CollectiveCase.from_dict(json_text.parsed(own["case_json"].iloc[0]))
         good = int((own["status"] == Status.OK).sum())
         counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
@@ -242,7 +242,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     theirs by its row, `case`; `fits` are the rows of the cases that each fit is of. `drawn` are sizes of the form that
     algorithms are compared in, of which a launch succeeded. `tables` are those of all sizes and of all launches."""
     rows = {case: i for i, case in enumerate(cases["case_id"])}
-    of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case_id"], strict=True)}
+    of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case"], strict=True)}
     shown = set(one_form(table[(table["good"] > 0) & table["busbw"].notna()]).index)
     points = [
         {"case": of_launch[point.launch], "bytes": point.bytes, "measured_s": point.seconds,
@@ -252,11 +252,11 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
         if point.launch is not None
     ]  # fmt: skip
     algorithms = palette.in_native_order(cases["algorithm"].unique())
-    ran = launches[["launch_id", "block", "status", "error", "wall_s"]]
+    ran = launches[["launch_id", "repetition", "status", "error", "wall_s"]].rename(columns={"repetition": "block"})
     sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
     return {
         "cases": packed(cases),
-        "launches": packed(ran.assign(case=[rows[case] for case in launches["case_id"]])),
+        "launches": packed(ran.assign(case=[rows[case] for case in launches["case"]])),
         "apart": {"n": 0},  # every launch is of a case
         "sizes": packed(
             sizes.assign(case=[rows[case] for case in table["case_id"]], drawn=[i in shown for i in table.index])

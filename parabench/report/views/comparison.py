@@ -15,10 +15,10 @@ from parabench.analysis.compare.several import SHARED_WORK, Several, several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
+from parabench.analysis.numbers import same_work, status_counts
 from parabench.analysis.ranking.answer import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.geometric import Mean
-from parabench.analysis.tables import same_work, status_counts
 from parabench.analysis.text import across, comparison, format
 from parabench.files import write_whole
 from parabench.plan.case import Case
@@ -246,7 +246,7 @@ def _status(of: Several, row: tuple[str | None, ...]) -> str:
     """How a case ended, over all sides: 'ok', '4 ok, 2 oom', '3 ok, 1 not measured'."""
     found: list[str] = []
     for side, case in zip(of.sides, row, strict=True):
-        found += [ABSENT] if case is None else (each.status for each in side.launched[case])
+        found += [ABSENT] if case is None else list(side.repetitions[case]["status"])
     return status_counts(found)
 
 

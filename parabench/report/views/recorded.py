@@ -70,7 +70,7 @@ def sentences(seen: SessionData) -> Iterator[str]:
         yield _exposed(seen, ranks)
         yield from _latest(seen, len(ranks))
     yield from _waiting(seen)
-    ops = inspected(seen, seen.launches)
+    ops = inspected(seen, seen.numbers)
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
     for of in wirings(seen):
@@ -129,7 +129,7 @@ def _waiting(seen: SessionData) -> Iterator[str]:
 def _facts(seen: SessionData) -> list[tuple[str, str]]:
     environment = seen.session.environment
     rows = [("imported", format.when(seen.session.started_utc)), ("parabench", seen.session.version)]
-    case = seen.launches.iloc[0]
+    case = seen.numbers.iloc[0]
     rows += [
         ("ranks", _size(seen, int(case["world_size"]))),
         ("device", str(case["device"])),
@@ -302,7 +302,7 @@ def _flight(seen: SessionData) -> Section | None:
 
 
 def _inspector(seen: SessionData) -> Section | None:
-    table = inspected(seen, seen.launches)
+    table = inspected(seen, seen.numbers)
     if table.empty:
         return None
     return Section(

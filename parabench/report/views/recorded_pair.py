@@ -62,7 +62,7 @@ def sentences(of: Pair) -> list[str]:
         "record several launches of each side."
     )
     for name, column in (("ranks", "world_size"), ("device", "device"), ("backend", "backend")):
-        own, new = (str(side.launches.iloc[0][column]) for side in (of.base, of.candidate))
+        own, new = (str(side.numbers.iloc[0][column]) for side in (of.base, of.candidate))
         if own != new:
             told.append(f"The {name} differ: {own} in the base, {new} in the candidate.")
     return told

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import fake_results as fake
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.analysis.tables import launch_table
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Sample
 from parabench.store.results import load
@@ -78,7 +78,7 @@ def test_digests_say_what_all_samples_say(store):
 
 def test_reading_a_session_takes_no_look_at_all_samples(store):
     results = load(store)
-    launch_table(results, select_session(results))
+    numbers(results, select_session(results))
     assert not {"sample", "collective", "span", "host_sample"} & set(vars(results))
 
 

@@ -10,7 +10,8 @@ import torch
 
 import fake_results as fake
 from guard import GUARD_S
-from parabench.analysis.efficiency import COUNTED, COUNTER, FORMULA, efficiency, flops_per_token
+from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency, flops_per_token
+from parabench.analysis.energy import COUNTER
 from parabench.analysis.session import session_data
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv

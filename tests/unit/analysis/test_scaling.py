@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 import fake_results as fake
+from parabench.analysis.numbers import numbers
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
-from parabench.analysis.tables import launch_table
 
 
 def curves(tmp_path, truth):
     results = fake.write(tmp_path / "r.db", fake.sweep(truth, truth.__getitem__))
-    return scaling(launch_table(results, select_session(results)))
+    return scaling(numbers(results, select_session(results)))
 
 
 def test_weak_scaling_is_the_base_step_time_over_the_ranks(tmp_path):

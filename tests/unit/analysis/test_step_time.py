@@ -16,10 +16,10 @@ from page_helpers import unpacked
 from parabench.analysis.compare.several import several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.history.history import numbers_of, visits_of
+from parabench.analysis.numbers import case_table, levels, numbers
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import SessionData, select_session
-from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
 from parabench.report.page_data import page_data
@@ -63,9 +63,9 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
     results = write(tmp_path / "a.db")
     write(tmp_path / "b.db", "other")
     session = select_session(results, None)
-    launches = launch_table(results, session)
-    own = launches[(launches["case_id"] == FAST.id) & (launches["status"] == "ok")]
-    raw = math.exp(np.log(own["launch_step_s"]).mean())
+    launches = numbers(results, session)
+    own = launches[(launches["case"] == FAST.id) & (launches["status"] == "ok")]
+    raw = math.exp(np.log(own["step_s"]).mean())
     expected = case_table(launches).set_index("case_id").loc[FAST.id, "step_time_s"]
     assert expected == pytest.approx(raw, rel=1e-12)
 
@@ -126,9 +126,9 @@ def test_a_history_and_a_report_make_one_number_of_steps_without_an_end(tmp_path
     """A step that never ended has no length for either of them."""
     steps = [*lengths(0.04, 6), math.inf]
     results = fake.write(tmp_path / "a.db", [fake.launch(FAST, steps, block=block) for block in range(2)])
-    reported = launch_table(results, select_session(results, None))["launch_step_s"]
+    reported = numbers(results, select_session(results, None))["step_s"]
     followed_table = numbers_of(visits_of([results]))
-    followed = followed_table["launch_step_s"]
+    followed = followed_table["step_s"]
     assert list(followed) == list(reported)
     assert reported[0] == pytest.approx(float(np.quantile(steps[:-1], 0.1)))
     assert followed_table["timed"].all()
@@ -139,7 +139,7 @@ def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     case = fake.case(device=device, backend={"cpu": "gloo", "cuda": "nccl"}[device])
     launch = fake.launch(case, lengths(0.04))
     results = fake.write(tmp_path / "a.db", [launch])
-    (number,) = launch_table(results, select_session(results, None))["launch_step_s"]
+    (number,) = numbers(results, select_session(results, None))["step_s"]
     assert outcome(launch) == f"{milliseconds(number)} per step"
     median = float(np.median(launch.step_times()))
     assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
@@ -155,7 +155,7 @@ def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
         if (case, block) != (FAST, 2)
     ]
     results = fake.write(tmp_path / "a.db", launches)
-    table = launch_table(results, select_session(results, None))
+    table = numbers(results, select_session(results, None))
     cases = case_table(table).set_index("case_id")["step_time_s"]
     (answer,) = answers(table, OBJECTIVES["tokens_per_s"])
     for each in answer.candidates:
@@ -177,8 +177,9 @@ def test_mean_peaks_are_those_that_the_front_compares(tmp_path):
         for at, case in enumerate(cases)
     ]
     results = fake.write(tmp_path / "a.db", launches)
-    table = launch_table(results, select_session(results, None))
+    table = numbers(results, select_session(results, None))
     (answer,) = answers(table)
     assert len(answer.front) == 3
-    found = mean_peaks(table)
+    known = table[table["counted"] & (table["peak_memory_bytes"] > 0)]
+    found = levels(known, "peak_memory_bytes")
     assert {point.case_id: point.peak_memory_bytes for point in answer.front} == pytest.approx(found, rel=1e-9)

@@ -16,8 +16,9 @@ import recordings
 from command_line import parabench
 from nccl_tests_logs import INFO, NETWORK, SIZES, as_text, call_us, document, interrupted, log, tagged
 from page_helpers import Page
-from parabench.analysis.collectives.bus import bus_table, launch_sizes, logged_times
+from parabench.analysis.collectives.bus import bus_table, logged_times, measured
 from parabench.analysis.collectives.nccl_tests import results_json, table_lines
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.imports import kind_of, read_folder
@@ -109,7 +110,7 @@ def stored(tmp_path: Path, **files: Any) -> Any:
 @pytest.mark.parametrize("row", ROWS, ids=[row.name.replace(" ", "_") for row in ROWS])
 def test_log_leads_to_its_cases_and_warnings(tmp_path: Path, row: Row) -> None:
     results = stored(tmp_path, **row.files)
-    sizes = launch_sizes(results, select_session(results))
+    sizes = measured(numbers(results, select_session(results)))
     of_launch = [rows for _, rows in sizes.groupby("launch_id")]
     found = [(*(rows.iloc[0][name] for name in ("op", "world_size", "nodes")), len(rows)) for rows in of_launch]
     assert found == row.cases
@@ -118,7 +119,7 @@ def test_log_leads_to_its_cases_and_warnings(tmp_path: Path, row: Row) -> None:
     for part in row.warnings:
         assert any(part in each for each in messages), messages
     expected = [call_us(size) / 1e6 for size in SIZES]
-    assert set(sizes["launch_call_s"].round(8)) <= {round(each, 8) for each in expected}
+    assert set(sizes["call_s"].round(8)) <= {round(each, 8) for each in expected}
     assert sizes[["p50_s", "p95_s", "p99_s"]].isna().all(axis=None)
 
 
@@ -251,7 +252,7 @@ def test_times_of_logs_are_rows_for_a_prediction(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Any:
+def own_session(tmp_path: Path) -> Any:
     pairs = itertools.product(("all_reduce", "all_gather"), ("ring", "native"))
     cases = [fake.case(op, algorithm=name, world_size=4) for op, name in pairs]
     launches = fake.sweep(cases, lambda case, size: call_us(size) / 1e6, blocks=2, protocol=fake.THROUGHPUT)
@@ -259,11 +260,11 @@ def measured(tmp_path: Path) -> Any:
     return results, select_session(results)
 
 
-def test_own_output_is_read_as_logs(tmp_path: Path, measured: Any) -> None:
-    own = bus_table(launch_sizes(*measured)).set_index(["op", "algorithm", "bytes", "in_place"])["busbw"]
-    files = {"own__txt": "\n".join(table_lines(*measured)), "own__json": json.dumps(results_json(*measured))}
+def test_own_output_is_read_as_logs(tmp_path: Path, own_session: Any) -> None:
+    own = bus_table(measured(numbers(*own_session))).set_index(["op", "algorithm", "bytes", "in_place"])["busbw"]
+    files = {"own__txt": "\n".join(table_lines(*own_session)), "own__json": json.dumps(results_json(*own_session))}
     results = stored(tmp_path, **files)
-    sizes = launch_sizes(results, select_session(results))
+    sizes = measured(numbers(results, select_session(results)))
     assert set(sizes["world_size"]) == {4}
     assert set(zip(sizes["device"], sizes["backend"], strict=True)) == {("cpu", "gloo")}
     for source in ("own.txt", "own.json"):
@@ -295,8 +296,8 @@ def summary(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_own_output_is_read_by_a_summary_of_logs(measured: Any) -> None:
-    tests = summary("\n".join(table_lines(*measured)))
+def test_own_output_is_read_by_a_summary_of_logs(own_session: Any) -> None:
+    tests = summary("\n".join(table_lines(*own_session)))
     assert [each["name"] for each in tests] == ["all_reduce_perf"] * 2 + ["all_gather_perf"] * 2
     assert {each["sizes"] for each in tests} == {(1 << 16, 1 << 22)}
     assert all(each["average"] > 0 for each in tests)

@@ -8,9 +8,9 @@ import pytest
 
 import fake_results as fake
 from command_line import parabench
+from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import select_session, session_data
-from parabench.analysis.tables import case_table, launch_table
 from parabench.plan.case import Case
 from parabench.report.page_data import page_data
 from parabench.report.rerun import rerun_of
@@ -55,7 +55,7 @@ def test_a_table_has_the_list_as_its_text_and_the_store_has_the_case(store, seen
     of_list = next(case for case in CASES if case.bucket_mib == (1.0, 4.0, 25.0))
     assert stored["bucket_mib"].isna()[of_list.id]
     assert Case.from_dict(json.loads(stored["case_json"][of_list.id])) == of_list
-    assert case_table(launch_table(results, select_session(results, "two")))["label"].is_unique
+    assert case_table(numbers(results, select_session(results, "two")))["label"].is_unique
 
 
 def test_a_curve_is_of_single_caps_alone(seen):

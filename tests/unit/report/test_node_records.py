@@ -11,7 +11,7 @@ import fake_results as fake
 from answers_helpers import check
 from fake_devices import DEVICE, gpu_case
 from page_helpers import section
-from parabench.analysis.efficiency import efficiency, launch_joules
+from parabench.analysis.efficiency import efficiency
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
@@ -70,11 +70,11 @@ def test_devices_of_the_same_number_are_not_mixed(tmp_path):
     assert list(table["place"]) == [f"node {n}, device {d}" for n in (0, 1) for d in (0, 1)]
     assert list(table["power_w"]) == [500.0, 500.0, 300.0, 500.0]
     assert list(table["energy_j"]) == pytest.approx([1000.0, 1000.0, 600.0, 1000.0])
-    (launch_id,) = known.valid["launch_id"]
+    (launch_id,) = known.counted["launch_id"]
     assert set(device_line(known, launch_id, "power_w")["place"]) == set(table["place"])
     memory = memory_timeline(known, launch_id)
     assert memory[memory["place"] == "node 1, device 0"]["bytes"].unique().tolist() == [5e9]
-    assert launch_joules(known)[launch_id][0] == pytest.approx((3 * 1000.0 + 600.0) / 20)
+    assert known.counted["joules_per_step"].iloc[0] == pytest.approx((3 * 1000.0 + 600.0) / 20)
     by_node = node_table(table)
     assert list(by_node["place"]) == ["node 0, 2 devices", "node 1, 2 devices"]
     assert list(by_node["power_w"]) == [500.0, 400.0]

@@ -138,13 +138,14 @@ def test_cases_of_a_shared_launch_are_compared_by_their_rounds_and_keep_their_ow
                 for each in launch.collectives
             ]
         launches.append(launch)
-    from parabench.analysis.collectives.bus import launch_sizes
+    from parabench.analysis.collectives.bus import measured
+    from parabench.analysis.numbers import numbers
     from parabench.analysis.session import select_session
 
     results = fake.write(tmp_path / "r.db", launches, protocol=protocol)
-    sizes = launch_sizes(results, select_session(results))
+    sizes = measured(numbers(results, select_session(results)))
     # As nccl-tests has it: the mean of all batches, the disturbed one too.
-    assert list(sizes["launch_call_s"]) == pytest.approx([1e-3, (9 * 2e-3 + 200e-3) / 10])
+    assert list(sizes["call_s"]) == pytest.approx([1e-3, (9 * 2e-3 + 200e-3) / 10])
     native, ring = sizes["compared_s"]
     assert ring / native == pytest.approx(2.0)
     assert native * ring == pytest.approx(1e-3 * (9 * 2e-3 + 200e-3) / 10)

@@ -75,7 +75,7 @@ def table_of(packed):
 @pytest.mark.parametrize(("status", "launches"), [(Status.WRONG, 1), (Status.CRASHED, 3)])
 def test_two_cases_are_compared_by_their_own_launches(run, tmp_path, status, launches):
     said, seen = run(status, ("ddp", "fsdp"), launches=launches)
-    assert set(seen.launches["status"]) == {Status.OK, status}
+    assert set(seen.numbers["status"]) == {Status.OK, status}
     assert not seen.timed["in_turns"].any()
     step_s = {seen.case(case).strategy: seconds for case, seconds in seen.step_times.items()}
     assert step_s == pytest.approx({"ddp": 0.010, "fsdp": 0.020}, rel=0.02)
@@ -102,7 +102,7 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
     for text in (" ".join(said.split()), answer["sentence"]):
         assert f"connects them with these: {measured}" in text
     assert "To settle it: parabench run --resume --until-decided" in said
-    cases = table_of(page_data(seen, answers(seen.launches))["cases"])
+    cases = table_of(page_data(seen, answers(seen.numbers))["cases"])
     of = {strategy: at for at, strategy in enumerate(cases["strategy"])}
     assert cases["slower"][of["ddp"]] is None
     assert cases["slower"][of["zero1"]] == pytest.approx(0.1, rel=1e-3)
@@ -113,7 +113,7 @@ def test_a_case_without_a_common_launch_is_not_compared(run, tmp_path, status):
 
 def test_a_common_repetition_connects_a_case_that_failed(run, tmp_path):
     _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=2)
-    (answer,) = answers(seen.launches)
+    (answer,) = answers(seen.numbers)
     assert answer.not_compared == ()
     assert len(answer.candidates) == 3
     assert "Not compared" not in sentence(answer)
@@ -122,6 +122,6 @@ def test_a_common_repetition_connects_a_case_that_failed(run, tmp_path):
 def test_until_decided_connects_a_case_that_failed(run, tmp_path):
     """In one more repetition the case has an own launch, next to the launch that the others share."""
     _, seen = run(Status.CRASHED, ("ddp", "fsdp", "zero1"), launches=1, until_decided=True)
-    (answer,) = answers(seen.launches)
+    (answer,) = answers(seen.numbers)
     assert answer.not_compared == ()
     assert answer.best.strategy == "ddp"

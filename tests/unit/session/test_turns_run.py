@@ -56,7 +56,7 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(run, tmp
     # The reference, each case once by itself, then all together three times.
     assert [len(spec.cases) for spec in fake.specs] == [1, 1, 1, 1, 1, 4, 4, 4]
     seen = session_data(load(tmp_path / "out" / "results.db"))
-    (answer,) = answers(seen.launches)
+    (answer,) = answers(seen.numbers)
     assert answer.launches == 12
     assert answer.slower[0].slower == pytest.approx(0.02, abs=1e-6)
     assert not answer.tied
@@ -140,10 +140,10 @@ def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answ
     twins = [spec.cases[-1].bucket_mib for spec in fake.specs[5:]]
     assert twins == [1, 1, 1]
     seen = session_data(load(tmp_path / "out" / "results.db"))
-    table = seen.launches
-    assert table["block"].eq(TWIN_BLOCK).sum() == 3
+    table = seen.numbers
+    assert table["repetition"].eq(TWIN_BLOCK).sum() == 3
     assert set(seen.cases["n_launches"]) == {4}
-    (answer,) = answers(seen.launches)
+    (answer,) = answers(seen.numbers)
     assert answer.launches == 12
 
 

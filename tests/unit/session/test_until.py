@@ -19,9 +19,9 @@ import parabench.session.session
 from answers_helpers import check, sweet_spots
 from command_line import command_of
 from fake_launch import FakeLauncher
+from parabench.analysis.numbers import numbers
 from parabench.analysis.ranking.stopping import FEWEST_BLOCKS, block_seconds, candidates
 from parabench.analysis.session import select_session
-from parabench.analysis.tables import launch_table
 from parabench.cli import main
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
@@ -160,10 +160,10 @@ def test_one_stopped_in_an_extra_block_goes_on_in_it(suite: str, tmp_path: Path)
 def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path: Path) -> None:
     run(suite, tmp_path, Noisy(0.01), until_decided=False)
     results = stored(tmp_path)
-    launches = launch_table(results, select_session(results))
+    launches = numbers(results, select_session(results))
     left = candidates(launches)
     needs = block_seconds(launches, left.cases)
-    longest = launches[launches["bucket_mib"].isin(NEAR)].groupby("case_id")["wall_s"].max()
+    longest = launches[launches["bucket_mib"].isin(NEAR)].groupby("case")["wall_s"].max()
     assert needs == pytest.approx(longest.sum())
     assert 0.3 < needs < 0.5
 
@@ -190,7 +190,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
     assert "more than 100 blocks would be needed to resolve 2 %, so no more are run: too noisy" in said
     results = stored(tmp_path)
     assert plan_of(results).blocks == FEWEST_BLOCKS
-    launches = launch_table(results, select_session(results))
+    launches = numbers(results, select_session(results))
     minutes = math.ceil(95 * block_seconds(launches, candidates(launches, patient=True).cases) / 60)
     anyway = f"parabench run --resume --until-decided --out {tmp_path / 'out'} --budget {minutes}"
     assert said.splitlines()[-1] == f"go on for up to 100 blocks anyway with: {anyway}"
@@ -207,7 +207,7 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
 
 def of(*launches: object, path: Path) -> pd.DataFrame:
     results = fake_results.write(path, launches)
-    return launch_table(results, select_session(results))
+    return numbers(results, select_session(results))
 
 
 def test_works_are_decided_apart(tmp_path: Path) -> None:

@@ -185,8 +185,8 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert "Undisturbed step (10th percentile): 2.00 ms." in text
     assert "step takes 20.0 ms longer after the optimizer" in text
     data = session_data(load(tmp_path / "results.db"), 1)
-    ((case,), (launch,)) = data.cases.to_dict("records"), data.launches.to_dict("records")
-    assert [case["step_time_s"], launch["launch_step_s"]] == pytest.approx([wall_s, wall_s])
+    ((case,), (launch,)) = data.cases.to_dict("records"), data.numbers.to_dict("records")
+    assert [case["step_time_s"], launch["step_s"]] == pytest.approx([wall_s, wall_s])
     assert sum(case[part] for part in STEP_PARTS if case[part] == case[part]) == pytest.approx(wall_s)
     assert (launch["statistic"], launch["undisturbed_s"]) == ("mean", pytest.approx(0.002))
     (answer,) = best.to_dicts(data.once(spots))
@@ -220,8 +220,8 @@ def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypa
             training.take([batch])
             clock.passes(0.6 if at % 50 == 49 else 0.001)
     data = session_data(load(tmp_path / "results.db"), 1)
-    assert data.launches["n_steps"][0] < 150
-    assert data.launches["launch_step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
+    assert data.numbers["n_steps"][0] < 150
+    assert data.numbers["step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
     assert any(line.startswith("Every 50th step takes 599 ms longer after the optimizer") for line in training.said)
 
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 import fake_collectives as fake
-from parabench.analysis.collectives.bus import LAUNCH_COLUMNS, bus_factor, bus_table, launch_sizes
+from parabench.analysis.collectives.bus import bus_factor, bus_table, measured
 from parabench.analysis.collectives.crossover import answers, bus_answers
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.text import collectives as collectives_text
 from parabench.collectives import LEVELS
@@ -18,7 +19,7 @@ SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
 
 
 def table(results):
-    sizes = launch_sizes(results, select_session(results))
+    sizes = measured(numbers(results, select_session(results)))
     return sizes, bus_table(sizes)
 
 
@@ -62,7 +63,7 @@ def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_
     sizes, rows = table(results)
     (row,) = sizes.to_dict("records")
     assert (row["timing"], row["statistic"], row["calls"], row["batches"]) == ("throughput", "mean", 32, 4)
-    assert row["launch_call_s"] == pytest.approx(2.5e-3)
+    assert row["call_s"] == pytest.approx(2.5e-3)
     assert row["p50_s"] == pytest.approx(2.5e-3)
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
     assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
@@ -119,18 +120,26 @@ def test_the_size_at_which_the_best_changes_is_between_two_that_are_sure(tmp_pat
 def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks):
     """Over all sizes of a ladder together: 5 % at each would be 26 % over these six, 21 of 80."""
     random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
-    columns = dict.fromkeys(LAUNCH_COLUMNS) | {"op": "all_reduce", "world_size": 2, "status": "ok", "in_place": True}
+    columns = {
+        "op": "all_reduce",
+        "world_size": 2,
+        "counted": True,
+        "in_place": True,
+        "source": "",
+        "timing": "latency",
+    }
     columns |= {"calls": 20, "p50_s": 1e-3, "p95_s": 1e-3, "p99_s": 1e-3, "n_wrong": 0.0}
     claimed = 0
     for _ in range(80):
         rows = [
             columns
             | {
-                "case_id": name,
+                "case": name,
+                "label": name,
                 "algorithm": name,
-                "block": block,
+                "repetition": block,
                 "bytes": size,
-                "launch_call_s": time,
+                "call_s": time,
                 "compared_s": time,
             }
             | {"launch_id": launch, "shared_launch": launch}
@@ -138,6 +147,6 @@ def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks
             for size in sizes
             for time in [1e-3 * float(np.exp(random.normal(0, 0.05)))]
         ]
-        (answer,) = answers(pd.DataFrame(rows, columns=list(LAUNCH_COLUMNS)))
+        (answer,) = answers(pd.DataFrame(rows))
         claimed += any(set(each.algorithms) != set(names) for each in answer.ranges)
     assert claimed < 10

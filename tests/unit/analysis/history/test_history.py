@@ -19,10 +19,10 @@ from command_line import parabench
 from page_helpers import figures as figures_of
 from parabench.analysis.history.history import history, numbers_of, of_visits, visits_of
 from parabench.analysis.history.series import NO_RUPTURES
+from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.stats.level_cost import LevelCost
-from parabench.analysis.tables import launch_table
 from parabench.analysis.text import history as history_text
 from parabench.store.record import Status
 from parabench.store.results import load
@@ -167,13 +167,13 @@ def test_too_few_sessions_are_refused():
 # ---- the series
 
 
-def test_numbers_are_those_of_the_launch_table(stepped):
+def test_history_has_the_step_times_of_numbers(stepped):
     visits = visits_of([stepped])
-    numbers = numbers_of(visits)
+    table = numbers_of(visits)
     for place in (0, 11):
-        own = launch_table(stepped, select_session(stepped, visits[place].session.id)).set_index("launch_id")
-        mine = numbers[numbers["visit"] == place].set_index("launch_id")
-        assert mine["launch_step_s"].to_dict() == pytest.approx(own["launch_step_s"].to_dict())
+        own = numbers(stepped, select_session(stepped, visits[place].session.id)).set_index("launch_id")
+        mine = table[table["visit"] == place].set_index("launch_id")
+        assert mine["step_s"].to_dict() == pytest.approx(own["step_s"].to_dict())
         assert mine["label"].to_dict() == own["label"].to_dict()
 
 

@@ -15,7 +15,7 @@ from parabench.analysis.stats.block_model import fit
 def simulated(truth, noise, looks, rounds=None, seed=0):
     """The launches of a race as it would go: after the first two only who is still in it is launched."""
     lot = np.random.default_rng(seed)
-    rows = {name: [] for name in ("case_id", "block", "shared_launch", "in_turns", "turns", "launch_step_s")}
+    rows = {name: [] for name in ("case", "repetition", "shared_launch", "in_turns", "turns", "step_s")}
     racing = list(truth)
     for block in range(1, looks + 2):
         turns = 1 if rounds is None else rounds(len(racing))
@@ -66,7 +66,7 @@ def test_who_left_does_not_come_back_because_later_looks_ask_for_more():
     for block in range(1, 16):
         for case, behind in {"a": 0.0, "b": 0.0, **({"c": 0.2} if block < 3 else {})}.items():
             rows.append((case, block, block, True, 1, math.exp(behind + lot.normal(0, 0.03))))
-    names = ("case_id", "block", "shared_launch", "in_turns", "turns", "launch_step_s")
+    names = ("case", "repetition", "shared_launch", "in_turns", "turns", "step_s")
     launches = pd.DataFrame(rows, columns=names)
     first, *_, late = race(launches, dict.fromkeys(range(16), 0.0))
     assert first.left[0].case_id == "c"

@@ -12,12 +12,12 @@ from scipy import stats
 
 import fake_results as fake
 from answers_helpers import sweet_spots
+from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.answer import case_rows
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.quantiles import dunnett
-from parabench.analysis.tables import case_table, launch_table
 from parabench.analysis.text.best import lines
 from parabench.analysis.text.ranking import notes, sentence, to_dict
 from parabench.report.build import render
@@ -81,7 +81,7 @@ def test_complete_blocks_give_the_textbook_interval():
     logs = random.normal(0, 0.02, (3, 4))
     frame = pd.DataFrame(
         [(str(c), b, math.exp(logs[b, c])) for b in range(3) for c in range(4)],
-        columns=["case_id", "block", "launch_step_s"],
+        columns=["case", "repetition", "step_s"],
     )
     effects = fit(frame)
     centred = logs - logs.mean(axis=1, keepdims=True)
@@ -210,7 +210,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
         f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95 %, 3 "
     )
     assert to_dict(answer)["winner"] == (answer.best.case_id if named else None)
-    places = {row["ranking"] for row in case_rows(case_table(launch_table(results, session)), [answer])}
+    places = {row["ranking"] for row in case_rows(case_table(numbers(results, session)), [answer])}
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])
     assert any("  best  " in line for line in table) == named

@@ -64,7 +64,7 @@ def session(random, launches, truth, noise=0.02):
     case = np.repeat(np.arange(len(launches)), launches)
     block = np.concatenate([np.arange(n) for n in launches])
     logs = np.asarray(truth)[case] + 0.2 * random.standard_normal(max(launches))[block]
-    return {"case_id": case, "block": block, "launch_step_s": np.exp(logs + noise * random.standard_normal(len(case)))}
+    return {"case": case, "repetition": block, "step_s": np.exp(logs + noise * random.standard_normal(len(case)))}
 
 
 def held(launches, truth, sessions):

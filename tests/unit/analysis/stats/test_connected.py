@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulator import launch_table
+from benchmarks.simulator import numbers
 from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.stats.block_model import ROUNDING, fit
@@ -41,18 +41,18 @@ def sessions(draw: st.DrawFn) -> pd.DataFrame:
                 rows.append((CASES[at], repetition, math.exp(truth[at] + drift[repetition] + launch_logs[launch])))
                 shared.append(launch)
     ids = {launch: number for number, launch in enumerate(dict.fromkeys(shared))}
-    table = launch_table(rows).assign(shared_launch=[ids[launch] for launch in shared], turns=1.0)
+    table = numbers(rows).assign(shared_launch=[ids[launch] for launch in shared], turns=1.0)
     table.attrs |= {"truth": {CASES[at].id: log for at, log in enumerate(truth)}, "apart": apart}
     return table.assign(in_turns=[role != OWN for _, role, _ in shared])
 
 
 def joined(table: pd.DataFrame, by: str) -> dict[str, int]:
     """Return a number for each case, the same for cases that rows with equal values of `by` connect."""
-    of = {case: at for at, case in enumerate(table["case_id"].unique())}
+    of = {case: at for at, case in enumerate(table["case"].unique())}
     for _ in of:
         for _, group in table.groupby(by):
-            least = min(of[case] for case in group["case_id"])
-            of |= dict.fromkeys(group["case_id"], least)
+            least = min(of[case] for case in group["case"])
+            of |= dict.fromkeys(group["case"], least)
     return of
 
 
@@ -60,7 +60,7 @@ def joined(table: pd.DataFrame, by: str) -> dict[str, int]:
 @given(sessions())
 def test_fit_returns_exact_ratios_of_connected_cases_only(table):
     effects, truth = fit(table), table.attrs["truth"]
-    by_launch, by_repetition = (joined(table, by) for by in ("shared_launch", "block"))
+    by_launch, by_repetition = (joined(table, by) for by in ("shared_launch", "repetition"))
     for one, other in itertools.permutations(effects.cases, 2):
         ratio = effects.behind(one)[effects.cases.index(other)]
         if by_repetition[one] != by_repetition[other]:
@@ -78,11 +78,11 @@ def test_fit_returns_exact_ratios_of_connected_cases_only(table):
 def test_answer_shows_own_means_and_ranks_connected_cases(table):
     (answer,) = answers(table)
     shown = {each.case_id: each for each in (*answer.candidates, *answer.not_compared)}
-    assert shown.keys() == set(table["case_id"])
-    for case, own in table.groupby("case_id"):
-        level = math.exp(np.log(own["launch_step_s"]).mean())
+    assert shown.keys() == set(table["case"])
+    for case, own in table.groupby("case"):
+        level = math.exp(np.log(own["step_s"]).mean())
         assert shown[case].value == shown[case].step_time_s == pytest.approx(level, rel=1e-9)
-    component, truth = joined(table, "block"), table.attrs["truth"]
+    component, truth = joined(table, "repetition"), table.attrs["truth"]
     compared = [each.case_id for each in answer.candidates]
     assert len({component[case] for case in compared}) <= 1
     assert not {component[case] for case in compared} & {component[each.case_id] for each in answer.not_compared}
@@ -109,7 +109,7 @@ def test_answer_explains_that_ranks_differ_from_means():
     """The faster case was launched in the slow repetition too."""
     fast, slow = CASES[:2]
     rows = [(fast, 0, 0.010), (slow, 0, 0.011), (fast, 1, 0.010), (slow, 1, 0.011), (fast, 2, 0.040)]
-    (answer,) = answers(launch_table(rows))
+    (answer,) = answers(numbers(rows))
     assert answer.best is not None
     assert answer.best.case_id == fast.id
     assert answer.best.step_time_s == pytest.approx((0.010 * 0.010 * 0.040) ** (1 / 3))
@@ -121,7 +121,7 @@ def test_answer_explains_that_ranks_differ_from_means():
 
 
 def test_cases_without_a_common_repetition_have_no_ratio():
-    (answer,) = answers(launch_table([(CASES[0], 1, 0.0008), (CASES[1], 0, 0.0020), (CASES[1], 2, 0.0019)]))
+    (answer,) = answers(numbers([(CASES[0], 1, 0.0008), (CASES[1], 0, 0.0020), (CASES[1], 2, 0.0019)]))
     assert (answer.best, answer.winner, answer.decided) == (None, None, False)
     assert [each.slower for each in answer.not_compared] == [None, None]
     assert sentence(answer) == (

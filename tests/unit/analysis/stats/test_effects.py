@@ -15,12 +15,12 @@ from parabench.analysis.stats.quantiles import studentized_range
 
 def dense(frame):
     """(means, variances, residual, df, scales of all pairs) by the textbook: one column a case and one a block."""
-    cases, blocks = list(frame["case_id"].unique()), list(frame["block"].unique())
-    y = np.log(frame["launch_step_s"].to_numpy())
-    case = frame["case_id"].map(cases.index).to_numpy()
+    cases, blocks = list(frame["case"].unique()), list(frame["repetition"].unique())
+    y = np.log(frame["step_s"].to_numpy())
+    case = frame["case"].map(cases.index).to_numpy()
     design = np.zeros((len(frame), len(cases) + len(blocks)))
     design[np.arange(len(frame)), case] = 1
-    design[np.arange(len(frame)), len(cases) + frame["block"].map(blocks.index).to_numpy()] = 1
+    design[np.arange(len(frame)), len(cases) + frame["repetition"].map(blocks.index).to_numpy()] = 1
     pseudo = np.linalg.pinv(design)
     beta = pseudo @ y
     df = len(y) - np.linalg.matrix_rank(design)
@@ -64,12 +64,12 @@ def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     random = np.random.default_rng(seed)
     pairs = design(kind, random)
     logs = random.normal(-3, 0.3, len(pairs))
-    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case_id", "block"])
-    frame = frame.assign(launch_step_s=np.exp(logs)).sample(frac=1, random_state=seed)
+    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case", "repetition"])
+    frame = frame.assign(step_s=np.exp(logs)).sample(frac=1, random_state=seed)
     means, variances, residual, df, scales = dense(frame)
     effects = fit(frame)
     assert effects.df == df
-    assert effects.n == frame["case_id"].value_counts().to_dict()
+    assert effects.n == frame["case"].value_counts().to_dict()
     assert [effects.means[case] for case in effects.cases] == pytest.approx(means.tolist(), abs=1e-9)
     if df == 0:
         assert math.isnan(effects.residual)
@@ -89,8 +89,8 @@ def test_a_thousand_cases_are_fitted_at_once():
     """Their design matrix and the pairs of its rows would take gigabytes."""
     random = np.random.default_rng(0)
     pairs = [(case, block) for case, block in itertools.product(range(1000), range(5)) if random.random() < 0.95]
-    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case_id", "block"])
-    effects = fit(frame.assign(launch_step_s=np.exp(random.normal(0, 0.01, len(pairs)))))
+    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case", "repetition"])
+    effects = fit(frame.assign(step_s=np.exp(random.normal(0, 0.01, len(pairs)))))
     assert effects.df == len(pairs) - 1004
     assert effects.residual == pytest.approx(0.01, rel=0.05)
     assert len(effects.indistinguishable("c0")) > 900

@@ -27,7 +27,7 @@ def session(rng, blocks=6, launch_sd=LAUNCH_SD, turn_sd=TURN_SD, cohorts=COHORTS
             for case in cohort:
                 seconds = math.exp(truth[case] + level + turn_sd * rng.standard_normal())
                 rows.append((case, block, 10 * block + at, seconds))
-    return pd.DataFrame(rows, columns=["case_id", "block", "shared_launch", "launch_step_s"])
+    return pd.DataFrame(rows, columns=["case", "repetition", "shared_launch", "step_s"])
 
 
 def test_cases_that_share_launches_are_compared_more_sharply_than_those_that_do_not():
@@ -71,7 +71,7 @@ def test_one_launch_of_each_cohort_decides_nothing_between_them():
 def test_a_case_that_left_the_race_is_compared_by_the_launches_it_was_in():
     rng = np.random.default_rng(4)
     rows = session(rng, blocks=8, turn_sd=1e-4)
-    rows = rows[~((rows["case_id"] == "c") & (rows["block"] >= 4))]
+    rows = rows[~((rows["case"] == "c") & (rows["repetition"] >= 4))]
     effects = fit(rows)
     assert effects.means["c"] - effects.means["a"] == pytest.approx(math.log(1.03), abs=1e-3)
     assert effects.n["c"] == 4

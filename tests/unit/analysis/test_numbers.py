@@ -5,18 +5,32 @@ import math
 import numpy as np
 import pytest
 
+import fake_collectives
 import fake_results as fake
 from answers_helpers import check
+from parabench.analysis.collectives.bus import CALL_COLUMNS
+from parabench.analysis.numbers import COLUMNS, case_table, numbers
 from parabench.analysis.scaling import scaling
 from parabench.analysis.session import select_session
-from parabench.analysis.tables import case_table, launch_table
 from parabench.errors import UsageError
+from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, Failure, Sample, Status
 
 
 def tables(results):
-    launches = launch_table(results, select_session(results))
-    return launches, case_table(launches)
+    table = numbers(results, select_session(results))
+    return table, case_table(table)
+
+
+def test_every_column_is_documented(tmp_path):
+    """docs/reference/numbers.md lists these columns."""
+    table, _ = tables(fake.write(tmp_path / "r.db", [fake.launch(fake.case())]))
+    assert list(table) == [*COLUMNS, *DEFAULTS]
+    results = fake_collectives.write(tmp_path / "c.db", [fake_collectives.launch(fake_collectives.case())])
+    calls = numbers(results, select_session(results))
+    shared = [name for name in calls if name not in CALL_COLUMNS]
+    assert list(calls) == [*shared, *CALL_COLUMNS]
+    assert {*shared} < {*COLUMNS}
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank_and_warm_up_is_left_out(tmp_path):
@@ -41,7 +55,7 @@ def test_one_number_per_launch_is_a_low_quantile_on_a_cpu_and_the_median_on_a_gp
     steps = [0.010 + 0.001 * i for i in range(11)]
     cpu, gpu = fake.case(), fake.case(device="cuda")
     launches, cases = tables(fake.write(tmp_path / "r.db", [fake.launch(cpu, steps), fake.launch(gpu, steps)]))
-    assert launches["launch_step_s"].tolist() == pytest.approx([0.011, 0.015])
+    assert launches["step_s"].tolist() == pytest.approx([0.011, 0.015])
     assert launches["p90_s"].tolist() == pytest.approx([0.019, 0.019])
     assert launches["statistic"].tolist() == ["10th percentile", "median"]
     assert launches["tokens_per_s"].tolist() == pytest.approx([8 * 64 / 0.011, 8 * 64 / 0.015])
@@ -79,7 +93,7 @@ def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path
     fake.write(path, [fake.launch(fake.case(), 0.2)], label="b")
     results = fake.write(path, [fake.launch(fake.case(), 0.3)], label="a")
     assert [select_session(results, key).id for key in (None, "a", "b", "1", 2)] == [3, 3, 2, 1, 2]
-    assert launch_table(results, select_session(results, "b"))["launch_step_s"].tolist() == pytest.approx([0.2])
+    assert numbers(results, select_session(results, "b"))["step_s"].tolist() == pytest.approx([0.2])
     with pytest.raises(UsageError, match=r"'c' is not in .*1 \(a\), 2 \(b\), 3 \(a\)"):
         select_session(results, "c")
 

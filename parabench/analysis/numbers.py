@@ -1,0 +1,444 @@
+"""One table: a row per launch and configuration, with every number that was measured.
+
+All answers are computed from `numbers`, from `case_table`, which has one row per configuration, and from the detail
+tables of a database (steps, calls, spans, device readings). A launch is the unit of replication: its steps become one
+number before anything is averaged or compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from parabench.analysis.energy import COUNTER, launch_energy
+from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
+from parabench.analysis.loop_time import MEAN, loop_times
+from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
+from parabench.errors import UsageError
+from parabench.plan.case import DEFAULTS, Case, RecordedCase
+from parabench.plan.collective_case import CollectiveCase
+from parabench.store import json_text
+from parabench.store.digest import SLOWEST
+from parabench.store.frames import records
+from parabench.store.metrics import STEP_PARTS
+from parabench.store.record import BATCH_UNSEEN, FIRST_BLOCK, UNVERIFIED, Phase, Status
+from parabench.store.results import Results
+from parabench.strategies import entry_of
+
+if TYPE_CHECKING:
+    from parabench.analysis.session import Session
+
+# Two configurations have the same workload, and are ranked against each other, if these fields agree. `split` is not
+# among them: it changes which samples are in which step, not the amount of computing. `vocabulary` changes what a token
+# is.
+WORK = ("model", "data", "vocabulary", "global_batch", "seq_len", "precision", "device")
+PEAKS = ("peak_rss_bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+MEMORY = (*PEAKS, "used_bytes")
+
+# Conditions for `results.load` in SQL, if an answer needs less than the report: no readings and calls at all, or those
+# that are columns of `numbers`.
+STEP_TIMES = dict.fromkeys(("collective", "device_sample", "host_sample", "span"), "FALSE")
+STEP_TIMES["digest"] = f"kind = '{SLOWEST}'"
+LAUNCH_NUMBERS = {
+    "device_sample": "rank IS NULL AND metric IN ('used_bytes', 'energy_j', 'power_w')",
+    # Calls of `parabench collectives`, not of a training run's instrumented steps.
+    "collective": f"phase IS NOT '{Phase.INSTRUMENT}'",
+    "host_sample": "FALSE",
+    "span": "FALSE",
+}
+
+# Columns of the table `launch` and their names in `numbers`.
+_STORED = {
+    "id": "launch_id", "session_id": "session", "case_id": "case", "case_json": "case_json", "block": "repetition",
+    "position": "position", "status": "status", "error": "error", "failed_rank": "failed_rank",
+    "failed_signal": "failed_signal", "traceback": "traceback", "started_utc": "started_utc", "wall_s": "wall_s",
+    "facts": "facts",
+}  # fmt: skip
+# The columns of `numbers` for training sessions, besides the fields of `plan.case.Case`.
+COLUMNS = {
+    "launch_id": "id of the launch in the table `launch`",
+    "session": "id of its session",
+    "variant": "`a` (baseline) or `b` (candidate) in `parabench ab`, otherwise empty",
+    "case": "id of the configuration",
+    "label": "name of the configuration, unique in the table",
+    "case_json": "the configuration as JSON",
+    "repetition": "number of the repetition; -1 for the reference launch, -2 for the NCCL debug-log launch, -3 for the "
+    "second copy of a configuration in an A/A test",
+    "position": "place of the launch in its repetition",
+    "shared_launch": "id of the first launch in the same processes, if configurations were interleaved; otherwise its "
+    "own id",
+    "in_turns": "whether its processes were shared with other configurations",
+    "turns": "number of interleaved rounds; 1 for a launch of one configuration",
+    "status": "how it ended: `ok`, `wrong`, `oom`, `crashed`, `hung`, `failed` or `interrupted`",
+    "error": "the first cause of a failure",
+    "failed_rank": "the rank that failed first",
+    "failed_signal": "the signal that ended this rank",
+    "traceback": "traceback of this rank",
+    "started_utc": "when it started, ISO 8601",
+    "wall_s": "how long it took, with startup",
+    "facts": "what the ranks reported, as JSON",
+    "verified": "whether its losses were compared with training on one device",
+    "counted": "whether its numbers count: a successful repetition with a known step time",
+    "timed": "whether its step time is compared: if a configuration shared launches, only these",
+    "statistic": "how `step_s` is computed from the steps: `10th percentile`, `median` or `mean`",
+    "step_s": "step time on the slowest rank; if configurations were interleaved, as compared round by round",
+    "undisturbed_s": "the same quantile of the steps for a loop under `parabench.watch`, whose `step_s` is the mean",
+    "p90_s": "90th percentile of the steps",
+    "drift": "last third of the steps relative to the first third, minus 1",
+    "n_steps": "number of measured steps",
+    "tokens_per_s": "tokens per second, or samples if the model takes no sequences",
+    "token_s": "seconds per token",
+    **{name: f"part of the step on the slowest rank: {meaning}" for name, meaning in STEP_PARTS.items()},
+    "peak_rss_bytes": "peak resident set of the rank with the highest peak memory",
+    "peak_allocated_bytes": "peak memory in CUDA tensors of this rank",
+    "peak_reserved_bytes": "peak memory that torch's CUDA allocator reserved on this rank",
+    "used_bytes": "peak memory in use on the device with the highest use",
+    "peak_memory_bytes": "`peak_rss_bytes` on a CPU, `peak_allocated_bytes` on a GPU",
+    "staleness_mean": "mean number of updates by which gradients are late",
+    "staleness_max": "largest number of updates by which a gradient is late",
+    "joules_per_step": "energy of all devices in a measured step",
+    "joules_source": "`energy counter` or `power readings`",
+    "joules_reason": "why the energy is unknown",
+    "token_j": "energy per token, from one source for the whole session",
+}
+
+
+def numbers(results: Results, *sessions: Session) -> pd.DataFrame:
+    """Return one row per launch and configuration, including launches that do not count.
+
+    The columns are the keys of `COLUMNS`, which explains them, and the fields of `plan.case.Case`; `device` is the
+    device that `auto` selected. A session of collectives has one row per size and form instead, with the columns of
+    `collectives.bus.CALL_COLUMNS`. Unknown numbers are NaN, unknown fields `None`.
+    All columns are explained in docs/reference/numbers.md.
+    """
+    kinds = {session.kind for session in sessions}
+    gpus = _machines(results, sessions)
+    own = results.of(gpus)
+    table = own.launch[list(_STORED)].rename(columns=_STORED)
+    if kinds == {CollectiveCase.kind}:
+        from parabench.analysis.collectives.bus import call_numbers
+
+        return call_numbers(table, own, sessions[0])
+    table = table.join(_case_fields(table, gpus))
+    table = table.join(step_numbers(own.steps, table.set_index("launch_id")["device"]), on="launch_id")
+    table = table.assign(n_steps=table["n_steps"].fillna(0).astype(int), **_watched(table))
+    table = _interleaved(table, own.steps)
+    chosen = {session.id: session.interleaved.get("side", "") for session in sessions}
+    table = table[table["session"].isin(list(chosen))].reset_index(drop=True)
+    readings = own.read("device_sample", LAUNCH_NUMBERS["device_sample"])
+    used = readings[readings["metric"] == "used_bytes"].groupby("launch_id")["value"].max()
+    tokens = (table["global_batch"] * table["seq_len"]).mask(table["case"].isin(_found(own, BATCH_UNSEEN, "case_id")))
+    energy = launch_energy(table, readings)
+    table = table.assign(
+        variant=table["session"].map(chosen),
+        verified=~table["launch_id"].isin(_found(own, UNVERIFIED, "launch_id")),
+        tokens_per_s=tokens / table["step_s"],
+        token_s=table["step_s"] / tokens,
+        **_parts(own.medians, table),
+        **_rank_numbers(own.whole, table["launch_id"]),
+        # Configurations that share a launch share the memory of its devices.
+        used_bytes=table["launch_id"].map(used).astype(float).mask(table["in_turns"]),
+        **{str(name): energy[name] for name in energy},
+        token_j=_one_source(table["session"], energy) / tokens,
+    )
+    return _with_peak_memory(table)[[*COLUMNS, *DEFAULTS]]
+
+
+def _machines(results: Results, sessions: Iterable[Session]) -> dict[int, bool]:
+    """Return {session id: whether its machine had GPUs} of sessions and of the variants interleaved with them."""
+    found = {session.id: bool(session.environment.get("gpus")) for session in sessions}
+    runs = {session.interleaved["run"] for session in sessions if session.interleaved}
+    if runs:
+        table = results.whole_store.session
+        for at, environment, tied in zip(table["id"], table["environment"], table["interleaved"], strict=True):
+            if json_text.parsed(tied).get("run") in runs:
+                found[at] = bool(json_text.parsed(environment).get("gpus"))
+    return found
+
+
+def _found(results: Results, code: str, column: str) -> pd.Series[Any]:
+    """Return the launches or configurations that have a warning with this code."""
+    return results.finding.loc[results.finding["code"] == code, column]
+
+
+def _case_fields(launches: pd.DataFrame, gpus: Mapping[int, bool]) -> pd.DataFrame:
+    """Return for each launch the fields of its configuration, its `label` and its `statistic`."""
+    pairs = list(zip(launches["case_json"], launches["session"].map(gpus), strict=True))
+    cases = {pair: trained_case_of(pair[0]) for pair in dict.fromkeys(pairs)}
+    labels = unique_labels({case.id: case for case in cases.values()})
+    fields = {}
+    for pair, case in cases.items():
+        device = device_of(case.device, pair[1])
+        fields[pair] = {**case.cells(), "device": device, "label": labels[case.id], "statistic": STATISTIC[device]}
+    names = (*DEFAULTS, "label", "statistic")
+    return pd.DataFrame([fields[pair] for pair in pairs], index=launches.index, columns=names)
+
+
+def trained_case_of(text: str) -> Case | RecordedCase:
+    """Return the configuration of a training launch from its `case_json`."""
+    values = json_text.parsed(text)
+    return RecordedCase.from_dict(values) if values.get("kind") == RecordedCase.kind else Case.from_dict(values)
+
+
+def case_of(text: str) -> Case:
+    """Return the configuration of a launch from its `case_json`.
+
+    Raises UsageError if another tool recorded the training run: its axes are unknown.
+    """
+    case = trained_case_of(text)
+    if isinstance(case, RecordedCase):
+        raise UsageError(f"{case.label} was recorded, not configured by parabench, so its configuration is unknown")
+    return case
+
+
+def case_type(kind: object) -> type[Case | CollectiveCase | RecordedCase]:
+    """Return the class of the configurations in sessions of this kind."""
+    return {CollectiveCase.kind: CollectiveCase, RecordedCase.kind: RecordedCase}.get(str(kind), Case)
+
+
+def step_numbers(steps: pd.DataFrame, device: pd.Series[str]) -> pd.DataFrame:
+    """Return `step_s`, `p90_s`, `drift` and `n_steps` by launch id, from `Results.steps`.
+
+    `device` is the device by launch id. Steps of unknown length do not count. Launches without steps have no row.
+    """
+    steps = steps[np.isfinite(steps["step_s"].astype(float)) & steps["launch_id"].isin(device.index)]
+    quantiles = steps["launch_id"].map(device).map(QUANTILE)
+    found = [_of_steps(own, q) for q, own in steps.groupby(quantiles)]
+    return pd.concat(found) if found else pd.DataFrame(columns=list(_OF_STEPS), dtype=float)
+
+
+_OF_STEPS = ("step_s", "p90_s", "drift", "n_steps")
+
+
+def _of_steps(steps: pd.DataFrame, q: float) -> pd.DataFrame:
+    """Return the numbers of launches whose statistic is the quantile `q`."""
+    of_launch = steps.groupby("launch_id")["step_s"]
+    place, size = of_launch.cumcount(), of_launch.transform("size")
+    third = size // 3
+    early, late = (
+        steps[(third >= 3) & part].groupby("launch_id")["step_s"].quantile(q)  # one or two steps say nothing
+        for part in (place < third, place >= size - third)
+    )
+    found = (of_launch.quantile(q), of_launch.quantile(0.9), late / early.where(early > 0) - 1, of_launch.size())
+    return pd.DataFrame(dict(zip(_OF_STEPS, found, strict=True)))
+
+
+def _watched(table: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return `step_s`, `undisturbed_s` and `statistic`, with the mean step of watched loops: wall time over steps,
+    because their expensive steps are part of the answer."""
+    loops = loop_times(table["facts"])
+    watched = pd.Series([each is not None for each in loops], table.index, dtype=bool)
+    means = pd.Series([np.nan if each is None else each.step_s for each in loops], table.index, dtype=float)
+    known = watched & table["step_s"].notna()
+    return {
+        "step_s": table["step_s"].mask(known, means),
+        "undisturbed_s": table["step_s"].where(known),
+        "statistic": table["statistic"].mask(watched, MEAN),
+    }
+
+
+def _interleaved(table: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with `in_turns`, `shared_launch`, `turns`, `counted` and `timed`, and `step_s` as compared round
+    by round: first inside a shared launch, then with the same configuration of the other variant of an `ab`."""
+    told = turns_of(table["facts"])
+    in_turns = shares_launch(told, table["repetition"])
+    found = table.assign(in_turns=in_turns, shared_launch=table["launch_id"], turns=1.0)
+    paired = pd.Series([each is not None and "pair" in each for each in told], table.index, dtype=bool)
+    if in_turns.any():
+        rounds = step_turns(told[in_turns], table["launch_id"], steps)
+        keys = list(map(_shares, told, in_turns, table["session"], table["repetition"], table["case"]))
+        own, pair = (pd.Series([key[at] for key in keys], table.index, dtype=object) for at in range(2))
+        first = table["launch_id"].groupby(own).transform("first")
+        found = found.assign(
+            shared_launch=first.fillna(table["launch_id"]).astype(int),
+            turns=[
+                float(each["protocol"]["rounds"]) if shared else 1.0
+                for each, shared in zip(told, in_turns, strict=True)
+            ],
+            step_s=in_rounds(in_rounds(table["step_s"], own, rounds), pair, rounds),
+        )
+    counted = (found["repetition"] >= FIRST_BLOCK) & (found["status"] == Status.OK) & (found["step_s"] > 0)
+    return found.assign(counted=counted, timed=_timed(found.assign(counted=counted), paired))
+
+
+def _shares(told: Any, shared: bool, session: int, repetition: int, case: str) -> tuple[Any, Any]:
+    """Return keys of a launch's shared processes, and of its pair in the two variants of an `ab`; `None` if it has
+    none."""
+    own = (session, repetition, *told["cases"]) if shared else None
+    return own, (told["pair"]["run"], repetition, case) if shared and "pair" in told else None
+
+
+def _timed(table: pd.DataFrame, paired: pd.Series[bool]) -> pd.Series[bool]:
+    """Return for each launch whether its step time is compared; `paired` launches share with the other variant.
+
+    If a configuration succeeded in a shared launch together with another one, or with the other variant, its shared
+    launches count: differences between launches cancel there. Otherwise its own launches count, and if it has none, its
+    shared launches. So configurations whose partners failed are compared by common repetitions.
+    """
+    counted, in_turns = table["counted"], table["in_turns"]
+    together = counted & in_turns & ((counted.groupby(table["shared_launch"]).transform("sum") > 1) | paired)
+    of_case = [table["session"], table["case"]]
+    shared, own = (each.groupby(of_case).transform("any") for each in (together, counted & ~in_turns))
+    return counted & ((shared | ~own) == in_turns)
+
+
+def _parts(medians: pd.DataFrame, table: pd.DataFrame) -> dict[str, pd.Series[float]]:
+    """Return each part of the step: the median on the rank whose median step is longest, or the mean of a watched
+    loop."""
+    of_rank = medians.pivot(index=["launch_id", "rank"], columns="metric", values="value")
+    of_rank = of_rank.reindex(columns=["step_s", *STEP_PARTS]).dropna(subset=["step_s"]).reset_index()
+    slowest = of_rank.sort_values(["step_s", "rank"], ascending=[False, True]).drop_duplicates("launch_id")
+    parts = slowest.set_index("launch_id").reindex(table["launch_id"])[list(STEP_PARTS)].set_axis(table.index)
+    for at, loop in zip(table.index, loop_times(table["facts"]), strict=True):
+        if loop is not None:
+            parts.loc[at] = [loop.part_s(name) for name in STEP_PARTS]
+    return {name: parts[name] for name in STEP_PARTS}
+
+
+def _rank_numbers(whole: pd.DataFrame, ids: pd.Series[int]) -> dict[str, pd.Series[float]]:
+    """Return memory peaks (the maximum over ranks, NaN if one is unknown) and staleness of the launches in `ids`.
+
+    The mean of the staleness is over the ranks that know it, because each sends as many gradients."""
+    whole = whole[whole["phase"] != Phase.INSTRUMENT]
+
+    def over_ranks(metric: str, how: str, *, all_known: bool = False) -> pd.Series[float]:
+        of_metric = whole[whole["metric"] == metric].groupby("launch_id")["value"]
+        found = of_metric.agg(how)
+        return ids.map(found.where(of_metric.count() == of_metric.size()) if all_known else found).astype(float)
+
+    return {name: over_ranks(name, "max", all_known=True) for name in PEAKS} | {
+        "staleness_mean": over_ranks("staleness_mean", "mean"),
+        "staleness_max": over_ranks("staleness_max", "max"),
+    }
+
+
+def _one_source(session: pd.Series[int], energy: pd.DataFrame) -> pd.Series[float]:
+    """Return the joules per step of each session from one source: the energy counter, if any launch has it."""
+    counter = energy["joules_source"] == COUNTER
+    return energy["joules_per_step"].where(counter | ~counter.groupby(session).transform("any"))
+
+
+def _with_peak_memory(table: pd.DataFrame) -> pd.DataFrame:
+    peak = table["peak_rss_bytes"].where(table["device"] == "cpu", table["peak_allocated_bytes"])
+    return table.assign(peak_memory_bytes=peak)
+
+
+def levels(launches: pd.DataFrame, number: str) -> dict[str, float]:
+    """Return the level of each configuration: the geometric mean of `number` over its launches, in the number's unit.
+
+    It is shown for a configuration. Ratios between configurations are those of `block_model.fit`, which removes
+    differences between launches and repetitions.
+    """
+    logs = pd.Series(np.log(launches[number].astype(float)), launches.index)
+    return dict(np.exp(logs.groupby(launches["case"], sort=False).mean()))
+
+
+# The launches of a case on two sides, as `by_case` returns them.
+Launches = tuple["pd.Series[float]", "pd.Series[float]"]
+
+
+def by_case(launches: pd.DataFrame, number: str) -> dict[str, pd.Series[float]]:
+    """Return a number of the launches of each configuration, indexed by repetition and launch id, in this order."""
+    ordered = launches.sort_values(["case", "repetition"], kind="stable").set_index(["repetition", "launch_id"])
+    return {str(case): own.astype(float) for case, own in ordered[number].groupby(ordered["case"])}
+
+
+_NONE = pd.Series(index=pd.MultiIndex.from_tuples([], names=["repetition", "launch_id"]), dtype=float)
+
+
+def of_pair(
+    pair: tuple[str, str], base: Mapping[str, pd.Series[float]], other: Mapping[str, pd.Series[float]], paired: bool
+) -> Launches:
+    """Return the launches of a case on two sides; if they are `paired`, those of the repetitions that both have."""
+    first, second = base.get(pair[0], _NONE), other.get(pair[1], _NONE)
+    if not paired:
+        return first, second
+    both = first.index.unique(0).intersection(second.index.unique(0))
+    return first[first.index.isin(both, 0)], second[second.index.isin(both, 0)]
+
+
+def launch_ids(launches: pd.Series[float]) -> tuple[int, ...]:
+    """Return the ids of launches in `by_case`."""
+    return tuple(launches.index.get_level_values("launch_id").tolist())
+
+
+def case_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per configuration, fastest first; configurations without a number are last.
+
+    `table` is `numbers`, from which repetitions are used.
+    `step_time_s` is the step time of the configuration wherever one is shown: the level of its `timed` launches.
+    `low_s` and `high_s` are the extreme launches, `spread` = high / low - 1 (NaN for fewer than two launches). `n_ok`
+    of its `n_launches` count. `status` is how they ended, 'ok' or a count such as '2 ok, 1 oom'; `error` is the first
+    error. Parts are medians over the launches that count, peaks maxima.
+    """
+    own = table[table["repetition"] >= FIRST_BLOCK]
+    timed = own[own["timed"]]
+    every, counted = (of.groupby("case", sort=False) for of in (own, own[own["counted"]]))
+    seconds = timed.groupby("case", sort=False)["step_s"]
+    found = (
+        own.drop_duplicates("case")
+        .set_index("case")[["label", *DEFAULTS, "statistic"]]
+        .assign(
+            status=every["status"].agg(status_counts),
+            error=every["error"].first(),
+            n_ok=counted.size(),
+            n_launches=every.size(),
+            step_time_s=pd.Series(levels(timed, "step_s"), dtype=float),
+            low_s=seconds.min(),
+            high_s=seconds.max(),
+            spread=(seconds.max() / seconds.min() - 1).where(seconds.size() > 1),
+            p90_s=pd.Series(levels(timed, "p90_s"), dtype=float),
+            **{name: counted[name].median() for name in STEP_PARTS},
+            **{name: counted[name].max() for name in MEMORY},
+            staleness_mean=counted["staleness_mean"].mean(),
+            staleness_max=counted["staleness_max"].max(),
+        )
+    )
+    found["status"] = found["status"].fillna(Status.OK)
+    found["error"] = found["error"].astype(object).where(found["error"].notna(), None)
+    found = found.assign(**{name: found[name].fillna(0).astype(int) for name in ("n_ok", "n_launches")})
+    tokens = found["global_batch"] * found["seq_len"] / found["step_time_s"]
+    found = found.assign(tokens_per_s=tokens.where(counted["tokens_per_s"].max().reindex(found.index).notna()))
+    return _with_peak_memory(found).sort_values("step_time_s", kind="stable").rename_axis("case_id").reset_index()
+
+
+def only_ranked(launches: pd.DataFrame) -> pd.DataFrame:
+    """Leave out strategies that are not ranked, such as training without communication."""
+    return launches[np.array([entry_of(str(name)).ranked for name in launches["strategy"]], dtype=bool)]
+
+
+def same_work(table: pd.DataFrame, work: Sequence[str] = WORK) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """Return the rows of each workload, in order of appearance, with the fields that define it."""
+    fields = [tuple(None if value != value else value for value in row.values()) for row in records(table, work)]
+    groups = table.groupby(pd.Series(fields, table.index, dtype=object), sort=False)
+    return [(dict(zip(work, values, strict=True)), own) for values, own in groups]
+
+
+def status_counts(statuses: Iterable[str]) -> str:
+    """Return one status if all are equal, otherwise counts: '2 ok, 1 oom'."""
+    counts = Counter(statuses)
+    return ", ".join(f"{n} {status}" for status, n in counts.items()) if len(counts) > 1 else next(iter(counts))
+
+
+def unique_labels(cases: Mapping[str, Case | RecordedCase]) -> dict[str, str]:
+    """Return a label by case id; if two are equal, the fields that differ are added."""
+    labels = {key: case.label for key, case in cases.items()}
+    alike: dict[str, list[str]] = {}
+    for key, label in labels.items():
+        alike.setdefault(label, []).append(key)
+    for label, keys in alike.items():
+        if len(keys) > 1:
+            same = {key: cases[key].cells() for key in keys}
+            differing = [name for name in DEFAULTS if len({values[name] for values in same.values()}) > 1]
+            for key, values in same.items():
+                labels[key] = f"{label} ({', '.join(_field(name, values[name]) for name in differing)})"
+    return labels
+
+
+def _field(name: str, value: Any) -> str:
+    return f"{re.sub('_', ' ', name)} {'default' if value is None else value}"
