@@ -51,7 +51,7 @@ ABSENT = replace(RING, name="absent", all_reduce=_nothing)
 def launched(algorithm: Algorithm, batch: int) -> Launch:
     done = launch(
         LaunchSpec.of(
-            replace(CASE, algorithm=f"benchmarks.overlap:{algorithm.name.upper()}", global_batch=batch),
+            CASE.replace(algorithm=f"benchmarks.overlap:{algorithm.name.upper()}", global_batch=batch),
             PROTOCOL,
             deadline_s=120,
         )

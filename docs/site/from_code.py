@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from parabench.cli import COMMANDS, main
-from parabench.plan.fields import Declared
 from parabench.plan.suite import AXES
+from parabench.records import Declared
 from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES, create_statements
 from parabench.strategies import OPTIONAL, STRATEGIES

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ class Side:
         return {
             "cases": labels(plan.cases),
             "skipped": {each.case.id: each.reason for each in plan.skipped},
-            "protocol": asdict(plan.protocol),
+            "protocol": plan.protocol.to_dict(),
             "seed": plan.seed,
         }
 
@@ -139,7 +139,7 @@ class Side:
         plan = self._planned.plan
         known: dict[str, Case] = {case.id: case for case in plan.cases}
         skipped = tuple(Skipped(known[each], reason) for each, reason in aside.items())
-        plan = replace(plan, cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
+        plan = plan.replace(cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
         self._planned = replace(self._planned, plan=plan)
         return {"turns": turns_of(plan)}
 
@@ -220,7 +220,7 @@ class Side:
         self._tell({"tells": "starting", "label": label, "block": block, "deadline_s": deadline_s})
         spec = replace(self._runner.turns_spec(of, block), pair=Pair(**pair), deadline_s=deadline_s)
         if own is not None:
-            spec = replace(spec, protocol=replace(spec.protocol, own=tuple(own)))
+            spec = replace(spec, protocol=spec.protocol.replace(own=tuple(own)))
         self._shared = launch = self._runner.launch(spec)
         failure = launch.failure.message if launch.failure else ""
         return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}

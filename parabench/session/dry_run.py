@@ -20,7 +20,7 @@ from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.fields import split_values
-from parabench.plan.plan import Plan, unknown_fields
+from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import MACHINES, load_suite
 from parabench.plan.turns import TurnsProtocol
@@ -233,7 +233,7 @@ def known_seconds(store: Path, kind: str, protocol: Protocol | CollectiveProtoco
         for number, text in zip(sessions["id"], sessions["plan"], strict=True)
     ]
     amount = {name: getattr(protocol, name) for name in _AMOUNT if hasattr(protocol, name)}
-    alike = [amount.items() <= plan.items() and not unknown_fields(type(protocol), plan) for plan in plans]
+    alike = [amount.items() <= plan.items() for plan in plans]
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}')"
     launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "block", "wall_s"))
     if isinstance(protocol, Protocol) and protocol.by_time:

@@ -99,7 +99,7 @@ class Seen:
     @property
     def raced(self) -> tuple[Case, ...]:
         """The case of each cap of a race."""
-        return tuple(replace(self.case, bucket_mib=cap) for cap in self.caps)
+        return tuple(self.case.replace(bucket_mib=cap) for cap in self.caps)
 
     @property
     def steps(self) -> int:
@@ -138,7 +138,7 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
             arm.block, arm.position = block + 1, place
             store.append(session_id, arm)
         for finding in seen.findings:
-            store.add_finding(session_id, replace(finding, case_id=seen.case.id))
+            store.add_finding(session_id, finding.replace(case_id=seen.case.id))
         if not store.has_finding(session_id, WATCHED):
             store.add_finding(session_id, LOOP)
         store.finish_session(session_id)
@@ -278,14 +278,14 @@ def session_of(
     """The session that the launch belongs to, and its block: the store's last one of the label that was given and the
     script, where that has the cases; else a new one. What raced is in the block after it."""
     blocks = 2 if seen.caps else 1
-    protocol = replace(protocol_of(seen.schedule, seen.steps), launches=blocks)
+    protocol = protocol_of(seen.schedule, seen.steps).replace(launches=blocks)
     cases = seen.raced or (seen.case,)
     plan = Plan(cases=cases, skipped=(), protocol=protocol, seed=0)
     last = store.last_labelled(seen.label, seen.script) if seen.label is not None else None
     if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
-            more = replace(before, protocol=replace(before.protocol, launches=before.blocks + blocks))
+            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + blocks))
             store.replan(last.id, more.to_dict())
             return last.id, before.blocks
     request = TrainingRequest(argv=[seen.script, *sys.argv[1:]], out=seen.out, label=seen.label, suite=None)

@@ -8,7 +8,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -88,7 +88,7 @@ class CollectivesWorkload(Workload):
         torch.set_num_threads(largest.threads)
         device = device_of(largest)
         shared: bool = spec.protocol.takes_turns
-        clock = join_group(replace(largest, algorithm="native") if shared else largest, env, rank)
+        clock = join_group(largest.replace(algorithm="native") if shared else largest, env, rank)
         groups = join.WorldGroups(largest.backend, env.timeout_s) if shared else None
         report = time_all(spec, rank, device, groups, self.marks(spec).make(env.folder, rank))
         gc.collect()

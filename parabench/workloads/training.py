@@ -6,7 +6,7 @@ import gc
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -111,7 +111,7 @@ class TrainingWorkload(Workload):
         counts = spec.protocol.least
         if spec.protocol.by_time:
             counts = agreed(nodes)
-            launch.facts["counts"] = asdict(counts)
+            launch.facts["counts"] = counts.to_dict()
         record_ranks(launch, handed_over(nodes, TrainingReport), phases_of(spec.protocol, counts))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 import torch
@@ -80,7 +80,7 @@ class TurnsWorkload(Workload):
         info = RankInfo(rank, spec.world_size, device_of(largest))
         # Workers of data loaders are forked before the group has threads and memory that a fork would break.
         materials = {place: prepare(case, info) for place, case in enumerate(cases) if rank < case.world_size}
-        clock = join_group(replace(largest, algorithm="native"), env, rank)
+        clock = join_group(largest.replace(algorithm="native"), env, rank)
         report = take_turns(spec, env, info, materials)
         end_workers()
         # As after a training: what uses a group goes before the group.
@@ -94,7 +94,7 @@ class TurnsWorkload(Workload):
         reports, marks = zip(*handed_over(nodes, TurnsReport), strict=True)
         protocol: TurnsProtocol = spec.protocol
         all_turns = list(turns(protocol, len(spec.cases)))
-        shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
+        shared = {"cases": [case.id for case in spec.cases], "protocol": protocol.to_dict()}
         first = launch.facts.pop("first", ())
         ended = range(len(spec.cases))
         if launch.status is not Status.OK:
@@ -109,7 +109,7 @@ class TurnsWorkload(Workload):
                 **replicas_apart([each.checksums for each in told]),
                 **rank_facts(told),
                 "turns": {**shared, "place": place, **pair_facts(spec, all_turns, place, first)},
-                "counts": asdict(counts),
+                "counts": counts.to_dict(),
             }
             for report, steps in zip(own, marks, strict=False):
                 rows, phases = steps_of(steps, all_turns, place)

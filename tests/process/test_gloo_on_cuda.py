@@ -26,7 +26,7 @@ def case_of(strategy, **fields):
 
 def runs_on_gloo_with_cuda(case: Case) -> bool:
     try:
-        check(replace(case, device="cuda"))
+        check(case.replace(device="cuda"))
         check_fit(case)
     except UsageError:
         return False
@@ -56,6 +56,6 @@ def test_sequence_parallel_is_refused_for_cuda_over_gloo(strategy):
     case = replace(case_of(strategy, sequence_parallel=True), device="cuda")
     with pytest.raises(UsageError, match="gloo gathers no CUDA tensors; use backend nccl"):
         check(case)
-    check(replace(case, backend="nccl"))
-    check(replace(case, algorithm="ring"))
-    check(replace(case, device="cpu"))
+    check(case.replace(backend="nccl"))
+    check(case.replace(algorithm="ring"))
+    check(case.replace(device="cpu"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +255,7 @@ def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: st
 )
 def test_model_that_is_not_found_has_a_remedy(name: str, remedy: str) -> None:
     with pytest.raises(UsageError, match=f"cannot be loaded: ModuleNotFoundError: .*; {remedy}"):
-        check(replace(case("model"), model=name))
+        check(case("model").replace(model=name))
 
 
 def test_huge_model_is_planned_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

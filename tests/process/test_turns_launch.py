@@ -161,7 +161,7 @@ def test_a_rank_without_a_part_in_a_turn_uses_no_core():
 def test_what_a_case_leaves_behind_for_the_next_turn_is_found(tmp_path):
     cases = (MIXED[0], cpu_case(strategy="faulty_helpers:leaving_a_mess"), cpu_case(algorithm="ring"))
     protocol = TurnsProtocol(rounds=12, settle=1, timed=1, warmup=2)
-    launches = [share(cases, replace(protocol, seed=seed)) for seed in (1, 2)]
+    launches = [share(cases, protocol.replace(seed=seed)) for seed in (1, 2)]
     arms = [replace(arm, block=block) for block, seen in enumerate(launches, 1) for arm in seen.arms]
     seen = carry_over(session_data(fake_results.write(tmp_path / "results.db", arms)))
     assert seen.launches == 2

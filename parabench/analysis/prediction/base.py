@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -161,7 +161,7 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
     for name in dict.fromkeys(good["case_id"].tolist()):
         launches = good[good["case_id"] == name]
         case = case_of(launches["case_json"].iloc[0])
-        case = replace(case, device=device_of(case.device, gpus[session.id]))
+        case = case.replace(device=device_of(case.device, gpus[session.id]))
         facts = [json_text.parsed(text) for text in launches["facts"]]
         last = next((each for each in reversed(facts) if each.get("program")), None)
         if last is None:

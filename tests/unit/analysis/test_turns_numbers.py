@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ from parabench.plan.turns import TurnsProtocol
 
 PROTOCOL = TurnsProtocol(rounds=20, timed=6)
 ROUNDS, TIMED = PROTOCOL.rounds, PROTOCOL.timed
-FACTS = json.dumps({"turns": {"protocol": asdict(PROTOCOL), "place": 0}})
+FACTS = json.dumps({"turns": {"protocol": PROTOCOL.to_dict(), "place": 0}})
 RATIOS = (1.0, 1.03, 0.98)
 
 
@@ -99,7 +98,7 @@ def test_the_sides_of_an_ab_are_apart_by_the_mean_of_their_rounds():
     steps = pd.concat([shared(np.ones(ROUNDS), rng, 0.1, launch=each) for each in (1, 2)], ignore_index=True)
     ids = np.array([10, 11, 12, 20, 21, 22])
     sides = [{"run": "x", "side": side, "first": []} for side in "aaabbb"]
-    facts = [json.dumps({"turns": {"pair": side, "protocol": asdict(PROTOCOL), "place": 0}}) for side in sides]
+    facts = [json.dumps({"turns": {"pair": side, "protocol": PROTOCOL.to_dict(), "place": 0}}) for side in sides]
     told = turns_told(np.array(facts, dtype=object))
     assert all("pair" in each for each in told)
     pair = pair_launches(ids, np.array(list("uvw") * 2), np.ones(6, dtype=int), told)

@@ -98,7 +98,7 @@ def test_who_switches_pat_on_or_off_is_heeded() -> None:
     )
     assert "pat for one GPU a node only" in str(unpinned(gathered, UNKNOWN, {}))
     assert unpinned(gathered, UNKNOWN, {"NCCL_PAT_ENABLE": "1"}) is None
-    apart = replace(gathered, nodes=4)
+    apart = gathered.replace(nodes=4)
     assert unpinned(apart, UNKNOWN, {}) is None
     assert "NCCL_PAT_ENABLE=0 switches pat off" in str(unpinned(apart, UNKNOWN, {"NCCL_PAT_ENABLE": "0"}))
 
@@ -230,11 +230,11 @@ def test_plans_of_one_request_are_known_to_be() -> None:
     without = Plan.from_dict(json.loads(json.dumps(plan.without(cases[0], "no switch").to_dict())))
     assert without.cases == cases[1:]
     assert plan.asks_as(without)
-    assert plan.asks_as(replace(without, extra=((cases[1].id,),)))
-    assert not plan.asks_as(replace(plan, cases=cases[1:]))
-    assert not plan.asks_as(replace(without, seed=1))
+    assert plan.asks_as(without.replace(extra=((cases[1].id,),)))
+    assert not plan.asks_as(plan.replace(cases=cases[1:]))
+    assert not plan.asks_as(without.replace(seed=1))
     assert [
-        each.case for each in replace(plan, extra=((cases[0].id, cases[1].id),)).without(cases[0], "").launches()
+        each.case for each in plan.replace(extra=((cases[0].id, cases[1].id),)).without(cases[0], "").launches()
     ] == [cases[1]] * 4
 
 
@@ -264,7 +264,7 @@ def test_nccls_ranks_share_a_gpu_where_their_user_and_its_version_let_them(machi
     assert why is None if said is None else said in str(why)
     assert case_of((asked,), machine).world_size == (1 if said else 2)
     # One process for all devices has nothing to share.
-    assert "drives 2 or more" in str(missing_requirement(replace(asked, strategy="dp"), machine))
+    assert "drives 2 or more" in str(missing_requirement(asked.replace(strategy="dp"), machine))
 
 
 def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
@@ -308,7 +308,7 @@ def test_kernels_of_several_communicators_of_ours_begin_in_the_hosts_order(asked
     assert launch_order([asked], {}) == expected
     # Of cases that share a launch any may need it.
     assert (
-        launch_order([replace(asked, strategy="ddp", algorithm="native", ranks_per_node=None, tp_size=None), asked], {})
+        launch_order([asked.replace(strategy="ddp", algorithm="native", ranks_per_node=None, tp_size=None), asked], {})
         == expected
     )
     assert launch_order([asked], {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}) == {}, "what the user has set stays"

@@ -8,7 +8,6 @@ import math
 import random
 import shlex
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -316,7 +315,7 @@ def test_extra_blocks_are_each_in_a_seeded_order_of_their_own(suite: str, tmp_pa
     ids = tuple(case.id for case in plan.cases)
 
     def block(seed: int, *extra: tuple[str, ...]) -> list[str]:
-        launches = replace(plan, seed=seed, extra=extra).launches()
+        launches = plan.replace(seed=seed, extra=extra).launches()
         return [each.case.id for each in launches if each.block == plan.blocks + len(extra) - 1]
 
     orders = [block(0, *[ids] * count) for count in range(1, 12)]

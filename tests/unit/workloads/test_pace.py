@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -180,13 +180,13 @@ def test_who_asks_for_seconds_does_not_want_the_suites_steps():
 
 
 def test_sides_of_an_ab_must_take_as_long():
-    plans = [{"protocol": asdict(each), "seed": 0} for each in (BY_TIME, replace(BY_TIME, measure_s=1.0))]
+    plans = [{"protocol": each.to_dict(), "seed": 0} for each in (BY_TIME, BY_TIME.replace(measure_s=1.0))]
     with pytest.raises(UsageError, match=r"^measure_s: 2.0 in a, 1.0 in b; give --measure-seconds$"):
         check_alike(plans)
-    plans = [{"protocol": asdict(each), "seed": 0} for each in (Protocol(warmup=5), Protocol(warmup_s=1.0))]
+    plans = [{"protocol": each.to_dict(), "seed": 0} for each in (Protocol(warmup=5), Protocol(warmup_s=1.0))]
     with pytest.raises(UsageError, match=r"give --warmup or --warmup-seconds$"):
         check_alike(plans)
-    check_alike([{"protocol": asdict(BY_TIME), "seed": 0}] * 2)
+    check_alike([{"protocol": BY_TIME.to_dict(), "seed": 0}] * 2)
 
 
 def test_it_travels_as_it_is():
@@ -228,7 +228,7 @@ def walked(protocol, fake, *cases):
 def test_the_reference_takes_a_fixed_number_of_steps():
     assert reference_protocol(Protocol(warmup=2, steps=3)) == Protocol(warmup=2, steps=3)
     fake = FakeLauncher(lambda case: 0.001 if case.world_size > 1 else 1.0)
-    reference, *launches = walked(replace(BY_TIME, launches=2), fake, Case(world_size=2, **HERE))
+    reference, *launches = walked(BY_TIME.replace(launches=2), fake, Case(world_size=2, **HERE))
     assert reference.block == REFERENCE_BLOCK
     assert "counts" not in reference.facts
     assert {sample.step for sample in reference.samples} == set(range(45))
@@ -242,7 +242,7 @@ def test_the_reference_takes_a_fixed_number_of_steps():
 
 @pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
 def test_of_another_training_the_first_loss_is_compared(strategy):
-    (_, seen) = walked(replace(BY_TIME, launches=1), FakeLauncher(), Case(strategy=strategy, world_size=2, **HERE))
+    (_, seen) = walked(BY_TIME.replace(launches=1), FakeLauncher(), Case(strategy=strategy, world_size=2, **HERE))
     assert (seen.status, seen.facts["verified_steps"]) == (Status.OK, 1)
 
 
@@ -298,10 +298,10 @@ def test_a_loss_that_the_launch_must_have_and_has_not_is_wrong():
 def test_whether_a_loss_fell_is_read_from_the_steps_of_the_reference():
     falls = FakeLauncher(lambda case: 0.001)
     case = Case(strategy="parameter_server_async", world_size=2, **HERE)
-    assert walked(replace(BY_TIME, launches=1), falls, case)[-1].status is Status.OK
+    assert walked(BY_TIME.replace(launches=1), falls, case)[-1].status is Status.OK
     rises = FakeLauncher(lambda case: 0.001)
     rises.loss_of = lambda case, step: 5.0 - 0.01 * step if case.strategy == "single" else 5.0 + 0.01 * step
-    seen = walked(replace(BY_TIME, launches=1), rises, case)[-1]
+    seen = walked(BY_TIME.replace(launches=1), rises, case)[-1]
     assert seen.status is Status.WRONG
     assert "the loss did not fall" in seen.failure.message
 

@@ -57,7 +57,7 @@ def test_reference_computes_as_many_parts_as_the_level_says(fields: dict[str, An
 def test_cases_of_different_levels_have_different_references() -> None:
     case = Case(strategy="ddp", world_size=2)
     levels = ("exact", "same_split", "first_loss")
-    assert len({replace(case, verification=level).reference().id for level in levels}) == 3
+    assert len({case.replace(verification=level).reference().id for level in levels}) == 3
 
 
 def test_first_loss_compares_no_later_loss_and_no_norm() -> None:

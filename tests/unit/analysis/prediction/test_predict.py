@@ -58,7 +58,7 @@ def test_given_link_replaces_the_measured_one() -> None:
         ({}, replace(of_ranks(4), strategy="fsdp"), "parabench run foresight --out FOLDER --set strategy=fsdp"),
         ({}, replace(of_ranks(4), global_batch=32), "with 8 samples, was not measured"),
         ({}, replace(of_ranks(4), strategy="pp"), "its ranks do different things"),
-        ({"computed": (computed(replace(DDP, device="cuda")),), "device_bytes": 0.5e9},
+        ({"computed": (computed(DDP.replace(device="cuda")),), "device_bytes": 0.5e9},
          replace(of_ranks(4), device="cuda"), "holds 1.0 GB, and a device has 0.5 GB"),
         ({}, of_ranks(8, nodes=4, bucket_mib=1024.0), None),
     ],
@@ -115,11 +115,11 @@ def test_place_of_a_group(group: Group, ranks: int, nodes: int, place: tuple[int
 def test_work_is_the_same_if_only_the_way_of_data_differs() -> None:
     assert work_of(of_ranks(2)) == work_of(of_ranks(16, nodes=8, algorithm="ring", bucket_mib=1.0))
     assert work_of(of_ranks(2)) != work_of(replace(of_ranks(2), global_batch=16))
-    tensor = replace(DDP, strategy="tp")
+    tensor = DDP.replace(strategy="tp")
     assert work_of(tensor) != work_of(replace(tensor, world_size=4))
     # Gradients are held back only between micro-batches.
-    assert work_of(replace(DDP, no_sync=False)) == work_of(DDP)
-    several = replace(DDP, grad_accumulation=2)
+    assert work_of(DDP.replace(no_sync=False)) == work_of(DDP)
+    several = DDP.replace(grad_accumulation=2)
     assert work_of(replace(several, no_sync=False)) != work_of(several)
     # Ranks that share a shard with fewer others compute differently.
     shards = [of_ranks(8, nodes=8 // shared, strategy="hsdp", ranks_per_node=shared) for shared in (4, 2)]
