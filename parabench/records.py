@@ -66,7 +66,8 @@ class Declared(Struct, frozen=True, kw_only=True):
 
         Raises UsageError for a value that the field cannot hold.
         """
-        if self.type is str and value is not None and not is_text(value):
+        texts = value if self.listed and isinstance(value, (list, tuple)) else (value,)
+        if self.type is str and value is not None and not all(map(is_text, texts)):
             raise UsageError(f"{self.name} is {value!r}; it must be a text in UTF-8")
         if self.field.choices and value not in self.field.choices:
             raise unknown(self.name, value, self.field.choices)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from parabench import __version__
 from parabench.commands.output import Command, file_option, files_in, give
+from parabench.records import Record, read
 from parabench.registry import working_directory
 from parabench.store import json_text
 from parabench.store.record import Finding
@@ -26,6 +27,85 @@ BUSY_SHARE = 0.25
 LOOK_S = 0.5
 
 
+class NumaNode(Record, frozen=True, kw_only=True):
+    """A NUMA node of this host."""
+
+    node: int
+    cpus: str | None
+    memory_bytes: int | None
+
+
+class Numa(Record, frozen=True, kw_only=True):
+    """The NUMA nodes, and the reasons for what is unknown."""
+
+    nodes: tuple[NumaNode, ...] | None
+    reasons: dict[str, str]
+
+
+class Card(Record, frozen=True, kw_only=True):
+    """A network interface or an InfiniBand port."""
+
+    name: str
+    bits_per_s: float | None
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """A GPU."""
+
+    name: str | None
+    memory_bytes: int | None
+
+
+class Driver(Record, frozen=True, kw_only=True):
+    """The driver of the GPUs."""
+
+    version: str | None
+    cuda: str | None
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """A check of a GPU, or of the host."""
+
+    where: str
+    what: str
+    value: str
+    verdict: Literal["ok", "warning", "fault", "unknown"]
+    advice: str
+    sentence: str
+
+
+class Problem(Record, frozen=True, kw_only=True):
+    """A condition that disturbs measurements here."""
+
+    code: str
+    message: str
+    advice: str
+
+
+class Examination(Record, frozen=True, kw_only=True):
+    """What is here, and what would disturb measurements."""
+
+    host: str
+    os: str
+    python: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    numa: Numa
+    network: tuple[Card, ...]
+    container: str | None
+    gpus: tuple[Device, ...]
+    no_gpus: str | None
+    driver: Driver | None
+    links: tuple[tuple[str | None, ...], ...] | None
+    checks: tuple[Check, ...]
+    samplers: str
+    versions: dict[str, str | None]
+    backends: dict[str, bool]
+    warnings: tuple[Problem, ...]
+    can_launch: bool
+
+
 @click.command(
     cls=Command,
     examples={
@@ -33,18 +113,17 @@ LOOK_S = 0.5
         "The same for a script:": "parabench doctor --json -",
     },
 )
-@file_option("json", "Write JSON (docs/reference/doctor.schema.json).")
+@file_option("json", "Write JSON (docs/reference/json.md).")
 def doctor(**options: Any) -> None:
     """Show devices, versions and backends, and warn of what would disturb measurements."""
     working_directory()
-    files, told, said = files_in(options), examination(), list[str]()
-    code = say_examination(told, said.append)
-    give(files, {"--json": lambda: json_text.written(told)}, said, "examination")
-    raise SystemExit(code)
+    files, found = files_in(options), examination()
+    give(files, {"--json": lambda: json_text.written(found.to_dict())}, lines(found), "examination")
+    raise SystemExit(0 if found.can_launch else 1)
 
 
-def examination() -> dict[str, Any]:
-    """What is here, and what would disturb measurements (docs/reference/doctor.schema.json); unknown is None."""
+def examination() -> Examination:
+    """Examine this machine."""
     import torch.distributed as dist
 
     from parabench.machine.gpu_checks import check
@@ -53,69 +132,63 @@ def examination() -> dict[str, Any]:
     machine = this_machine()
     facts = environment(machine)
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-    return {
-        **{name: facts[name] for name in ("host", "os", "python", "cpu", "cores", "memory_bytes")},
-        "numa": facts["numa"],
-        "network": [
-            {"name": card["name"], "bits_per_s": card["bits_per_s"]}
-            for card in (*facts["network"]["interfaces"], *facts["network"]["infiniband"])
-        ],
-        "container": facts["container"]["kind"],
-        "gpus": [{name: gpu.get(name) for name in ("name", "memory_bytes")} for gpu in facts["gpus"]],
-        "no_gpus": None if facts["gpus"] else str(facts["nvml"]["reason"]),
-        "driver": {name: facts["driver"][name] for name in ("version", "cuda")} if facts["gpus"] else None,
-        "links": facts["links"]["matrix"] if len(facts["gpus"]) > 1 else None,
-        "checks": [asdict(row) | {"sentence": str(row)} for row in check(machine, facts["gpus"])],
-        "samplers": _samplers(),
-        "versions": {"parabench": __version__, **facts["versions"]},
-        "backends": backends,
-        "warnings": [{"code": each.code, "message": each.message, "advice": each.advice} for each in problems(machine)],
-        "can_launch": any(backends.values()),
-    }
+    cards = (*facts["network"]["interfaces"], *facts["network"]["infiniband"])
+    return read(
+        Examination,
+        {
+            **{name: facts[name] for name in ("host", "os", "python", "cpu", "cores", "memory_bytes", "numa")},
+            "network": [{"name": card["name"], "bits_per_s": card["bits_per_s"]} for card in cards],
+            "container": facts["container"]["kind"],
+            "gpus": [{name: gpu.get(name) for name in ("name", "memory_bytes")} for gpu in facts["gpus"]],
+            "no_gpus": None if facts["gpus"] else str(facts["nvml"]["reason"]),
+            "driver": {name: facts["driver"][name] for name in ("version", "cuda")} if facts["gpus"] else None,
+            "links": facts["links"]["matrix"] if len(facts["gpus"]) > 1 else None,
+            "checks": [asdict(row) | {"sentence": str(row)} for row in check(machine, facts["gpus"])],
+            "samplers": _samplers(),
+            "versions": {"parabench": __version__, **facts["versions"]},
+            "backends": backends,
+            "warnings": [
+                {"code": each.code, "message": each.message, "advice": each.advice} for each in problems(machine)
+            ],
+            "can_launch": any(backends.values()),
+        },
+        "examination",
+    )
 
 
-def examine(tell: Callable[[str], None]) -> int:
-    """Tell, line by line, what is here and each problem; returns 1 when nothing could be launched at all."""
-    return say_examination(examination(), tell)
+def lines(found: Examination) -> Iterator[str]:
+    """Give the examination as lines for the terminal."""
+    yield f"host      {found.host}, {found.os}, Python {found.python}"
+    yield f"cpu       {found.cpu}, {found.cores} core(s), {found.memory_bytes / 1e9:.1f} GB"
+    nodes = [f"node {node.node} has CPUs {node.cpus}" for node in found.numa.nodes or ()]
+    yield f"numa      {', '.join(nodes) or 'unknown: ' + found.numa.reasons['nodes']}"
+    speeds = [f"{card.name} {_speed(card.bits_per_s)}" for card in found.network]
+    yield f"network   {', '.join(speeds) or 'none'}"
+    yield f"container {found.container or 'none'}"
+    yield f"gpus      {', '.join(str(gpu.name) for gpu in found.gpus) or f'none: {found.no_gpus}'}"
+    if found.driver is not None:
+        yield f"driver    {found.driver.version or 'unknown'}, CUDA {found.driver.cuda or 'unknown'}"
+    for at, row in enumerate(found.links or ()):
+        yield f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}"
+    for each in found.checks:
+        yield f"check     {each.sentence}"
+    yield f"samplers  {found.samplers}"
+    yield f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items() if version)}"
+    yield f"backends  {', '.join(f'{name} {_yes(there)}' for name, there in found.backends.items())}"
+    if not found.warnings:
+        yield "No problems found."
+    for problem in found.warnings:
+        yield f"warning   {problem.code}: {problem.message}; {problem.advice}"
+    if not found.can_launch:
+        yield "no backend, so nothing can be launched; install a torch built with gloo or NCCL"
 
 
-def say_examination(told: dict[str, Any], tell: Callable[[str], None]) -> int:
-    """The same of an examination."""
-    tell(f"host      {told['host']}, {told['os']}, Python {told['python']}")
-    tell(f"cpu       {told['cpu']}, {told['cores']} core(s), {told['memory_bytes'] / 1e9:.1f} GB")
-    tell(f"numa      {_nodes(told['numa'])}")
-    tell(f"network   {_network(told['network'])}")
-    tell(f"container {told['container'] or 'none'}")
-    gpus = [f"{gpu['name']}" for gpu in told["gpus"]]
-    tell(f"gpus      {', '.join(gpus) or 'none: ' + told['no_gpus']}")
-    if gpus:
-        tell(f"driver    {told['driver']['version'] or 'unknown'}, CUDA {told['driver']['cuda'] or 'unknown'}")
-    for at, row in enumerate(told["links"] or []):
-        tell(f"links     GPU{at}: {'  '.join(cell or 'unknown' for cell in row)}")
-    for row in told["checks"]:
-        tell(f"check     {row['sentence']}")
-    tell(f"samplers  {told['samplers']}")
-    tell(f"versions  {', '.join(f'{name} {version}' for name, version in told['versions'].items() if version)}")
-    backends = ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in told["backends"].items())
-    tell(f"backends  {backends}")
-    if not told["warnings"]:
-        tell("No problems found.")
-    for each in told["warnings"]:
-        tell(f"warning   {each['code']}: {each['message']}; {each['advice']}")
-    if not told["can_launch"]:
-        tell("no backend, so nothing can be launched; install a torch built with gloo or NCCL")
-        return 1
-    return 0
+def _speed(bits_per_s: float | None) -> str:
+    return "speed unknown" if bits_per_s is None else f"{bits_per_s / 1e9:g} Gb/s"
 
 
-def _nodes(numa: dict[str, Any]) -> str:
-    nodes = [f"node {node['node']} has CPUs {node['cpus']}" for node in numa["nodes"] or []]
-    return ", ".join(nodes) or f"unknown: {numa['reasons']['nodes']}"
-
-
-def _network(cards: Sequence[dict[str, Any]]) -> str:
-    speeds = [(card["name"], card["bits_per_s"]) for card in cards]
-    return ", ".join(f"{name} {'speed unknown' if s is None else f'{s / 1e9:g} Gb/s'}" for name, s in speeds) or "none"
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"
 
 
 def _samplers() -> str:

@@ -126,7 +126,7 @@ def recorded(clock: Clock) -> dict[str, Any]:
 def examined(clock: Clock) -> list[str]:
     """What the doctor says."""
     said: list[str] = []
-    doctor.examine(said.append)
+    said += doctor.lines(doctor.examination())
     return said
 
 

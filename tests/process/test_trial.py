@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from command_line import parabench
+from docs.site import schemas
 from guard import GUARD_S
 from parabench import Model
 from parabench.data import trial
@@ -24,7 +25,6 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check
 from parabench.store.record import Status
-from paths import DOCS
 
 UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
@@ -267,7 +267,7 @@ def test_huge_model_is_planned_without_memory_for_it(monkeypatch: pytest.MonkeyP
 
 
 def test_json_of_check_fits_its_schema() -> None:
-    schema = json.loads((DOCS / "reference/check.schema.json").read_text())
+    schema = schemas.schema("check")
     told = parabench("check", "--model", "mistake_helpers:with_unused_layer", "--json", "-").stdout
     jsonschema.validate(json.loads(told), schema)
 

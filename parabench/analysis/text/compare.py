@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from statistics import median
 from typing import Any
+
+from msgspec import to_builtins
 
 from parabench.analysis.compare.between import FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.gate import CaseResult, Comparison
@@ -224,7 +225,7 @@ def _change(row: CaseResult) -> str:
 
 def to_dict(of: Comparison) -> dict[str, Any]:
     """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
-    fields = asdict(of)
+    fields = to_builtins(of)
     derived = {
         "schema": SCHEMA,
         "kind": "gate",

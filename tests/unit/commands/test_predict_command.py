@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from command_line import parabench
+from docs.site.schemas import schema
 from fake_base import ROWS, base, of_ranks
 from fake_results import family
 from nccl_tests_logs import SIZES, call_us, log
@@ -17,7 +18,7 @@ from parabench.analysis.prediction.base import Measured
 from parabench.commands.predict import _logged_rows
 from parabench.errors import UsageError
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/predict.schema.json").read_text())
+SCHEMA = schema("predict")
 
 
 def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:

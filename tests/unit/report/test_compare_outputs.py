@@ -105,16 +105,6 @@ def test_a_field_that_the_schema_does_not_know_fails(gates, where):
         jsonschema.Draft202012Validator(SCHEMA).validate(written)
 
 
-def test_every_field_of_the_schema_is_described_and_required():
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    for name, part in SCHEMA["$defs"].items():
-        if part["type"] == "object":
-            assert part["additionalProperties"] is False, name
-            assert part["required"] == list(part["properties"]), name
-            assert all(field.get("description") or "$ref" in field for field in part["properties"].values()), name
-    assert set(SCHEMA["$defs"]["row"]["properties"]["outcome"]["enum"]) == set(Outcome)
-
-
 # Of https://github.com/jenkinsci/xunit-plugin's junit-10.xsd: attributes (needed, allowed) and children.
 JUNIT = {
     "testsuites": ((), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
