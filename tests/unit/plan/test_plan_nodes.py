@@ -64,10 +64,6 @@ def test_one_size_becomes_all_ranks_and_several_go_up_to_all():
     assert sizes(plan(machine, sweep(strategy="single"))) == [(1, 1)]
 
 
-def test_a_single_rank_is_all_there_is():
-    assert sizes(plan(cluster(1, 1), sweep(world_size=(2, 4)))) == [(1, 1)]
-
-
 @pytest.mark.parametrize(("asked", "spread"), [(4, (4, 1)), (6, (6, 1)), (12, (12, 2)), (16, (16, 2))])
 @pytest.mark.parametrize("gpus", [False, True])
 def test_a_size_that_is_asked_for_need_fill_no_node(asked, spread, gpus):
@@ -192,11 +188,3 @@ def test_data_that_is_asked_for_is_kept():
         plan(cluster(32, 8), sweep(world_size=2), data=("text",))
     with pytest.raises(UsageError, match="data 'text' holds"):
         plan(cluster(32, 8), sweep(world_size=2, data="text"))
-
-
-def test_one_machine_is_planned_as_before():
-    here = Machine(cores=2, gpus_reason="none")
-    made = plan(here, sweep(world_size=(2, 4)))
-    assert [(case.world_size, case.nodes, case.global_batch) for case in made.cases] == [(2, 1, 8), (4, 1, 8)]
-    with pytest.raises(UsageError, match="data 'text' holds"):
-        plan(here, sweep(world_size=2), global_batch=(256,))
