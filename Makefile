@@ -18,7 +18,7 @@ ANSWERS := -q -m "not slow and not alone" --numprocesses auto --maxprocesses 4 -
 # Tools that read what parabench writes, at the versions that they were asked at. HolisticTraceAnalysis without Jupyter,
 # which its library does not need.
 CONSUMERS := duckdb==1.5.5 duckdb-extension-sqlite-scanner==1.5.5 mlflow-skinny==3.17.2 prometheus-client==0.26.0 \
-	pyarrow==26.0.1 transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6
+	pyarrow==26.0.1 transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6 peft==0.21.2
 TRACE_READER := HolisticTraceAnalysis==0.5.0 pydot==4.0.1
 
 SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2

@@ -120,12 +120,12 @@ def takes_argument(function: Any, more_than: int = 0) -> bool:
 
 
 def _where_to_look(module: str, attribute: str, missing: str) -> str:
-    """Return the remedy for a module that cannot be found; nothing if it is another one, which the module imports."""
+    """Return the remedy for an import of `module` that failed because the module `missing` was not found."""
     if module.endswith(".py"):
         return f"write {module.removesuffix('.py')}:{attribute}"
     if module == missing or module.startswith(f"{missing}."):
         return "run parabench in the folder of that module, or add the folder to PYTHONPATH"
-    return ""
+    return f"{module} imports {missing}; install it, or add its folder to PYTHONPATH" if missing else ""
 
 
 def _one_line(error: BaseException) -> str:

@@ -47,6 +47,9 @@ def guarded(callback: Callable[Concatenate[Loop, P], T]) -> Callable[..., T | No
             loop._give_up(why)
             return None
 
+    # As `torch.compiler.disable` marks a function, but without importing the compiler: a compiled `optimizer.step`
+    # calls the callback instead of tracing into it.
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
     return call
 
 

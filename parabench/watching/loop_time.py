@@ -99,7 +99,7 @@ def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
 
     Returns:
         For each group `part`; `every`, its period in steps, `None` if it has none; `steps`, the number of members;
-        `extra_s`, the median time beyond the usual time of the part; `share` of the loop that this extra time is.
+        `extra_s`, the time beyond the usual time of the part, the median of a group that recurs and the mean of others; `share` of the loop that this extra time is.
     """
     total = float(parts.sum())
     usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0
@@ -111,7 +111,7 @@ def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
         for every, members in _grouped(extra, usual):
             share = float(extra[members].sum()) / total if total else 0.0
             if share >= LEAST_SHARE:
-                extra_s = float(np.median(extra[members]))
+                extra_s = float(np.mean(extra[members]) if every is None else np.median(extra[members]))
                 group = {"part": name, "every": every, "steps": len(members), "extra_s": extra_s, "share": share}
                 groups.append((share, group))
     return [group for _, group in sorted(groups, key=lambda each: -each[0])]

@@ -7,11 +7,12 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
 
+from parabench.errors import UsageError
 from parabench.launch.results import Marks, RankError, marks_path
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
@@ -90,8 +91,11 @@ class Observer:
         )
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
-        """The batches, as they are."""
+        """Return `batches` unchanged, for a loop whose steps are timed."""
         return self._loop.over(batches)
+
+    def __iter__(self) -> NoReturn:
+        raise UsageError("watch: the loop has no batches; write `for batch in steps(loader)`")
 
     def release(self) -> None:
         """Hold nothing of the training any more: what its owner drops then is gone. A reducer of DDP's that goes after

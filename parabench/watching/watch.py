@@ -8,6 +8,7 @@ with watch(model, optimizer) as steps:
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn, ParamSpec
 
 import torch
 from rich.console import Console
@@ -43,11 +44,41 @@ from parabench.watching.race import ROUNDS, SETTLE, TIMED, checked
 from parabench.watching.record import Seen, about_this, record, script_name
 from parabench.watching.schedule import Schedule
 
+P = ParamSpec("P")
+
 # Readings of the host, by a thread of the rank: seldom, for it takes time from the loop.
 READING_S = 1.0
 
 
-@contextlib.contextmanager
+class Watching(contextlib.AbstractContextManager[Observer, bool | None]):
+    """What `watch` returns, to be entered with `with`."""
+
+    def __init__(self, context: contextlib.AbstractContextManager[Observer, bool | None]) -> None:
+        self._context = context
+
+    def __enter__(self) -> Observer:
+        return self._context.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._context.__exit__(*error)
+
+    def __call__(self, *_: Any) -> NoReturn:
+        raise UsageError("watch: is not entered; write `with watch(model, optimizer) as steps:`")
+
+    __iter__ = __call__
+
+
+def _entered_with(function: Callable[P, Iterator[Observer]]) -> Callable[P, Watching]:
+    context = contextlib.contextmanager(function)
+
+    @functools.wraps(function)
+    def watching(*args: P.args, **named: P.kwargs) -> Watching:
+        return Watching(context(*args, **named))
+
+    return watching
+
+
+@_entered_with
 def watch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,

@@ -238,10 +238,21 @@ def test_fsdp_explains_an_expert_without_samples() -> None:
     assert seen.failure.message == f"ended by SIGABRT: {WHY_SIZES_DIFFER}"
 
 
+@pytest.mark.slow  # waits for the deadline of a launch that hangs
+def test_fsdp_hangs_when_ranks_call_different_experts() -> None:
+    protocol = Protocol(warmup=2, steps=4, instrumented=0)
+    seen = launch(LaunchSpec.of(case_of("zoo:expert_units", strategy="fsdp"), protocol, deadline_s=20))
+    assert seen.status is Status.HUNG
+    assert seen.failure is not None
+    assert "no end after 20 s" in seen.failure.message
+
+
 @pytest.mark.slow  # compiling imports for seconds
-def test_a_compiled_module_trains_what_one_device_trains(tmp_path: Path) -> None:
+def test_compiled_modules_train_what_one_device_trains(tmp_path: Path) -> None:
     cases = [case_of("zoo:compiled", strategy=strategy) for strategy in ("ddp", "fsdp")]
-    assert verified(cases, tmp_path) == [OK, OK]
+    names = ("spectral_norm", "new_weight_norm", "old_weight_norm")
+    cases += [case_of(f"zoo:{name}", strategy="ddp", compile=True) for name in names]
+    assert verified(cases, tmp_path) == [OK] * len(cases)
 
 
 @pytest.mark.parametrize(

@@ -251,9 +251,14 @@ def test_data_that_makes_no_batch_is_one_line(model: str, data: str, message: st
     [
         ("mistake_helpers.py:model", "write mistake_helpers:model"),
         ("no_such_module:model", "run parabench in the folder of that module, or add the folder to PYTHONPATH"),
+        ("imports_missing:model", "imports_missing imports no_such_package; install it"),
     ],
 )
-def test_model_that_is_not_found_has_a_remedy(name: str, remedy: str) -> None:
+def test_model_that_is_not_found_has_a_remedy(
+    name: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imports_missing.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=f"cannot be loaded: ModuleNotFoundError: .*; {remedy}"):
         check(case("model").replace(model=name))
 

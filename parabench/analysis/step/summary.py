@@ -97,10 +97,10 @@ def _group(group: Expensive, steps: int) -> str:
     if group.every is not None:
         steps_that = f"Every {_ordinal(group.every)} step takes {extra} longer"
         return f"{steps_that} {PLACES[group.part]}: {share} of the loop."
-    verb = "takes" if group.steps == 1 else "take"
-    of_steps = f"{group.steps:,} of {steps:,} steps {verb} {extra} longer"
-    irregular = "" if group.steps == 1 else ", at irregular intervals"
-    return f"{of_steps} {PLACES[group.part]}{irregular}: {share} of the loop."
+    if group.steps == 1:
+        return f"1 of {steps:,} steps takes {extra} longer {PLACES[group.part]}: {share} of the loop."
+    of_steps = f"{group.steps:,} of {steps:,} steps take {extra} longer on average {PLACES[group.part]}"
+    return f"{of_steps}, at irregular intervals: {share} of the loop."
 
 
 def _communication(seen: SessionData, case: Mapping[str, Any]) -> list[str]:

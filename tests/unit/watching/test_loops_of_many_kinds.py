@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import sqlite3
 import threading
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
@@ -159,6 +161,33 @@ def in_a_thread(training: Training, steps: Steps) -> None:
     thread.join()
 
 
+def compiled_step(training: Training, steps: Steps) -> None:
+    """Forward and loss are one compiled function."""
+    loss_of = torch.compile(lambda batch: training.model(batch).square().mean(), backend="eager")
+    for batch in steps(training.batches):
+        loss = loss_of(batch)
+        loss.backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        training.losses.append(loss.item())
+
+
+def compiled_optimizer(training: Training, steps: Steps) -> None:
+    stepping = torch.compile(training.optimizer.step, backend="eager")
+    for batch in steps(training.batches):
+        training.backward(batch)
+        stepping()
+        training.optimizer.zero_grad()
+
+
+def freeing_memory(training: Training, steps: Steps) -> None:
+    """Collect garbage and empty CUDA's cache after each step, with or without a GPU."""
+    for batch in steps(training.batches):
+        training.step(batch)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def plain(training: Training, steps: Steps) -> None:
     for batch in steps(training.batches):
         training.step(batch)
@@ -224,9 +253,13 @@ LOOPS: list[tuple[Callable[[Training, Steps], None], Callable[[], nn.Module] | N
     (skipping, None, STEPS),  # the step that is left out is part of the next one
     (in_a_thread, None, STEPS),
     (one_by_one, None, STEPS),
+    (compiled_step, None, STEPS),
+    (compiled_optimizer, None, STEPS),
+    (freeing_memory, None, STEPS),
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's compiler
 @pytest.mark.parametrize(
     ("loop", "model", "expected"), LOOPS, ids=lambda each: getattr(each, "__name__", None) and each.__name__
 )
@@ -350,3 +383,34 @@ def test_watched_loop_in_join_trains_the_same(tmp_path: Path, alone: None) -> No
         losses.append(training.losses)
     assert losses[0] == losses[1]
     assert len(losses[0]) == STEPS
+
+
+def test_watched_pipeline_trains_the_same(tmp_path: Path, alone: None) -> None:
+    losses = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        training = Training()
+        stage = PipelineStage(training.model, 0, 1, torch.device("cpu"))
+        schedule = ScheduleGPipe(
+            stage, n_microbatches=2, loss_fn=lambda output, target: (output - target).square().mean()
+        )
+
+        def train(steps: Steps, training: Training = training, schedule: ScheduleGPipe = schedule) -> None:
+            for batch in steps(training.batches):
+                parts: list[Tensor] = []
+                schedule.step(batch, target=batch[:, :4], losses=parts)
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+                training.losses.append(torch.stack(parts).mean().item())
+
+        if watched:
+            with watch(training.model, training.optimizer, out=tmp_path, log=lambda line: None) as steps:
+                train(steps)
+        else:
+            train(iter)
+        losses.append(training.losses)
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == STEPS
+    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
+        assert db.execute("SELECT status FROM launch").fetchall() == [("ok",)]
+        assert db.execute("SELECT count(*) FROM sample WHERE metric = 'step_s'").fetchall() == [(STEPS,)]

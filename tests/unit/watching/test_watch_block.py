@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
@@ -438,3 +438,18 @@ def test_watch_warns_of_a_model_that_is_not_trained(tmp_path: Path) -> None:
     trained = Training(tmp_path / "other")
     trained.run(12)
     assert rows(tmp_path / "other", "SELECT count(*) FROM finding WHERE code = 'model_uncalled'") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("use", "remedy"),
+    [
+        (lambda context, steps: context([]), "write `with watch"),
+        (lambda context, steps: iter(context), "write `with watch"),
+        (lambda context, steps: iter(steps), "write `for batch in steps"),
+    ],
+)
+def test_watch_names_the_remedy_when_misused(tmp_path: Path, use: Callable[..., Any], remedy: str) -> None:
+    module = nn.Linear(2, 2)
+    context = watch(module, torch.optim.SGD(module.parameters()), out=tmp_path, log=lambda line: None)
+    with context as steps, pytest.raises(UsageError, match=remedy):
+        use(context, steps)
