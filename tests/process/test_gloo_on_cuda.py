@@ -53,7 +53,7 @@ def test_operators_of_every_strategy_take_cuda_tensors(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["tp", "tp_ddp"])
 def test_sequence_parallel_is_refused_for_cuda_over_gloo(strategy):
-    case = replace(case_of(strategy, sequence_parallel=True), device="cuda")
+    case = case_of(strategy, sequence_parallel=True).replace(device="cuda")
     with pytest.raises(UsageError, match="gloo gathers no CUDA tensors; use backend nccl"):
         check(case)
     check(case.replace(backend="nccl"))

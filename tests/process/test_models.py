@@ -115,9 +115,9 @@ def test_synthetic_data_is_made_on_the_cpu_wherever_the_model_is() -> None:
 @pytest.mark.parametrize("name", ["mlp", "mnist", "toy"])
 def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> None:
     base = resolve(Case(model=name, data="synthetic", world_size=2), machine)
-    cases = [replace(base, strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
+    cases = [base.replace(strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
     if MODELS[name].features is not None:
-        cases.append(replace(base, strategy="tp", split="dimension"))
+        cases.append(base.replace(strategy="tp", split="dimension"))
     reference = launch(LaunchSpec.of(base.reference(), SHORT, deadline_s=GUARD_S))
     for case in cases:
         seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))

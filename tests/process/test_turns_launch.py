@@ -151,7 +151,7 @@ def test_a_hang_that_no_rank_alone_causes_names_the_case_and_its_ranks():
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     """Ranks 2 and 3 wait while the first two take turns that are much longer than those of all four."""
     cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
-    seen = share(cases, replace(TURNS, rounds=4))
+    seen = share(cases, TURNS.replace(rounds=4))
     assert seen.status is Status.OK, seen.failure
     used = seen.arms[0].facts["cpu_s"]
     assert max(used[2:]) < min(used[:2]) / 4, used
