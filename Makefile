@@ -37,7 +37,7 @@ help:
 	@echo "make lint    ruff, ruff format --check, mypy --strict, and eslint where npm is installed"
 	@echo "make format  let ruff reformat the source"
 	@echo "make bench   measure parabench's own costs, how reductions overlap, and two levels over a slow link"
-	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 of cases that take turns, each verified; and a session of 1,000"
+	@echo "make soak    launch 500 times of ddp, fsdp and tp over every algorithm, and 200 interleaved launches, each verified; and a session of 1,000"
 	@echo "make gpu     check the GPU path on this machine's GPU in 10 minutes: a table, and parabench-results/gpu.json"
 	@echo "make gpu-rehearse  run on the CPU those of these checks that can run there"
 	@echo "make foresight  measure emulated machines for 20 minutes, and compare predictions with them (root, ip, tc)"
@@ -112,7 +112,6 @@ bench: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
-	$(BIN)/python -m benchmarks.turns_soak
 	$(BIN)/python -m benchmarks.long_session parabench-results/long
 
 gpu:

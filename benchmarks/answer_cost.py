@@ -54,7 +54,7 @@ def ratios_of_simulated(pairs: int = PAIRS) -> dict[str, Cost]:
     """The same of a store of simulated results."""
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "results.db"
-        big_store.write(store, cases=27, launches=3, steps=50, ranks=4, explained=27, only_step_times=False)
+        big_store.write(store, cases=27, launches=3, steps=50, ranks=4, explained=27)
         return ratios(store, pairs)
 
 

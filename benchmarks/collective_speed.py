@@ -4,14 +4,13 @@
 
 Every algorithm has its own connections in the same processes. In each round each algorithm runs once, in an order
 that alternates; its time is the slowest rank's. Printed: the median over rounds of the other's time over ours (above
-1: ours is faster), with its 95 % bootstrap interval. Then steps of FSDP, from alternating launches.
+1: ours is faster), with its 95% interval.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import math
 import os
 import sys
 import tempfile
@@ -24,29 +23,21 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch._C._distributed_c10d import AllgatherOptions
 
 from benchmarks import collective_speed as ours
 from benchmarks.groups import TIMEOUT_S, beside
 from benchmarks.ratios import median_ratio
 from parabench.collectives import join
-from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes, start_server
 from parabench.launch.rank import die_with_driver
 from parabench.launch.rendezvous import LOOPBACK
-from parabench.launch.spec import LaunchSpec
-from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
-from parabench.store.record import MIB, Phase
+from parabench.store.record import MIB
 
 KIB = 1024
 NATIVE = "native"
 DEADLINE_S = 1200.0
 WARMUP = 3
-
-# Units of about 12 MiB, so that a step moves real amounts.
-FSDP: dict[str, Any] = {"model": "gpt-mini", "seq_len": 32, "bucket_mib": 12}
 
 
 @dataclass(frozen=True)
@@ -122,13 +113,6 @@ def measure(folder: Path, asked: list[Question], rounds: int) -> None:
     join.leave()
 
 
-def say(question: str, logs: NDArray[np.float64], goal: float) -> None:
-    """One line: the median ratio with its interval, and what it should be."""
-    ratio, low, high = median_ratio(logs)
-    verdict = "reached" if ratio >= goal else "missed"
-    print(f"{question:<58} {ratio:5.2f} ({low:.2f} to {high:.2f})  {goal:.2f} {verdict}", flush=True)
-
-
 def collectives(rounds: int) -> None:
     for ranks in (2, 4):
         asked = [question for question in questions() if question.ranks == ranks]
@@ -145,37 +129,16 @@ def collectives(rounds: int) -> None:
                 for name in (question.ours, question.other)
             }
             size = f"{question.nbytes / MIB:g} MiB" if question.nbytes >= MIB else f"{question.nbytes // KIB} KiB"
-            say(
-                f"{question.op} of {size}, {ranks} ranks, {question.ours} against {question.other}",
-                slowest[question.other] - slowest[question.ours],
-                question.goal,
-            )
-
-
-def fsdp(pairs: int) -> None:
-    """The 10th percentile of a launch's steps, as on every shared CPU."""
-
-    def step_s(ranks: int, algorithm: str) -> float:
-        case = Case(strategy="fsdp", algorithm=algorithm, world_size=ranks, device="cpu", backend="gloo", **FSDP)
-        done = launch(LaunchSpec.of(case, Protocol(warmup=5, steps=30), deadline_s=DEADLINE_S))
-        assert done.status == "ok", done.failure
-        return float(np.percentile(done.step_times(Phase.MEASURE), 10))
-
-    for ranks in (2, 4):
-        logs = []
-        for pair in range(pairs):
-            names = ("ring", NATIVE) if pair % 2 else (NATIVE, "ring")
-            seconds = {name: step_s(ranks, name) for name in names}
-            logs.append(math.log(seconds[NATIVE] / seconds["ring"]))
-        say(f"a step of FSDP, {FSDP['model']}, {ranks} ranks, ring against native", np.array(logs), 1.0)
+            ratio = median_ratio(slowest[question.other] - slowest[question.ours])
+            what = f"{question.op} of {size}, {ranks} ranks, {question.ours} against {question.other}"
+            print(f"{what:<58} {ratio}  goal {question.goal:.2f}", flush=True)
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
     start_server()
-    print(f"{'how many times as fast':<58} ratio (95 % interval)  goal")
+    print(f"{'how many times as fast':<58} ratio (95% interval)")
     collectives(rounds)
-    fsdp(max(4, rounds // 6))
 
 
 if __name__ == "__main__":

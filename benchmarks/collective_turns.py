@@ -1,23 +1,22 @@
-"""Bench's time of an all-reduce over that of a loop of 20 calls, in turns inside one process group.
+"""Is the time of an all-reduce as `parabench collectives` measures it the time that a loop of calls takes?
 
     torchrun --nproc-per-node 2 -m benchmarks.collective_turns [ROUNDS]
 
-Whole runs of `benchmarks.collective_throughput` differ by what each launch got of the machine; here both sides share
-the launch, the tensor and the minute, so what is left is the way of timing. Printed by rank 0, a size a line: the
-median over ROUNDS of the ratio (above 1: Bench says longer) and its 95 % bootstrap interval; and the same of the loop
-over itself, which is the noise of the machine.
+Both share the launch, the tensor and the minute, in random order. Rank 0 prints for each size the median over ROUNDS of
+the ratio (above 1: parabench measures a longer time) with its 95% interval, and the same for the loop over itself,
+which is the noise of the machine.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bare_collective import call_s
 from benchmarks.ratios import median_ratio
 from parabench.plan.collective_protocol import WARMUP_BATCHES, CollectiveProtocol
 from parabench.store.record import MIB
@@ -27,8 +26,19 @@ CALLS = 20
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64))
 
 
+def loop(tensor: torch.Tensor) -> float:
+    """Return the seconds of a call in a hand-written loop: 5 discarded calls, then CALLS between two readings."""
+    for _ in range(5):
+        dist.all_reduce(tensor)
+    dist.barrier()
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        dist.all_reduce(tensor)
+    return (time.perf_counter() - begin) / CALLS
+
+
 def bench(tensor: torch.Tensor) -> float:
-    """The same as `parabench collectives` has it: all timed calls, by their number."""
+    """Return the seconds of a call as `parabench collectives` measures them."""
     protocol = CollectiveProtocol()
     rows = np.empty((WARMUP_BATCHES + protocol.batches, MARKS))
     Bench(protocol, "gloo", torch.device("cpu"), dist.get_rank()).time(lambda: dist.all_reduce(tensor), rows)
@@ -36,28 +46,24 @@ def bench(tensor: torch.Tensor) -> float:
     return float(seconds / calls)
 
 
-def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+def main(rounds: int = 40) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     order = np.random.default_rng(0)  # the same on all ranks
+    sides = {"loop": loop, "again": loop, "bench": bench}
     for size in SIZES:
         tensor = torch.zeros(size // 4)
-        taken: dict[str, list[float]] = {"loop": [], "again": [], "bench": []}
+        taken: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(rounds):
-            for side in order.permutation(list(taken)):
-                taken[side].append(bench(tensor) if side == "bench" else call_s(tensor, CALLS))
+            for name in order.permutation(list(sides)):
+                taken[name].append(sides[name](tensor))
         if dist.get_rank() == 0:
-            parts = [_ratio(taken[side], taken["loop"]) for side in ("bench", "again")]
-            print(f"{size // MIB:>4} MiB  Bench / loop {parts[0]}  loop / loop {parts[1]}", flush=True)
+            logs = {name: np.log(seconds) for name, seconds in taken.items()}
+            ours, again = (median_ratio(logs[name] - logs["loop"]) for name in ("bench", "again"))
+            print(f"{size // MIB:>4} MiB  parabench / loop {ours}  loop / loop {again}", flush=True)
     dist.destroy_process_group()
 
 
-def _ratio(over: list[float], under: list[float]) -> str:
-    ratio, low, high = median_ratio(np.log(np.array(over) / np.array(under)))
-    return f"{ratio:.3f} ({low:.3f} to {high:.3f})"
-
-
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

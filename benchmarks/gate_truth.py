@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarks.former_gate import former_verdict
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, allowed, measured
 from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
@@ -140,26 +139,6 @@ def as_asked(noise: Noise, pilot: int, *, gates: int, cases: int = CASES, seed: 
     return passed / gates, float(np.median(asked))
 
 
-def changed(noise: Noise, blocks: int, *, gates: int, slowdown: float, seed: int = 0) -> Counter[tuple[str, str]]:
-    """{(what the former rule said, what this one says): gates} of interleaved gates in which one case is slower."""
-    found: Counter[tuple[str, str]] = Counter()
-    drawn = draw(Machine(noise, seed), gates, CASES, blocks, slowdown=slowdown, paired=True)
-    for base, candidate in zip(*drawn, strict=True):
-        before = former_verdict(base, candidate, paired=True, tolerance=TOLERANCE, alpha=ALPHA)
-        found[str(before), str(verdict(gate(base, candidate, paired=True)))] += 1
-    return found
-
-
-def former_alarms(blocks: int, sds: tuple[float, ...], *, gates: int) -> float:
-    """False alarms of cases of such noise where their variances lean on each other, as the former rule had it."""
-    random, sd, alarms = np.random.default_rng(0), np.array(sds)[:, None], 0
-    for _ in range(gates):
-        base, candidate = (sd * random.standard_normal((len(sds), blocks)) for _ in range(2))
-        said = former_verdict(base, candidate, paired=True, tolerance=TOLERANCE, alpha=ALPHA)
-        alarms += said is Verdict.REGRESSION
-    return alarms / gates
-
-
 # The standard deviation of a turn (docs/explanation/certainty.md), with the tails of Student's t: now and then another
 # process comes into one.
 TURN_SD, TURN_DF = 0.10, 3
@@ -213,10 +192,6 @@ def print_alarms(count: int) -> None:
             f"{name:7} {blocks:3} launches: interleaved {said[0]}, apart {said[1]}, steps pooled {pooled:.0%}",
             flush=True,
         )
-    print("\nA/A, interleaved, variances that lean on other cases': gates that fail with 2, 3, 5 launches")
-    for name, sds in {"one case": (0.04,), "two, one hundred times as noisy": (0.04, 0.0004)}.items():
-        rates = [former_alarms(blocks, sds, gates=many[1]) for blocks in (2, 3, 5)]
-        print(f"{name}: {', '.join(f'{rate:.1%}' for rate in rates)}", flush=True)
 
 
 def print_sessions(count: int) -> None:
@@ -247,7 +222,7 @@ def print_passes(count: int) -> None:
 
 
 def print_power(count: int) -> None:
-    """Power, planning, and how many verdicts changed with the rule."""
+    """Print power and planning."""
     print("One of 10 cases slower: gates that find it / that pass, interleaved, by its slowdown in tolerances")
     for name, blocks in [
         *itertools.product(("quiet",), (3, 5, 10, 20)),
@@ -265,10 +240,3 @@ def print_power(count: int) -> None:
     for name, cases, pilot in itertools.product(("quiet", "pure"), (1, CASES), (3, 5)):
         passed, asked = as_asked(KINDS[name], pilot, cases=cases, gates=max(1, count // 5))
         print(f"{name:6} {cases:2} cases, after {pilot}: {passed:.1%} {asked:.0f}", flush=True)
-    print("Verdicts that changed with the rule: one of 10 cases slower by 0 to 5 %, 3 to 20 launches, interleaved")
-    for name in ("quiet", "shared", "pure"):
-        total: Counter[tuple[str, str]] = Counter()
-        for blocks, slowdown in itertools.product((3, 5, 10, 20), (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05)):
-            total += changed(KINDS[name], blocks, gates=max(1, count // 20), slowdown=slowdown)
-        for (before, now), n in sorted(total.items()):
-            print(f"{name:6} {before} -> {now}: {n:,} of {total.total():,}", flush=True)

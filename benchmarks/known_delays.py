@@ -1,36 +1,29 @@
-"""Is the truth in the answer? DDP arms whose steps are longer by a known share take turns, each twice.
+"""Is the truth in the answer? DDP configurations with known delays are interleaved, each twice.
 
     python -m benchmarks.known_delays [SESSIONS] [LAUNCHES] [ROUNDS]
 
-The delay is real: after each optimizer step a rank keeps its core busy for that share of what the step took so far, and
-tells for how long it did. One long session is read as SESSIONS of LAUNCHES launches each, of which none knows the
-others. Printed: how often the set of the best held an arm without a delay; how far estimates were in the mean from what
-the ranks have really waited, against the mean of both arms without a delay; and how many pairs of two copies differed
-significantly at 95 %.
+The delays are real (`benchmarks.slowed_model`). One long session is read as SESSIONS independent ones of LAUNCHES
+launches each. Printed: how often the set of the best held a configuration without a delay, how far estimates were from
+the delays on average, and how many pairs of two copies differed significantly at 95%.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
-from torch import nn
 
+from benchmarks.ratios import mean_ratio
+from benchmarks.slowed_model import Delay
 from parabench import Model
-from parabench.analysis.session import SessionData, session_data
+from parabench.analysis.session import session_data
 from parabench.analysis.stats.block_model import fit
 from parabench.store.results import load
-from parabench.strategies.base import ParallelModel, StrategyContext, adamw
+from parabench.strategies.base import ParallelModel, StrategyContext
 from parabench.strategies.data_parallel import ddp
 
 DELAYS = {"none": 0.0, "one": 0.01, "two": 0.02, "five": 0.05}
@@ -45,51 +38,11 @@ CASES = sweep(
 '''
 
 
-def run(suite: str, out: Path, *options: str) -> SessionData:
-    """Run a session of the suite with these options."""
-    path = out.with_suffix(".py")
-    path.write_text(suite)
-    command = [sys.executable, "-m", "parabench", "run", str(path), *options, "--out", str(out)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        raise SystemExit(done.stdout)
-    return session_data(load(out / "results.db"))
-
-
-def ratio(logs: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Return the mean and the half-width of its 95% interval."""
-    return float(logs.mean()), float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / math.sqrt(len(logs)))
-
-
-class Delay:
-    """Begins to count where a step's forward pass begins, and waits where its optimizer has ended."""
-
-    def __init__(self, share: float) -> None:
-        self.share, self.began = share, 0.0
-        self.waited_s, self.worked_s = 0.0, 0.0
-
-    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.began = time.perf_counter()
-
-    def wait(self, *_: Any) -> None:
-        now = time.perf_counter()
-        until = now + self.share * (now - self.began)
-        while (ended := time.perf_counter()) < until:
-            pass
-        self.waited_s += ended - now
-        self.worked_s += now - self.began
-
-
 def _delayed(share: float) -> Callable[[Model, StrategyContext], ParallelModel]:
     def strategy(model: Model, context: StrategyContext) -> ParallelModel:
-        delay = Delay(share)
         parallel = ddp(model, context)
-        parallel.module.register_forward_pre_hook(delay.begin)
-        optimizer = adamw(parallel.module.parameters(), fused=context.case.fused)
-        optimizer.register_step_post_hook(delay.wait)
-        facts = parallel.facts
-        told = lambda: facts() | {"delay": delay.waited_s / delay.worked_s}  # noqa: E731
-        return replace(parallel, optimizer=optimizer, facts=told)
+        parallel.module.register_forward_pre_hook(Delay(share))
+        return parallel
 
     return strategy
 
@@ -99,16 +52,17 @@ none_again, one_again, two_again, five_again = map(_delayed, DELAYS.values())
 
 
 def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        options = ("--rounds", str(rounds), "--launches", str(sessions * launches), "--instrumented", "0")
-        seen = run(SUITE, Path(folder) / "session", *options)
-        timed = seen.timed[seen.timed["in_turns"]]
-        told = dict(zip(seen.results.launch_columns["id"], seen.results.launch_columns["facts"], strict=True))
-        timed = timed.assign(delay=[json.loads(told[launch])["delay"] for launch in timed["launch_id"]])
-    name_of = {
-        case: strategy.rpartition(":")[2] for case, strategy in zip(timed["case_id"], timed["strategy"], strict=True)
-    }
-    held, apart, pairs = 0, 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        suite = Path(name, "suite.py")
+        suite.write_text(SUITE)
+        command = [sys.executable, "-m", "parabench", "run", str(suite), "--rounds", str(rounds), "--instrumented", "0"]
+        command += ["--launches", str(sessions * launches), "--out", name]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        timed = session_data(load(Path(name, "results.db"))).timed
+    timed = timed[timed["in_turns"]]
+    timed = timed.assign(name=timed["strategy"].str.rpartition(":")[2])
+    name_of = dict(zip(timed["case_id"], timed["name"], strict=True))
+    held, apart = 0, 0
     found: dict[str, list[float]] = {name: [] for name in DELAYS}
     for first in range(1, sessions * launches, launches):
         own = timed[timed["block"].between(first, first + launches - 1)]
@@ -117,19 +71,16 @@ def main(sessions: int = 50, launches: int = 4, rounds: int = 12) -> None:
         near = {name_of[case] for case in effects.indistinguishable(min(effects.cases, key=effects.means.__getitem__))}
         held += sum(f"none{copy}" in near for copy in COPIES)
         default = np.mean([means[f"none{copy}"] for copy in COPIES])
-        logs = {name_of[case]: np.log(one["launch_step_s"].to_numpy()) for case, one in own.groupby("case_id")}
-        waited = np.log1p(own.groupby("case_id")["delay"].mean()).rename(name_of)
-        for name in DELAYS:
-            found[name] += [float(means[f"{name}{copy}"] - default - waited[f"{name}{copy}"]) for copy in COPIES]
-            difference, width = ratio(logs[f"{name}{COPIES[1]}"] - logs[name])
-            apart, pairs = apart + (abs(difference) > width), pairs + 1
-    print(f"{sessions} sessions of {launches} launches of {rounds} rounds of {len(name_of)} arms")
-    print(f"an arm without a delay is in the set of the best in {held} of {len(COPIES) * sessions}")
+        logs = {name: np.log(one["launch_step_s"].to_numpy()) for name, one in own.groupby("name")}
+        for name, delay in DELAYS.items():
+            found[name].append(np.mean([means[f"{name}{copy}"] for copy in COPIES]) - default - np.log1p(delay))
+            copies = mean_ratio(logs[f"{name}{COPIES[1]}"] - logs[name])
+            apart += not copies.low <= 1 <= copies.high
+    print(f"a configuration without a delay is in the set of the best in {held} of {len(COPIES) * sessions}")
     for name, delay in DELAYS.items():
         if delay:
-            error, width = ratio(np.reshape(found[name], (sessions, -1)).mean(axis=1))
-            print(f"a delay of {100 * delay:g} %: error in the mean {100 * error:+.2f} % (±{100 * width:.2f})")
-    print(f"two copies differ significantly in {apart} of {pairs} pairs")
+            print(f"a delay of {delay:.0%}: estimate / truth {mean_ratio(found[name])}")
+    print(f"two copies differ significantly in {apart} of {len(DELAYS) * sessions} pairs")
 
 
 if __name__ == "__main__":

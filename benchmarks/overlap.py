@@ -2,9 +2,9 @@
 
     python -m benchmarks.overlap [ROUNDS]
 
-Every all-reduce first waits a fixed time on the queue of its group, then goes round a ring. The step that waits is
-compared with the same step without any communication, launched next to it: the difference is what the step is exposed
-to. As backward grows it must shrink towards one wait: the last bucket is full only when backward is over.
+Every all-reduce first waits a fixed time on the queue of its group, then runs as a ring. The step is compared with the
+same step without any communication, launched next to it: the difference is the exposed communication. As backward
+grows, it must shrink towards one wait, because the last bucket is full only when backward is over.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from benchmarks.launches import launched
 from parabench.collectives.algorithm import Algorithm, Reduction
 from parabench.collectives.ring import RING
 from parabench.collectives.wire import Wire
-from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
-from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Launch, Phase
@@ -48,20 +47,13 @@ SLOW = replace(RING, name="slow", all_reduce=_all_reduce_slow)
 ABSENT = replace(RING, name="absent", all_reduce=_nothing)
 
 
-def launched(algorithm: Algorithm, batch: int) -> Launch:
-    done = launch(
-        LaunchSpec.of(
-            CASE.replace(algorithm=f"benchmarks.overlap:{algorithm.name.upper()}", global_batch=batch),
-            PROTOCOL,
-            deadline_s=120,
-        )
-    )
-    assert done.status == "ok", done.failure
-    return done
+def launch(algorithm: Algorithm, batch: int) -> Launch:
+    own = f"benchmarks.overlap:{algorithm.name.upper()}"
+    return launched(CASE.replace(algorithm=own, global_batch=batch), PROTOCOL)
 
 
 def slowest_s(done: Launch, metric: str) -> float:
-    """The 10th percentile over the measured steps of the slowest rank's `metric`."""
+    """Return the 10th percentile over the measured steps of the slowest rank's `metric`."""
     steps: dict[int | None, float] = {}
     for sample in done.samples:
         if sample.metric == metric and sample.phase is Phase.MEASURE and sample.value is not None:
@@ -69,8 +61,7 @@ def slowest_s(done: Launch, metric: str) -> float:
     return float(np.percentile([*steps.values()], PERCENTILE))
 
 
-def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+def main(rounds: int = 3) -> None:
     start_server()
     backward: dict[int, list[float]] = {batch: [] for batch in BATCHES}
     exposed: dict[int, list[float]] = {batch: [] for batch in BATCHES}
@@ -78,7 +69,7 @@ def main() -> None:
     for turn in range(rounds):
         for batch in BATCHES:
             order = (SLOW, ABSENT) if turn % 2 else (ABSENT, SLOW)
-            done = {algorithm.name: launched(algorithm, batch) for algorithm in order}
+            done = {algorithm.name: launch(algorithm, batch) for algorithm in order}
             backward[batch].append(slowest_s(done["absent"], "backward_s"))
             exposed[batch].append(slowest_s(done["slow"], "step_s") - slowest_s(done["absent"], "step_s"))
             buckets = len(done["slow"].facts["bucket_bytes"])
@@ -90,4 +81,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -1,72 +1,101 @@
 """Does a launch ever hang, abort or compute something else? Hundreds of four-rank launches, each verified.
 
-    python -m benchmarks.soak [LAUNCHES]
+    python -m benchmarks.soak [LAUNCHES [SHARED]]
 
-Every algorithm under every strategy in turn, a few steps of a tiny training each, compared with what one device
-computes, as a session does it. Every launch that is not ok is printed with its failure; no process may be left over.
-Exit code 1 when there was any of these.
+LAUNCHES launches of one case each: every algorithm under every strategy, a few steps of a tiny training run. Then
+SHARED launches in which four to six cases of one, two and four ranks are interleaved, at random from every strategy
+over every algorithm. Each case is compared with one device, as in a session. Prints every launch that is not ok with
+its failure, and processes that are left over; the exit code is 1 if there are any.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import psutil
 
-from parabench.collectives import ON_ANY_BACKEND, levels_of
+from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, levels_of
 from parabench.launch.launcher import launch
 from parabench.launch.processes import start_server
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
+from parabench.plan.cohorts import why_alone
 from parabench.plan.protocol import Protocol
-from parabench.signals import Interrupted
+from parabench.plan.turns import TurnsProtocol
+from parabench.signals import STOPPED, Interrupted
 from parabench.store.record import Launch, Status
+from parabench.strategies import STRATEGIES, Layout
 from parabench.workloads.verify import Reference, reference_of, verify
 
 ALGORITHMS = (*ON_ANY_BACKEND, "two_level(ring,tree)", "two_level(tree,tree)")
-# PyTorch's own buckets, and small ones: many reductions under way at once.
-STRATEGIES = (("ddp", None), ("fsdp", None), ("tp", None), ("ddp", 0.1))
-WORLD_SIZE, RANKS_PER_NODE = 4, 2
+# PyTorch's own buckets, and small ones: many reductions at the same time.
+WRAPPERS = (("ddp", None), ("fsdp", None), ("tp", None), ("ddp", 0.1))
 PROTOCOL = Protocol(warmup=2, steps=2)
-
+TURNS = TurnsProtocol(rounds=2, settle=1, timed=2, warmup=2)
+# As many steps as the tolerances were measured over.
+REFERENCE = Protocol(warmup=2, steps=40)
 # A launch takes a second on an idle machine.
 DEADLINE_S = 60.0
 
 
-def case(strategy: str, bucket_mib: float | None, algorithm: str) -> Case:
-    return Case(
-        strategy=strategy,
-        algorithm=algorithm,
-        bucket_mib=bucket_mib,
-        world_size=WORLD_SIZE,
-        ranks_per_node=RANKS_PER_NODE if levels_of(algorithm) is not None else None,
-        data="synthetic",
-        seq_len=8,
-        device="cpu",
-        backend="gloo",
-    )
+def case(**fields: Any) -> Case:
+    return Case(data="synthetic", seq_len=8, device="cpu", backend="gloo", **fields)
 
 
 # Every algorithm, each under another strategy than the one before; after as many rounds as strategies, every pair.
 CASES = [
-    case(*STRATEGIES[(place + turn) % len(STRATEGIES)], algorithm=algorithm)
-    for turn in range(len(STRATEGIES))
+    case(
+        strategy=strategy,
+        algorithm=algorithm,
+        bucket_mib=cap,
+        world_size=4,
+        ranks_per_node=2 if levels_of(algorithm) else None,
+    )
+    for turn in range(len(WRAPPERS))
     for place, algorithm in enumerate(ALGORITHMS)
+    for strategy, cap in [WRAPPERS[(place + turn) % len(WRAPPERS)]]
+    for node in [2 if levels_of(algorithm) is not None else None]
 ]
 
 
+def every_case() -> Iterator[Case]:
+    """Yield every strategy that can share a launch, over every algorithm, on two and on four ranks."""
+    for name, entry in STRATEGIES.items():
+        for ranks in (1,) if entry.one_rank_only else (2, 4):
+            grid = {"tp_size": 2} if entry.layout is Layout.GRID else {}
+            for algorithm in ON_ANY_BACKEND if "algorithm" in entry.axes else ("native",):
+                needs_nodes = "ranks_per_node" in entry.axes or algorithm == TWO_LEVEL
+                node = {"ranks_per_node": ranks // 2} if needs_nodes else {}
+                made = case(strategy=name, algorithm=algorithm, world_size=ranks, **grid, **node)
+                if why_alone(made) is None:
+                    yield made
+
+
 def specs(launches: int) -> Iterator[LaunchSpec]:
-    """So many launches of a case each."""
+    """Yield launches of one case each."""
     cases = itertools.islice(itertools.cycle(CASES), launches)
     return (LaunchSpec.of(each, PROTOCOL, deadline_s=DEADLINE_S) for each in cases)
 
 
+def shared_specs(launches: int) -> Iterator[LaunchSpec]:
+    """Yield launches of several cases each."""
+    every = list(every_case())
+    for seed in range(launches):
+        lot = random.Random(seed)
+        cases = tuple(lot.sample(every, lot.randint(4, 6)))
+        yield LaunchSpec(kind="turns", cases=cases, protocol=TURNS, deadline_s=DEADLINE_S)
+
+
 def soak(specs: Iterable[LaunchSpec], reference: Protocol, tell: Callable[[Launch], object]) -> Iterator[str]:
-    """Launch each, `tell` of it, and yield what was wrong: a failure, a process that is left. All train the same as
-    one device does in the steps of `reference`."""
+    """Launch each, pass it to `tell`, and yield a line for each failure and for processes that are left over.
+
+    Every case is compared with the steps of one device under the protocol `reference`.
+    """
     start_server()
     before = children()
     expected: Reference | None = None
@@ -90,24 +119,26 @@ def soak(specs: Iterable[LaunchSpec], reference: Protocol, tell: Callable[[Launc
 
 
 def children() -> dict[int, str]:
-    """The processes below this one."""
+    """Return the processes below this one, by their ids."""
     return {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
 
 
-def main() -> None:
-    launches = int(sys.argv[1]) if len(sys.argv) > 1 else 500
-    begin, seen = time.perf_counter(), list[Launch]()
+def main(launches: int = 500, shared: int = 200) -> int:
+    begin, ok = time.perf_counter(), list[bool]()
     wrong = 0
+
+    def tell(seen: Launch) -> None:
+        ok.extend(each.status is Status.OK for each in seen.arms or [seen])
+
     try:
-        for complaint in soak(specs(launches), PROTOCOL, seen.append):
+        for line in itertools.chain(soak(specs(launches), PROTOCOL, tell), soak(shared_specs(shared), REFERENCE, tell)):
             wrong += 1
-            print(complaint, flush=True)
+            print(line, flush=True)
     except Interrupted:
-        sys.exit(130)
-    ok = sum(each.status is Status.OK for each in seen)
-    print(f"{len(seen)} launches of {WORLD_SIZE} ranks in {time.perf_counter() - begin:.0f} s: {ok} ok, {wrong} wrong")
-    sys.exit(1 if wrong else 0)
+        return STOPPED
+    print(f"{len(ok)} cases in {time.perf_counter() - begin:.0f} s: {sum(ok)} ok, {wrong} wrong")
+    return bool(wrong)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -112,52 +112,18 @@ def licence(of: Distribution) -> str:
 
 
 def allowed(expression: str) -> bool:
-    """Whether a licence is in LICENCES: of one that several hold of at the same time all, of a choice one."""
+    """Return whether every license of an expression is in LICENCES; of a choice (OR at the top level) one suffices."""
     try:
         found = canonicalize_license_expression(expression)
     except InvalidLicenseExpression:
         return False
-    words = re.findall(r"[()]|[^\s()]+", found)
-    python = []
-    for before, word in zip(["", *words], words, strict=False):
-        if word in ("AND", "OR", "(", ")"):
-            python.append(word)
-        elif word == "WITH":
-            continue
-        elif before == "WITH":
-            python[-1] = str(python[-1] == "True" and word in EXCEPTIONS)
-        else:
-            python.append(str(word in LICENCES))
-    return _holds(python)
+    choices = [found] if "(" in found else found.split(" OR ")
+    return any(all(_known(name) for name in re.split(r" (?:AND|OR) ", re.sub("[()]", "", each))) for each in choices)
 
 
-def _holds(words: list[str]) -> bool:
-    """The value of an expression of True, False, AND, OR and parentheses; AND binds closer."""
-    words = list(words)
-
-    def either() -> bool:
-        value = both()
-        while words and words[0] == "OR":
-            words.pop(0)
-            value = both() or value
-        return value
-
-    def both() -> bool:
-        value = one()
-        while words and words[0] == "AND":
-            words.pop(0)
-            value = one() and value
-        return value
-
-    def one() -> bool:
-        word = words.pop(0)
-        if word != "(":
-            return word == "True"
-        value = either()
-        words.pop(0)
-        return value
-
-    return either()
+def _known(name: str) -> bool:
+    licence, _, exception = name.partition(" WITH ")
+    return licence in LICENCES and (not exception or exception in EXCEPTIONS)
 
 
 def argued(name: str) -> str:

@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from scipy import stats
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.ratios import mean_ratio, median_ratio
 from parabench import watch
 from parabench.watching.group import Group
 from parabench.watching.observer import Observer
@@ -109,17 +109,6 @@ def losses_of(width: int, batch: int, *, seen: bool) -> list[float]:
         return train(module, optimizer, steps(batches))
 
 
-def said(ratios: list[float]) -> str:
-    """'+0.21 % (95 %: +0.05 to +0.37), in the median +0.19 % (+0.10 to +0.28) more'."""
-    logs = np.log(ratios)
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
-    mean, low, high = (100 * np.expm1(logs.mean() + each) for each in (0, -half, half))
-    between = stats.quantile_test(ratios, p=0.5).confidence_interval(0.95)
-    median, least, most = (100 * (each - 1) for each in (np.median(ratios), between.low, between.high))
-    typical = f"in the median {median:+.2f} % ({least:+.2f} to {most:+.2f})"
-    return f"{mean:+.2f} % (95 %: {low:+.2f} to {high:+.2f}), {typical} more"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watch_overhead")
     parser.add_argument("--rounds", type=int, default=1000)
@@ -137,9 +126,9 @@ def main() -> None:
         print(f"losses of {EQUAL_STEPS} steps: {'identical' if equal else 'DIFFERENT'}")
         cost = found.pop("us")
         for clock, each in found.items():
-            print(f"watched steps take {said(each)} of {clock} time, {asked.rounds} rounds of {asked.steps} steps each")
-        half = stats.t.ppf(0.975, len(cost) - 1) * np.std(cost, ddof=1) / np.sqrt(len(cost))
-        print(f"a watched step takes {np.mean(cost):.1f} us (±{half:.1f}) more of the processor's time")
+            logs = np.log(each)
+            print(f"{clock} time, watched / plain: {mean_ratio(logs)}, median {median_ratio(logs)}")
+        print(f"a watched step takes {np.mean(cost):.1f} us more of the processor's time ({asked.rounds} rounds)")
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,23 @@ def handlers() -> Iterator[None]:
 def quick_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Power does not fail in tests, and a disk that many wait for is slow."""
     monkeypatch.setattr(database, "SYNCHRONOUS", "OFF")
+
+
+# Unit tests of these run sessions, each of which ends in a page: half a second, and tests/unit/report has its tests.
+PAGELESS = {"ab", "commands", "watching"}
+
+
+@pytest.fixture(autouse=True)
+def quick_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions write an empty page, but where a test's name tells of a report."""
+    if request.path.parent.name in PAGELESS and "report" not in request.node.nodeid:
+        from parabench.report import build
+
+        def empty(results: object, path: Path, *_: object) -> Path:
+            path.touch()
+            return path
+
+        monkeypatch.setattr(build, "write_report", empty)
 
 
 @pytest.fixture

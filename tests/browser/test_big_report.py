@@ -17,7 +17,7 @@ CASES = 500
 
 def test_many_cases_are_opened_filtered_and_sorted_without_a_word(tmp_path, capsys):
     store = tmp_path / "results.db"
-    big_store.write(out=store, cases=CASES, launches=2, steps=10, ranks=2, explained=4, only_step_times=False)
+    big_store.write(out=store, cases=CASES, launches=2, steps=10, ranks=2, explained=4)
     report = write_report(load(store), tmp_path / "report.html")
     assert report_cost.read(report, CHROMIUM) == []
     told = capsys.readouterr().out

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-import fake_collectives
 import fake_links
 import fake_nodes
 import fake_results as fake
@@ -64,13 +63,6 @@ def test_between_nodes_one_cell_reaches_over_the_ranks_of_both(tmp_path):
     assert "apart" not in one.reading
 
 
-def test_links_that_are_nearly_alike_look_alike_and_the_unknown_is_a_dash(tmp_path):
-    first, *rest = fake_links.rows(1, 3, lambda a, b: 1.05 if a == 0 else 1.0)
-    one = section(tmp_path / "a.db", [first._replace(bytes_per_s=None, reason="x"), *rest])
-    assert {cell.shade for row in one.matrices[0].rows for cell in row if cell.text not in ("", "–")} == {0}
-    assert texts(one.matrices[0]) == [["", "4.2", "4.2"], ["4.0", "", "–"], ["4.0", "4.0", ""]]
-
-
 def test_many_ranks_become_their_nodes_and_many_nodes_their_tiers(tmp_path):
     one = section(tmp_path / "a.db", fake_links.rows(3, 8))
     assert texts(one.matrices[0]) == [["4.0", "0.50", "0.50"], ["0.50", "4.0", "0.50"], ["0.50", "0.50", "4.0"]]
@@ -90,23 +82,6 @@ def test_the_page_has_it_after_the_machine_with_heads_and_captions(tmp_path):
     assert text.count('<th scope="row">rank 3</th>') == 2
     assert text.count('<td class="shade0" colspan="2" rowspan="2">0.50</td>') == 2
     assert set(re.findall(r"shade\d", text[text.index("<section") :])) <= {f"shade{n}" for n in range(SHADES + 1)}
-
-
-def test_why_a_link_is_unknown_is_escaped(tmp_path):
-    links = [each._replace(bytes_per_s=None, reason="<script>x</script>") for each in fake_links.rows(1, 2)]
-    text = render(measured(tmp_path / "a.db", links))
-    assert "could not be measured: &lt;script&gt;x" in text
-    assert "No bandwidth is known; the warnings say why." in text
-
-
-def test_a_page_of_collectives_has_it_too(tmp_path):
-    cases = [fake_collectives.case("all_reduce", name) for name in ("native", "ring")]
-    fake_collectives.write(tmp_path / "a.db", fake_collectives.sweep(cases, lambda case, size: 1e-3 + size / 1e9))
-    with Store.open_or_create(tmp_path / "a.db") as store:
-        store.add_links(1, fake_links.rows(1, 4, lambda a, b: 0.5 if a == 3 else 1.0))
-    text = render(load(tmp_path / "a.db"))
-    assert '<section id="links">' in text
-    assert "All that rank 3 sends: median 2.0 GB/s" in text
 
 
 @pytest.mark.skipif(AXE is None, reason="axe-playwright-python, which has axe-core, is not installed")

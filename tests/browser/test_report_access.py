@@ -9,15 +9,9 @@ import pytest
 import fake_collectives
 import fake_results as fake
 from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened, pages
-from fake_results import step
-from parabench.analysis.compare import across
-from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
 from parabench.report.build import write_report
 from parabench.report.sections import history as history_report
-from parabench.report.views import comparison
-from parabench.report.views import gate as compare_report
 
 pytestmark = [
     *needs_chromium,
@@ -31,33 +25,22 @@ OF_COLOUR = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.fixture(scope="module")
-def written(rich, tmp_path_factory):
+def collectives(tmp_path_factory):
     folder = tmp_path_factory.mktemp("access")
-    assert AXE is not None, "axe-playwright-python is not installed"
-    stepped = [step(fake.launch(fake.case(strategy=name), 8.0 + i), late=0.1) for i, name in enumerate(("ddp", "fsdp"))]
-    collectives = fake_collectives.sweep(
+    launches = fake_collectives.sweep(
         [fake_collectives.case(op, name) for op in ("all_reduce", "all_gather") for name in ("native", "ring")],
         lambda c, s: 1e-4 + s * 1e-9,
         noise=0.02,
     )
-    first, second = (fake.rich(folder / f"{name}.db") for name in ("first", "second"))
-    made = {
-        "rich": rich,
-        "anatomy": write_report(fake.write(folder / "anatomy.db", stepped), folder / "anatomy.html"),
-        "collectives": write_report(
-            fake_collectives.write(folder / "collectives.db", collectives), folder / "collectives.html"
-        ),
-        "nothing": write_report(fake.write(folder / "nothing.db", []), folder / "nothing.html"),
-    }
-    both = side_of(first), side_of(second, role="candidate")
-    for name, text in (
-        ("gate", compare_report.render(compare(*both))),
-        ("machines", comparison.render(across.machines(*both))),
-        ("history", history_report.render(history([first, second]))),
-    ):
-        made[name] = folder / f"{name}.html"
-        made[name].write_text(text)
-    return made
+    return write_report(fake_collectives.write(folder / "collectives.db", launches), folder / "collectives.html")
+
+
+@pytest.fixture(scope="module")
+def over_time(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("history")
+    stores = [fake.rich(folder / f"{name}.db") for name in ("first", "second")]
+    (folder / "history.html").write_text(history_report.render(history(stores)))
+    return folder / "history.html"
 
 
 # axe walks through the whole page at each look, seen or not: one look at all tabs is as much as one at each of them.
@@ -73,11 +56,10 @@ def show_all_tabs(page):
     page.evaluate(ALL_TABS)
 
 
-@pytest.mark.parametrize(
-    "which", pages(["rich", "collectives"], slow=["nothing", "history", "anatomy", "gate", "machines"])
-)
-def test_no_serious_violation_on_any_tab(browser, written, which):
-    with opened(browser, written[which]) as page:
+@pytest.mark.parametrize("which", pages(["rich", "collectives"], slow=["over_time"]))
+def test_no_serious_violation_on_any_tab(browser, request, which):
+    assert AXE is not None, "axe-playwright-python is not installed"
+    with opened(browser, request.getfixturevalue(which)) as page:
         page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
         show_all_tabs(page)
         assert page.evaluate(FIND) == []
@@ -86,8 +68,8 @@ def test_no_serious_violation_on_any_tab(browser, written, which):
 
 
 @pytest.mark.slow  # the same rules as above, on a narrow page
-def test_no_serious_violation_where_lists_and_details_are_open(browser, written):
-    with opened(browser, written["rich"], width=360) as page:
+def test_no_serious_violation_where_lists_and_details_are_open(browser, rich):
+    with opened(browser, rich, width=360) as page:
         page.evaluate(AXE.read_text(encoding="utf-8") + ";undefined")
         page.click(".filter summary >> nth=0")
         assert page.evaluate(FIND) == []

@@ -116,22 +116,6 @@ def test_every_tab_is_drawn_without_complaint_and_fits(browser, request, which):
         assert assert_it_fits(page) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["rich", "collectives"])
-def test_a_window_of_middle_width_has_it_all_too(browser, request, which):
-    with opened(browser, request.getfixturevalue(which), width=WIDTHS[1]) as page:
-        assert assert_it_fits(page, WIDTHS[1:2]) > 0
-
-
-def test_figures_follow_the_colour_scheme(browser, rich):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with opened(browser, rich, "#tab=buckets", scheme="dark") as page:
-        ink = sync_api.expect(page.locator("#bucket .xtick text").first)
-        ink.to_have_css("fill", "rgb(228, 232, 236)")
-        page.emulate_media(color_scheme="light")
-        ink.to_have_css("fill", "rgb(27, 31, 36)")
-
-
 # A listener after the page's own sees what the browser takes its picture of, before anything that comes later.
 ON_PAPER = f"""() => addEventListener("beforeprint", () => {{ window.onPaper = {{
   hidden: [...document.querySelectorAll("[role=tabpanel]")].filter((tab) => !tab.checkVisibility()).length,
@@ -156,19 +140,6 @@ def test_paper_has_every_tab_and_every_figure_at_once(browser, request, which):
         drawn(page)
         assert page.locator("[role=tabpanel]:visible").count() == 1
         assert page.locator("details[open]").count() == before
-
-
-def test_paper_shows_no_bar_but_what_was_chosen(browser, rich):
-    with opened(browser, rich) as page:
-        page.emulate_media(media="print")
-        drawn(page)
-        assert page.locator("[role=tabpanel]:visible").count() == len(tab_names(page))
-        assert page.locator("[role=tablist]:visible, #filters:visible").count() == 0
-        page.emulate_media(media="screen")
-        choose(page, "algorithm", "ring")
-        page.emulate_media(media="print")
-        drawn(page)
-        assert page.locator("#filters").inner_text().split() == ["Algorithm:", "ring", "9", "of", "28", "cases"]
 
 
 def test_filters_drive_figures_and_counts(browser, rich):
@@ -236,43 +207,6 @@ def test_tabs_are_moved_through_by_keys(browser, rich):
         assert page.locator("[role=tab][tabindex='0']").count() == 1
 
 
-def test_a_list_of_the_bar_closes_by_escape_and_by_a_click_elsewhere(browser, rich):
-    with opened(browser, rich) as page:
-        lists = page.locator("#filters details[open]")
-        page.click(".filter[data-filter=algorithm] summary")
-        page.click(".filter[data-filter=strategy] summary")
-        assert lists.count() == 1
-        page.keyboard.press("Escape")
-        assert lists.count() == 0
-        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
-        page.click(".filter[data-filter=algorithm] summary")
-        page.click("h1")
-        assert lists.count() == 0
-        page.click(".filter[data-filter=strategy] summary")
-        page.keyboard.press("Shift+Tab")
-        assert lists.count() == 0
-
-
-def test_a_tab_begins_at_its_begin_however_far_the_one_before_was_read(browser, rich):
-    for width in WIDTHS:
-        with opened(browser, rich, "#tab=trust", width=width) as page:
-            page.evaluate("scrollTo(0, 1500)")
-            go_to(page, "buckets")
-            heading = page.locator("#tab-buckets section h2").first.bounding_box()["y"]
-            stuck = page.locator("[role=tablist]").bounding_box()
-            assert stuck["y"] + stuck["height"] <= heading < 300, width
-
-
-def test_links_to_doubts_open_where_they_are_told(browser, rich):
-    with opened(browser, rich) as page:
-        for target in ("findings", "failed"):
-            go_to(page, "answer")
-            page.click(f"#verdict a[data-goes-to={target}]")
-            drawn(page)
-            assert page.locator(f"#{target}").is_visible()
-            assert page.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == "trust"
-
-
 def test_a_page_of_collectives_is_filtered_too(browser, collectives):
     with opened(browser, collectives, "#tab=algorithms&op=all_gather&algorithm=ring") as page:
         assert counted(page) == "1 of 14 cases"
@@ -286,25 +220,6 @@ def test_a_page_of_collectives_is_filtered_too(browser, collectives):
         assert set(rows.locator("td:first-child").all_inner_texts()) == {"all_gather ring, 4 ranks"}
 
 
-def test_the_table_of_sizes_sorts_and_unknown_stays_last(browser, tmp_path):
-    case, wrong = fake_collectives.case(), fake_collectives.case("all_gather")
-    launches = fake_collectives.sweep([case], lambda c, s: 1e-4 + s * 1e-9)
-    launches.append(fake_collectives.launch(wrong, lambda s: 1e-3))  # once, so its spread is unknown
-    path = write_report(fake_collectives.write(tmp_path / "r.db", launches), tmp_path / "report.html")
-    with opened(browser, path, "#tab=data") as page:
-        times = page.locator("#cases tbody tr td:nth-child(4)")
-        spreads = page.locator("#cases tbody tr td:nth-child(10)")
-        numbers = [float(text.replace(",", "")) for text in times.all_inner_texts()]
-        for order, reverse in (("ascending", False), ("descending", True)):
-            page.get_by_role("button", name="Time").click()
-            assert page.locator("#cases th[aria-sort]").get_attribute("aria-sort") == order
-            shown = [float(text.replace(",", "")) for text in times.all_inner_texts()]
-            assert shown == sorted(numbers, reverse=reverse)
-        for _ in range(2):
-            page.get_by_role("button", name="Spread").click()
-            assert spreads.all_inner_texts()[-8:] == ["–"] * 8
-
-
 def test_a_click_on_a_point_opens_its_case(browser, rich):
     with opened(browser, rich, "#tab=buckets") as page:
         case = page.evaluate("document.querySelector('#bucket .plot').data[0].ids[0]")
@@ -316,27 +231,3 @@ def test_a_click_on_a_point_opens_its_case(browser, rich):
         assert page.locator("dialog[open]").count() == 0
         sync_api = pytest.importorskip("playwright.sync_api")
         sync_api.expect(page).not_to_have_url(re.compile("case="))
-
-
-def test_what_is_said_of_all_cases_says_so_while_some_are_chosen(browser, anatomy):
-    with opened(browser, anatomy, "#tab=anatomy") as page:
-        assert page.locator("[data-of-all]:visible").count() == 0
-        choose(page, "strategy", "tp")
-        said = "Of all 3 cases, selected or not:"
-        assert page.locator("#anatomy .lead").inner_text().startswith(f"{said} ")
-        go_to(page, "answer")
-        assert page.locator("#verdict [data-of-all]").inner_text() == said
-        page.locator("#filters > button").click()
-        assert page.locator("[data-of-all]:visible").count() == 0
-
-
-def test_calls_that_no_selected_case_made_leave_their_table(browser, tmp_path):
-    ops = {"ddp": "all_reduce", "fsdp": "all_gather"}
-    launches = [step(fake.launch(fake.case(strategy=name), 8.0), late=0.1, name=op) for name, op in ops.items()]
-    path = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
-    with opened(browser, path, "#tab=algorithms") as page:
-        page.locator("#bandwidth details:not(.reading) > summary").click()
-        listed = page.locator("#bandwidth tbody tr:visible td:first-child")
-        assert set(listed.all_inner_texts()) == {"all_reduce", "all_gather"}
-        choose(page, "strategy", "fsdp")
-        assert set(listed.all_inner_texts()) == {"all_gather"}

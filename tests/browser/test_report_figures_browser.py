@@ -114,29 +114,6 @@ def test_the_filters_leave_the_figures_and_tables_of_selected_cases_and_a_senten
     assert seen(anatomy, "buckets")[0] == "ddp native, 2 ranks"
 
 
-def test_a_figure_of_several_cases_stays_while_one_of_them_is_selected(anatomy):
-    at(anatomy, "tab=algorithms&strategy=ddp")
-    assert seen(anatomy, "bandwidth")[:1] == ["all_reduce, 2 ranks"]
-    at(anatomy, "tab=algorithms&strategy=fsdp")
-    assert seen(anatomy, "bandwidth")[:1] == ["all_gather, 2 ranks"]
-    at(anatomy, "tab=algorithms")
-    assert seen(anatomy, "bandwidth")[:2] == ["all_reduce, 2 ranks", "all_gather, 2 ranks"]
-
-
-def test_energy_and_what_devices_did_follow_the_filters(devices):
-    at(devices, "tab=energy&bucket_mib=25")
-    (panel,) = panels(devices, "energy")
-    assert panel["data"][0]["x"] == [100]
-    assert panel["data"][0]["hovertext"][0].startswith("100 J per step, 195 mJ per token")
-    assert [title for title in seen(devices, "time-devices") if " · " in title] == [
-        f"{name} · ddp native 25 MiB, 2 ranks" for name in ("Power", "SM clock", "Temperature")
-    ]
-    at(devices, "tab=memory&bucket_mib=1")
-    assert seen(devices, "time-memory")[:1] == ["ddp native 1 MiB, 2 ranks"]
-    (panel,) = panels(devices, "memory")
-    assert list(traces(panel)) == ["torch tensors", "device (NVML)", "training state, theory"]
-
-
 @pytest.mark.parametrize("which", pages(["rich", "devices"], slow=["family", "anatomy"]))
 def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which):
     page = request.getfixturevalue(which)
@@ -152,17 +129,6 @@ def test_every_figure_of_cases_has_units_and_every_point_its_case(request, which
                 assert set(cases) - {""} <= known, (tab, trace["name"])
                 seen += len(cases)
     assert seen > 0
-
-
-def test_why_no_figure_is_drawn_is_said(rich):
-    for address, section, why in (
-        ("tab=buckets&algorithm=ring", "heat", "no strategy and world size with two algorithms and two bucket sizes."),
-        ("tab=algorithms&strategy=fsdp", "algorithms", "No selected algorithm was measured along with native"),
-        ("tab=scaling&world_size=4", "scaling", "No selected strategy has two world sizes with the same work"),
-    ):
-        at(rich, address)
-        (said,) = rich.locator(f"#{section}-panels .empty").all_inner_texts()
-        assert why in said
 
 
 def test_a_click_on_a_cell_opens_its_case(rich):

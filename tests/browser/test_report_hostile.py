@@ -7,81 +7,22 @@ import sqlite3
 import pytest
 
 import hostile_helpers as hostile
-from browser_helpers import drawn, each_tab, needs_chromium, opened, pages, resize, too_wide, unmarked
-from parabench.analysis.compare import across
-from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.sides import side_of
-from parabench.analysis.history.history import history
+from browser_helpers import each_tab, needs_chromium, opened, resize, too_wide, unmarked
 from parabench.report.build import write_report
-from parabench.report.sections import history as history_report
-from parabench.report.views import comparison
-from parabench.report.views import gate as compare_report
 from parabench.store.results import load
-from tests.faults.naughty import CALL, TEXTS
 
 pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory):
-    """Two stores of trainings, each hostile throughout."""
-    folder = tmp_path_factory.mktemp("hostile")
-    paths = [hostile.trainings(folder / f"{name}.db", name) for name in ("one", "two")]
-    for path in paths:
-        hostile.poison(path)
-    return [load(path) for path in paths]
-
-
-@pytest.fixture(scope="module")
-def training(stores, tmp_path_factory):
-    return write_report(stores[0], tmp_path_factory.mktemp("page") / "training.html")
-
-
-@pytest.fixture(scope="module")
-def naughty(tmp_path_factory):
-    """A report of a store that has every text of the fuzzer's list somewhere, and many places have all of them."""
-    folder = tmp_path_factory.mktemp("naughty")
-    path = hostile.trainings(folder / "r.db")
-    hostile.poison(path, TEXTS)
-    return write_report(load(path), folder / "page.html")
-
-
-@pytest.fixture(scope="module")
-def collectives(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("collectives")
-    path = hostile.collectives(folder / "r.db")
+def store(tmp_path_factory):
+    path = hostile.trainings(tmp_path_factory.mktemp("hostile") / "one.db")
     hostile.poison(path)
-    return write_report(load(path), folder / "page.html")
-
-
-@pytest.fixture(scope="module")
-def gate(stores, tmp_path_factory):
-    path = tmp_path_factory.mktemp("gate") / "gate.html"
-    path.write_text(compare_report.render(compare(*map(side_of, stores))))
     return path
 
 
-@pytest.fixture(scope="module")
-def machines(stores, tmp_path_factory):
-    path = tmp_path_factory.mktemp("machines") / "machines.html"
-    path.write_text(
-        comparison.render(
-            across.machines(*(side_of(store, role=role) for role, store in zip("ab", stores, strict=True)))
-        )
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def over_time(stores, tmp_path_factory):
-    path = tmp_path_factory.mktemp("history") / "history.html"
-    path.write_text(history_report.render(history(stores)))
-    return path
-
-
-@pytest.mark.parametrize("which", pages(["training", "collectives"], slow=["over_time", "gate", "machines"]))
-def test_nothing_runs_and_everything_is_text(browser, request, which):
-    with opened(browser, request.getfixturevalue(which), width=360) as page:
+def test_hostile_texts_stay_text(browser, store):
+    with opened(browser, write_report(load(store), store.with_name("page.html")), width=360) as page:
         for tab in each_tab(page):
             assert too_wide(page) <= 0, tab
             assert unmarked(page) == [], tab
@@ -93,31 +34,8 @@ def test_nothing_runs_and_everything_is_text(browser, request, which):
         assert page.evaluate("typeof hacked") == "undefined"
 
 
-def test_nothing_of_the_fuzzers_list_runs_either(browser, naughty):
-    with opened(browser, naughty) as page:
-        for tab in each_tab(page):
-            page.evaluate(hostile.HOVER)
-            assert page.evaluate(hostile.GROWN) == [], tab
-        assert page.evaluate("typeof hacked") == "undefined"
-        assert CALL in page.evaluate(hostile.TEXT)
-
-
-def test_a_hostile_value_can_be_filtered_by(browser, training):
-    with opened(browser, training) as page:
-        page.click(".filter[data-filter=status] summary")
-        box = page.locator(".filter[data-filter=status] input").last
-        box.check()
-        drawn(page)
-        said = page.locator("#filters output").inner_text()
-        assert not said.startswith("all")
-        address = page.evaluate("location.hash")
-    with opened(browser, training, address) as page:
-        assert page.locator("#filters output").inner_text() == said
-        assert page.evaluate(hostile.GROWN) == []
-
-
-def test_every_text_column_of_the_schema_is_hostile(stores):
-    with sqlite3.connect(stores[0].path) as db:
+def test_every_text_column_is_hostile(store):
+    with sqlite3.connect(store) as db:
         for table, column in hostile.text_columns(db):
             texts = [text for (text,) in db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL")]
             assert any(hostile.CALL in text or "example.invalid" in text for text in texts), (table, column)

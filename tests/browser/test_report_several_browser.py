@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-import fake_results as fake
-from browser_helpers import WIDTHS, assert_it_fits, choose, counted, go_to, needs_chromium, opened, pages, points, until
-from parabench.report.views.comparison import SIDES, write_comparison
-from several_sides import CASES, dead_store, four_stores
+from browser_helpers import WIDTHS, assert_it_fits, choose, counted, go_to, needs_chromium, opened, points, until
+from parabench.report.views.comparison import write_comparison
+from several_sides import CASES, four_stores
 
 pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def four(tmp_path_factory):
     folder = tmp_path_factory.mktemp("several")
-    stores = four_stores(folder)
-    given = {
-        "two": [stores["old"], stores["new"]],
-        "four": list(stores.values()),
-        "dead": [dead_store(folder), stores["old"]],
-        "rich": [(fake.rich(folder / f"rich{i}.db").path, None) for i in range(2)],
-    }
-    return {name: write_comparison(sides, folder / f"{name}.html") for name, sides in given.items()}
+    return write_comparison(list(four_stores(folder).values()), folder / "four.html")
 
 
-@pytest.mark.parametrize("which", pages(["four"], slow=["dead", "two", "rich"]))
-def test_every_tab_is_drawn_without_complaint_and_fits(browser, written, which):
-    with opened(browser, written[which], width=WIDTHS[-1]) as page:
+def test_every_tab_is_drawn_without_complaint_and_fits(browser, four):
+    with opened(browser, four, width=WIDTHS[-1]) as page:
         assert_it_fits(page)
 
 
-def test_filters_drive_figures_table_and_address(browser, written):
-    with opened(browser, written["four"]) as page:
+def test_filters_drive_figures_table_and_address(browser, four):
+    with opened(browser, four) as page:
         assert points(page, "ratios") == 3 * (len(CASES) + 1)  # and the geometric mean
         mean_of = "document.querySelector('#ratios .plot').data.map(({ name, marker }) => [name, marker.symbol.at(-1)])"
         means = {name: symbol.endswith("-open") for name, symbol in page.evaluate(mean_of)}
@@ -43,13 +34,13 @@ def test_filters_drive_figures_table_and_address(browser, written):
         go_to(page, "data")
         assert page.locator("#cases tbody tr").count() == 2
         address = page.evaluate("location.hash")
-    with opened(browser, written["four"], address) as page:
+    with opened(browser, four, address) as page:
         assert counted(page) == "2 of 6 cases"
         assert page.locator("#cases tbody tr").count() == 2
 
 
-def test_a_click_opens_what_every_side_knows_of_the_case(browser, written):
-    with opened(browser, written["four"], "#tab=data") as page:
+def test_a_click_opens_what_every_side_knows_of_the_case(browser, four):
+    with opened(browser, four, "#tab=data") as page:
         page.locator("#cases button.name").first.click()
         label = page.locator("#cases button.name").first.text_content()
         assert page.locator("#detail-title").text_content() == label
@@ -62,22 +53,3 @@ def test_a_click_opens_what_every_side_knows_of_the_case(browser, written):
         assert "Per joule, times" not in head  # unknown on every side
         page.keyboard.press("Escape")
         until(page, "!location.hash.includes('case=')")
-
-
-def test_the_table_sorts_by_a_sides_ratio(browser, written):
-    with opened(browser, written["two"], "#tab=data") as page:
-        page.click("th[data-column='ratio.1'] button")
-        shown = page.eval_on_selector_all(
-            "#cases tbody tr", "rows => rows.map(row => parseFloat(row.children[3].textContent))"
-        )
-        assert shown == sorted(shown)
-        assert len(shown) == 6
-
-
-def test_a_panel_has_a_curve_for_each_side_in_its_colour(browser, written):
-    with opened(browser, written["four"], "#tab=buckets") as page:
-        colours = page.evaluate("document.querySelector('#buckets .plot').data.map(trace => trace.line.color)")
-        assert colours == list(SIDES[:4])
-        go_to(page, "scaling")
-        names = page.evaluate("document.querySelector('#scaling .plot').data.map(trace => trace.name)")
-        assert names == ["old", "new", "alike", "other"]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import fake_results as fake
-from browser_helpers import choose, drawn, go_to, needs_chromium, opened, too_wide, until
-from fake_results import step
+from browser_helpers import choose, needs_chromium, opened, too_wide
 from parabench.analysis.session import select_session
 from parabench.plan.case import Case
 from parabench.report.build import write_report
@@ -69,22 +68,6 @@ def test_a_table_sorts_both_ways_and_back_with_unknown_last(browser, rich):
         assert column(page, "launches", 5)[-3:] == ["–"] * 3
 
 
-def test_the_address_keeps_filters_and_orders_and_ignores_what_is_no_column(browser, rich):
-    with opened(browser, rich, "#tab=data") as page:
-        choose(page, "algorithm", "tree")
-        sort(page, "cases", "Spread")
-        sort(page, "cases", "Spread")
-        sort(page, "launches", "Wall")
-        address, seen = page.evaluate("location.hash"), (column(page, "cases", 1), column(page, "launches", 1))
-        assert (len(seen[0]), len(seen[1])) == (8, 24)
-    assert "sort.cases=-spread" in address
-    with opened(browser, rich, address) as page:
-        assert (column(page, "cases", 1), column(page, "launches", 1)) == seen
-        assert page.locator("#cases th[aria-sort=descending]").inner_text().strip() == "Spread"
-    with opened(browser, rich, "#tab=data&sort.cases=-nothing&sort.nothing=x") as page:
-        assert rows_said(page, "cases") == "28 rows"
-
-
 def test_launches_follow_the_filters_and_references_are_among_all_of_them(browser, rich):
     with opened(browser, rich, "#tab=data") as page:
         assert rows_said(page, "launches") == "85 rows"
@@ -99,15 +82,6 @@ def test_launches_follow_the_filters_and_references_are_among_all_of_them(browse
             == ["No case is selected. “Show all” takes the filters away."] * 2
         )
         assert page.locator("#cases table:visible").count() == 0
-
-
-def test_a_reference_of_no_case_is_among_the_launches(browser, tmp_path):
-    launches = [fake.launch(fake.case(strategy="single", world_size=1), block=-1), fake.launch(fake.case())]
-    report = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
-    with opened(browser, report, "#tab=data") as page:
-        assert column(page, "cases", 1) == ["ddp native, 2 ranks"]
-        assert column(page, "launches", 1) == ["single, 1 rank", "ddp native, 2 ranks"]
-        assert page.locator("#launches button.name").count() == 1  # of the other nothing more is known
 
 
 def test_many_rows_come_a_hundred_at_a_time_and_keys_turn_the_page(browser, many):
@@ -214,63 +188,6 @@ def test_a_click_on_a_case_opens_its_details_and_escape_gives_the_focus_back(bro
         page.wait_for_url(lambda url: "case=" not in url)
 
 
-def test_going_back_after_a_case_was_closed_does_not_open_it_again(browser, rich):
-    with opened(browser, rich) as page:
-        go_to(page, "data")
-        open_case(page, "ddp ring 25 MiB, 4 ranks")
-        page.keyboard.press("Escape")
-        page.wait_for_url(lambda url: "case=" not in url)
-        page.go_back()
-        page.wait_for_selector("#tab-answer:not([hidden])")
-        assert page.locator("dialog[open]").count() == 0
-
-
-def test_a_link_opens_a_case_of_which_nothing_is_known_and_says_so(browser, rich):
-    with opened(browser, rich, "#tab=data") as page:
-        open_case(page, "fsdp ring, 4 ranks")
-        address = page.evaluate("location.hash")
-    with opened(browser, rich, address, width=360) as page:
-        page.wait_for_selector("dialog[data-drawn=yes]")
-        said = page.locator("dialog").inner_text()
-        for part in (
-            "unknown", "No launch of it counts", "rank 2: killed by SIGKILL",
-            "The parts of its step were not recorded.", "Bucket sizes were not recorded",
-        ):  # fmt: skip
-            assert part in said, part
-        assert page.locator("dialog .plot").count() == 0
-        assert page.evaluate("document.querySelector('dialog').scrollWidth <= innerWidth")
-
-
-def test_an_id_that_no_case_has_is_ignored(browser, rich):
-    with opened(browser, rich, "#tab=data&case=no-such-case") as page:
-        assert page.locator("dialog[open]").count() == 0
-        open_case(page, "single, 1 rank")
-
-
-def test_details_hold_the_figures_and_tables_that_are_ready_made_of_the_case(browser, tmp_path):
-    cases = [fake.case(strategy=name, world_size=4) for name in ("ddp", "fsdp")]
-    launches = [step(fake.launch(case, 8.0 + i), late=0.1, ranks="0-3") for i, case in enumerate(cases)]
-    report = write_report(fake.write(tmp_path / "r.db", launches), tmp_path / "report.html")
-    with opened(browser, report, "#tab=data") as page:
-        open_case(page, "fsdp native, 4 ranks")
-        titles = page.locator("dialog figcaption").all_inner_texts()
-        assert len(titles) == 1
-        assert titles[0].startswith("Timeline of one step: fsdp native, 4 ranks")
-        tables = page.locator("dialog section", has_text="In the page's other tables").locator("tbody")
-        assert tables.count() > 0
-        assert "ddp" not in " ".join(tables.all_inner_texts())
-        drawn_calls = page.evaluate("[...document.querySelectorAll('dialog .plot')].map(p => p.data?.length > 0)")
-        assert all(drawn_calls)
-
-
-def test_the_findings_of_a_case_are_among_its_details(browser, many):
-    with opened(browser, many, "#tab=data&strategy=tp") as page:
-        open_case(page, "tp native, 2 ranks")
-        (code,) = page.locator("dialog .findings code").all_inner_texts()
-        assert code == "drift"
-        assert page.locator("dialog .findings p").first.inner_text().startswith("in 1 of 1 launch the last third")
-
-
 def test_the_command_is_the_one_that_python_makes(browser, tmp_path):
     cases = [
         fake.case(bucket_mib=0.123456, algorithm="ring"), fake.case(strategy="single", world_size=1),
@@ -286,19 +203,6 @@ def test_the_command_is_the_one_that_python_makes(browser, tmp_path):
             page.evaluate("address => { location.hash = address; }", f"case={case.id}")
             page.get_by_role("heading", name=case.label, exact=True).wait_for()
             assert page.locator("dialog pre").inner_text() == rerun.command(case)
-
-
-def test_where_the_clipboard_is_refused_the_command_is_selected(browser, rich):
-    with opened(browser, rich, "#tab=data") as page:
-        open_case(page, "single, 1 rank")
-        page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
-        page.locator("dialog .copy button").click()
-        page.get_by_text("Selected: press").wait_for()
-        assert page.evaluate("getSelection().toString()") == page.locator("dialog pre").inner_text()
-        page.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
-        page.locator("dialog .copy button").click()
-        until(page, "window.copied")
-        assert page.evaluate("copied") == page.locator("dialog pre").inner_text()
 
 
 def traces(page, section, at=0):
@@ -322,14 +226,3 @@ def test_the_figures_of_trust_hold_every_launch_that_counts(browser, rich):
         )
         page.wait_for_selector("dialog[data-drawn=yes]")
         assert page.locator("#detail-title").inner_text().startswith("fsdp")
-
-
-def test_what_launches_cannot_tell_is_said(browser, tmp_path):
-    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(bucket_mib=b), steps=8) for b in (1.0, 2.0)])
-    with opened(browser, write_report(results, tmp_path / "report.html"), "#tab=trust") as page:
-        said = page.locator("#tab-trust").inner_text()
-        for part in ("their variation is unknown", "nine measured steps", "drift over the session is unknown"):
-            assert part in said, part
-        assert "No launch is excluded." in said
-        assert page.locator("#tab-trust .plot").count() == 0
-        drawn(page)

@@ -68,12 +68,6 @@ def test_prometheus_reads_every_number_with_its_case(here: Path, parse: object) 
     assert families["parabench_peak_memory_bytes"].samples[0].value == 101.0 * MIB
 
 
-def test_prometheus_reads_collectives(here: Path) -> None:
-    families = {family.name: family for family in openmetrics(exported("openmetrics", "bus.db", "-"))}
-    bandwidths = [each.value for each in families["parabench_bus_bandwidth_bytes_per_second"].samples]
-    assert bandwidths == [pytest.approx(1e9)] * 4
-
-
 def test_pandas_and_duckdb_read_the_tables(here: Path) -> None:
     assert exported("parquet", place="tables").split() == [
         f"tables/{name}.parquet" for name in ("cases", "launches", "samples")
@@ -122,21 +116,6 @@ def test_mlflow_has_a_run_for_the_session_and_one_for_each_case(here: Path, monk
     # A second session is beside it.
     exported("mlflow", place="runs")
     assert len(client.search_runs([experiment.experiment_id])) == 8
-
-
-def test_mlflow_has_collectives_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    # MLflow keeps for its process what a relative place is.
-    assert exported("mlflow", "bus.db", str(here / "others")).endswith(" with 4 runs in it\n")
-    assert parabench("export", "--mlflow", "bus.db", "-o", "-").exit_code == 2
-
-
-def test_a_place_that_mlflow_cannot_use_is_one_line(here: Path) -> None:
-    done = parabench("export", "--mlflow", "results.db", "-o", "gopher://x")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("parabench: MLflow cannot use 'gopher://x': ")
-    assert done.stderr.endswith("; give another with -o, such as http://HOST:5000\n")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pandas, in its own code

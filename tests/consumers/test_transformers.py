@@ -17,17 +17,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from command_line import parabench
 from guard import GUARD_S
-from parabench import Model
-from parabench.errors import UsageError
 from parabench.launch.processes import run_processes
-from parabench.models import TENSOR, user
+from parabench.models import TENSOR
 from parabench.models.base import loss_of, make_samples, output_of
 from parabench.plan.case import Case
-from parabench.plan.validate import entry_of_model
 from parabench.workloads.verify import TOLERANCES
 from paths import ROOT
 from trained_helpers import cpu_case
-from transformers_helpers import CONFIGS, VOCABULARY, built, config_of, train_in_turn
+from transformers_helpers import CONFIGS, VOCABULARY, built, train_in_turn
 
 SEQ_LEN = 16
 STRATEGIES = ("ddp", "fsdp")
@@ -82,16 +79,6 @@ def test_configuration_gives_module_blocks_and_loss(name: str) -> None:
     assert held > sum(parameter.numel() for parameter in model.module.parameters()) / 3
 
 
-def test_the_users_configuration_is_left_alone() -> None:
-    config = config_of("gpt2")
-    before = config.to_dict()
-    assert before["resid_pdrop"] > 0
-    module = built("gpt2").module
-    assert {p for name, p in module.config.to_dict().items() if name.endswith("pdrop")} == {0.0}
-    assert not [each for each in module.modules() if isinstance(each, torch.nn.Dropout) and each.p]
-    assert config.to_dict() == before
-
-
 def test_pairs_of_tokens_and_next_tokens_are_shifted_once() -> None:
     model = built("llama")
     tokens = torch.arange(2 * SEQ_LEN).reshape(2, SEQ_LEN) % VOCABULARY
@@ -115,20 +102,6 @@ def test_published_plan_is_used_if_torch_has_its_styles() -> None:
         assert why in model.why_missing[TENSOR]
 
 
-def test_module_is_described_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(case: Case) -> Any:
-        raise AssertionError("built on the CPU")
-
-    monkeypatch.setattr(user, "_built_on_cpu", refuse)
-    entry = entry_of_model(Case(model="transformers_helpers:bert"))
-    assert (entry.blocks, entry.vocabulary, entry.own) == (2, VOCABULARY, {"forward"})
-
-
-def test_anything_but_a_configuration_is_one_line() -> None:
-    with pytest.raises(UsageError, match=r"is given dict; give a configuration, LlamaConfig\(\) say$"):
-        Model.from_transformers({"hidden_size": 32})
-
-
 def test_model_without_a_language_model_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images.py").write_text(
@@ -139,18 +112,6 @@ def test_model_without_a_language_model_is_one_line(tmp_path: Path, monkeypatch:
     done = parabench("check", "--model", "images:factory")
     assert done.exit_code == 2
     assert "transformers has no language model for ViTConfig; give Model(module=...)" in done.stderr
-
-
-def test_skipped_strategy_names_the_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = parabench("check", "--model", "transformers_helpers:mixtral", "--set", "strategy=ddp,tp,pp")
-    assert found.exit_code == 0, found.output
-    *_, ddp, tp, pp = found.stdout.splitlines()
-    assert ddp == "ddp       nothing missing"
-    assert tp.startswith(
-        "tp        model transformers_helpers:mixtral has no tensor_parallel for tp: its plan in transf"
-    )
-    assert pp.startswith("pp        pp passes one tensor from block to block")
 
 
 def test_the_example_is_benchmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks.hosts import Host, NoNodes, hosts
-from cluster_helpers import cluster, namespaces, processes_in
+from benchmarks.hosts import Host
+from cluster_helpers import cluster, namespaces
 from guard import GUARD_S
 
 pytestmark = pytest.mark.alone
@@ -53,7 +50,6 @@ SPEAK = "import os, signal, socket; print(os.getpid(), socket.gethostname(), flu
 PAYLOAD = 2 << 20
 # With headers; what passes at once is next to nothing.
 LIMITED = PAYLOAD * 1514 / 1448
-SMALL = 128 << 10
 TRANSFERS = 5
 
 
@@ -122,22 +118,6 @@ def test_each_link_has_its_rate_both_ways() -> None:
         assert rate_seen(first, second) == pytest.approx(100e6, rel=0.1)
 
 
-# Several transfers at a low rate.
-@pytest.mark.slow
-def test_a_rate_changes_while_a_host_runs(pair: tuple[Host, ...]) -> None:
-    source, target = pair
-    receiver(target)
-    source.limit("50mbit")
-    assert rate_seen(source, target) == pytest.approx(50e6, rel=0.1)
-    source.limit("100mbit")
-    assert rate_seen(source, target) == pytest.approx(100e6, rel=0.1)
-    # A link that was idle carries small messages no faster.
-    assert quickest(SMALL, source, target) > 0.9 * 8 * SMALL / 100e6
-    for _ in range(2):
-        source.limit(None)
-        assert rate_seen(source, target) > 200e6
-
-
 def test_a_host_that_is_cut_off_is_reached_again_when_its_link_is_up(pair: tuple[Host, ...]) -> None:
     first, second = pair
     receiver(first)
@@ -152,46 +132,6 @@ def test_a_host_that_is_cut_off_is_reached_again_when_its_link_is_up(pair: tuple
     first.link(True)
     assert sent(1, first, "h1")[0] == 0
     assert sent(1, second, "h0")[0] == 0
-
-
-def test_a_process_is_the_one_that_was_started_and_knows_its_host(pair: tuple[Host, ...]) -> None:
-    before, known = socket.gethostname(), Path("/etc/hosts").read_bytes()
-    for host in pair:
-        process = python(host, SPEAK)
-        assert said(process) == f"{process.pid} h{host.number}"
-        assert host.processes() == {process.pid}
-        assert os.getsid(process.pid) == process.pid
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(GUARD_S) == -signal.SIGTERM
-        assert host.processes() == set()
-    assert (socket.gethostname(), Path("/etc/hosts").read_bytes()) == (before, known)
-    assert Path("/proc/sys/kernel/hostname").read_text().strip() == before
-
-
-def test_signals_do_what_they_usually_do_though_they_are_ignored_here(pair: tuple[Host, ...]) -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    kept = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
-        process = python(pair[0], SPEAK)
-    finally:
-        for number, handler in zip(numbers, kept, strict=True):
-            signal.signal(number, handler)
-    said(process)
-    process.send_signal(signal.SIGINT)
-    assert "KeyboardInterrupt" in process.communicate(timeout=GUARD_S)[0]
-    assert process.returncode == -signal.SIGINT
-
-
-def test_environment_folder_and_errors_are_as_asked(pair: tuple[Host, ...], tmp_path: Path) -> None:
-    look = "import os, sys; print(os.getcwd(), os.environ['SAID'], os.environ['PATH']); sys.exit('no')"
-    with (tmp_path / "errors").open("w") as errors:
-        words = [sys.executable, "-c", look]
-        process = pair[0].start(
-            words, environment={"SAID": "a b"}, folder=tmp_path, output=subprocess.PIPE, errors=errors
-        )
-        assert process.communicate(timeout=GUARD_S)[0].strip() == f"{tmp_path} a b {os.environ['PATH']}"
-    assert process.returncode == 1
-    assert (tmp_path / "errors").read_text() == "no\n"
 
 
 def test_what_runs_in_a_host_ends_with_it_and_nothing_else_does() -> None:
@@ -215,41 +155,6 @@ def test_what_runs_in_a_host_ends_with_it_and_nothing_else_does() -> None:
     assert other.returncode == -signal.SIGKILL
 
 
-def own_namespaces() -> set[str]:
-    return {name for name in namespaces() if name.startswith(f"parabench-{os.getpid()}-")}
-
-
-def failing() -> Iterator[tuple[set[str], int]]:
-    """What there is within a block, which then fails."""
-    with cluster(2) as made:
-        process = python(made[0], SPEAK)
-        said(process)
-        number = Path("/run/netns", made[0].namespace).stat().st_ino
-        assert processes_in({number}) == {process.pid}
-        yield own_namespaces(), process.pid
-        raise ZeroDivisionError
-
-
-def test_a_block_that_fails_leaves_nothing() -> None:
-    block = failing()
-    inside, pid = next(block)
-    assert len(inside) == 3
-    with pytest.raises(ZeroDivisionError):
-        next(block)
-    assert own_namespaces() == set()
-    assert not psutil.pid_exists(pid)
-
-
-def test_wrong_rates_leave_nothing(pair: tuple[Host, ...]) -> None:
-    before = own_namespaces()
-    assert len(before) == 3
-    with pytest.raises(NoNodes, match=r'^tc .* rate fast .*"rate"'), hosts(2, [None, "fast"]):
-        pass
-    with pytest.raises(ValueError, match="shorter"), hosts(3, [None, "1gbit"]):
-        pass
-    assert own_namespaces() == before
-
-
 def test_what_a_killed_process_has_left_is_removed(pair: tuple[Host, ...]) -> None:
     code = """if True:
         import sys
@@ -269,28 +174,3 @@ def test_what_a_killed_process_has_left_is_removed(pair: tuple[Host, ...]) -> No
     with cluster(2):
         assert not left & namespaces()
     assert not deserted.is_running() or deserted.status() == psutil.STATUS_ZOMBIE
-
-
-def test_several_blocks_at_a_time_do_not_meet(pair: tuple[Host, ...]) -> None:
-    receiver(pair[1])
-    with cluster(2) as others:
-        assert not {host.namespace for host in pair} & {host.namespace for host in others}
-        code, output = sent(1, others[0], others[1].name)
-        assert (code, "Connection refused" in output) == (1, True)
-        assert sent(1, pair[0], pair[1].name)[0] == 0
-
-
-def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(NoNodes, match="on one machine need root"), hosts(2):
-        pass
-    with pytest.raises(pytest.skip.Exception, match="on one machine need root"), cluster(2):
-        pass
-
-
-@pytest.mark.parametrize("missing", ["ip", "tc"])
-def test_a_missing_command_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda tool: None if tool == missing else f"/sbin/{tool}")
-    with pytest.raises(NoNodes, match=f"need the command {missing}; install iproute2"), hosts(2):
-        pass

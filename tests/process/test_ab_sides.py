@@ -85,14 +85,6 @@ def test_a_side_that_does_not_fit_is_named(
     assert not psutil.pid_exists(side.pid)
 
 
-def test_what_others_print_is_passed_over_and_told_when_the_side_has_ended(tmp_path: Path) -> None:
-    does = f"print('Loading modules'); {answers()}; line.recv_bytes(); print('Segmentation fault'); sys.exit(1)"
-    with running([read_variant("b", scripted(tmp_path, does))], lambda side, told: None) as (side,):
-        side.hello()
-        with pytest.raises(UsageError, match=r"side b \(.*\) ended with exit code 1: Segmentation fault"):
-            side.ask("plan")
-
-
 def test_a_side_that_is_silent_beyond_its_deadline_is_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

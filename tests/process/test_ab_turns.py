@@ -67,9 +67,6 @@ from parabench import Protocol, sweep
 CASES = sweep(strategy="ddp", world_size=2)
 PROTOCOL = Protocol(warmup={WARMUP}, steps={STEPS}, launches=1, instrumented=0)
 '''
-KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
-# Unlike a pause it goes on after a signal, such as that which asks a rank where it stands.
-HANGS = "time.sleep(1e6)"
 
 
 class Ab:
@@ -121,31 +118,6 @@ def test_one_side_runs_while_the_other_waits(tmp_path: Path) -> None:
         assert a["pair"]["first"] == [not each for each in b["pair"]["first"]]
         assert sum(a["pair"]["first"]) == ROUNDS / 2
     assert "2 launches per side" in output
-
-
-@pytest.mark.slow  # unit tests of `ab` have each of these ends with fakes
-@pytest.mark.parametrize(
-    ("what", "status", "said"),
-    [
-        pytest.param(KILLED, "crashed", "SIGKILL", id="a rank is killed"),
-        pytest.param(HANGS, "hung", "no end after", id="a rank hangs"),
-    ],
-)
-def test_what_befalls_one_side_is_its_own_and_ends_both_launches(
-    tmp_path: Path, what: str, status: str, said: str
-) -> None:
-    ab = Ab(tmp_path, what)
-    process = ab.asked("--deadline", "25")
-    output, _ = process.communicate(timeout=GUARD_S)
-    assert process.returncode == 1, output
-    (line,) = (line for line in output.splitlines() if said in line and line.startswith("["))
-    assert "b: ddp native" in line
-    there = ab.launches()
-    # Side a makes the launch of that block by itself; the case has launches of its own from then on.
-    assert sorted((side, block, how) for side, block, how, _ in there) == [
-        (side, block, status if (side, block) == ("b", 1) else "ok") for side in "ab" for block in (0, 1, 2)
-    ]
-    assert [turns.get("pair", {}).get("side") for _, _, _, turns in there if turns] == ["b"]
 
 
 @pytest.mark.slow  # two runs of both sides; tests/unit/ab has what is resumed

@@ -18,7 +18,7 @@ import fake_results as fake
 from parabench.analysis.history.series import NO_RUPTURES
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.errors import PACKAGES
-from paths import FIXTURES, ROOT
+from paths import ROOT
 
 # With what they require. Not among them: ruptures, plotly, and everything that only the tests need.
 TYPICAL = (
@@ -153,35 +153,3 @@ def test_checkout_measures_and_reports(checkout: Path, tmp_path: Path) -> None:
     done = python(checkout, "-m", "parabench", "run", "tiny", "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Does a checkout measure?" in (out / "report.html").read_text()
-
-
-@pytest.mark.slow  # each process imports torch and launches ranks
-def test_checkout_records_what_it_watches(checkout: Path, tmp_path: Path) -> None:
-    done = python(
-        checkout, str(FIXTURES / "loop_of_ones_own.py"), "40", "--watch", where=str(tmp_path), PYTHONPATH=str(checkout)
-    )
-    assert done.returncode == 0, done.stderr
-    assert "not recorded" not in done.stderr
-    assert (tmp_path / "seen" / "report.html").is_file()
-
-
-@pytest.mark.slow  # each process imports torch and launches ranks
-def test_checkout_runs_its_suites_under_pytest(checkout: Path, tmp_path: Path) -> None:
-    options = ("-p", "no:cacheprovider", "-p", "parabench.pytest_plugin", f"--parabench-out={tmp_path}")
-    done = python(checkout, "-m", "pytest", *options, "suites/tiny.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-
-
-@pytest.mark.slow  # it launches ranks
-def test_checkout_tries_the_suite_of_a_new_project(checkout: Path, tmp_path: Path) -> None:
-    done = python(checkout, "-m", "parabench", "init", str(tmp_path / "new"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "new" / "suites" / "training.py").is_file()
-
-
-@pytest.mark.slow  # each process imports torch
-def test_checkout_lists_gpu_checks(checkout: Path) -> None:
-    done = python(checkout, "-m", "benchmarks.gpu", "--list")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "step-clock: " in done.stdout

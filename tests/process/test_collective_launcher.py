@@ -25,7 +25,7 @@ from parabench.launch.processes import ProcessOutcome
 from parabench.launch.rendezvous import LOST
 from parabench.launch.results import NodeResult
 from parabench.launch.spec import LaunchSpec
-from parabench.plan.collective_case import OPS, CollectiveCase
+from parabench.plan.collective_case import OPS
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.store.record import Launch, Phase, Status
 from parabench.workloads.collective_buffers import Truth
@@ -46,8 +46,10 @@ def run(
     return launch(LaunchSpec.of(case(op, algorithm, **(small | fields)), protocol, deadline_s=GUARD_S))
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("algorithm", ["native", "ring"])
+@pytest.mark.parametrize(
+    ("op", "algorithm"),
+    [*((op, "native") for op in OPS), ("all_reduce", "ring"), ("reduce_scatter", "ring")],
+)
 def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
     seen = run(op, algorithm)
     assert (seen.status, seen.failure) == (Status.OK, None)
@@ -62,8 +64,7 @@ def test_every_call_of_every_rank_is_kept_and_right(op, algorithm):
     assert seen.facts["piece_bytes"] > 0
 
 
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("algorithm", ["native", "tree"])
+@pytest.mark.parametrize(("op", "algorithm"), [("all_reduce", "tree"), ("all_gather", "native")])
 def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algorithm):
     seen = run(op, algorithm, world_size=3, min_bytes=3072, max_bytes=12288, protocol=THROUGHPUT)
     assert (seen.status, seen.failure) == (Status.OK, None)
@@ -85,20 +86,10 @@ def test_calls_back_to_back_are_kept_in_batches_of_as_many_on_all_ranks(op, algo
     assert {call.n_wrong for call in seen.collectives} == {0}
 
 
-def test_a_hang_among_calls_back_to_back_is_found(monkeypatch):
-    pass_when(monkeypatch)
-    seen = run("all_reduce", "test_collective_launcher:STOPPED", protocol=THROUGHPUT)
-    assert seen.status is Status.HUNG
-    assert seen.failure is not None
-    assert "to 4 KiB in place, warmup batch of calls 0" in seen.failure.message
-    assert {call.bytes for call in seen.collectives} == {1024}
-
-
 @pytest.mark.parametrize(("dtype", "redop"), [("bfloat16", "sum"), ("float64", "avg"), ("float16", "max")])
 def test_other_types_and_reductions_are_exact_too(dtype, redop):
-    for algorithm in ("native", LEVELS[1]):
-        seen = run("all_reduce", algorithm, dtype=dtype, redop=redop)
-        assert (seen.status, {call.n_wrong for call in seen.collectives}) == (Status.OK, {0})
+    seen = run("all_reduce", LEVELS[1], dtype=dtype, redop=redop)
+    assert (seen.status, {call.n_wrong for call in seen.collectives}) == (Status.OK, {0})
 
 
 def test_two_levels_run_among_four_ranks():
@@ -111,10 +102,6 @@ def _one_wrong(wire: Any, flat: Any, of: Any) -> None:
     RING.all_reduce(wire, flat, of)
     if wire.rank == 1:
         flat[7] += 1
-
-
-def _not_divided(wire: Any, flat: Any, of: Any) -> None:
-    RING.all_reduce(wire, flat, replace(of, finish=lambda total: None))
 
 
 def _killed(wire: Any, flat: Any, of: Any) -> None:
@@ -142,7 +129,6 @@ def _algorithm(all_reduce: Any) -> Algorithm:
 
 
 ONE_WRONG, KILLED, STOPPED, RAISING = map(_algorithm, (_one_wrong, _killed, _stopped, _raising))
-NOT_DIVIDED = _algorithm(_not_divided)
 OWN = Algorithm(name="ring", all_reduce=RING.all_reduce, reduce_scatter=RING.reduce_scatter, all_gather=RING.all_gather)
 BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
 
@@ -153,7 +139,6 @@ BORROWING = replace(OWN, name="own", instead={"all_reduce": "ring"})
         ("all_reduce", "OWN", "test_collective_launcher:OWN"),
         ("broadcast", "OWN", "native"),
         ("all_reduce", "BORROWING", "ring"),
-        ("all_gather", "BORROWING", "test_collective_launcher:BORROWING"),
     ],
 )
 def test_what_ran_is_the_users_own_by_its_spelling_or_what_ran_instead(op, name, ran):
@@ -161,13 +146,6 @@ def test_what_ran_is_the_users_own_by_its_spelling_or_what_ran_instead(op, name,
     seen = run(op, f"test_collective_launcher:{name}")
     assert {call.algorithm for call in seen.collectives} == {ran}
     assert seen.facts["algorithm"] == ran
-
-
-def test_an_average_that_is_not_divided_is_wrong():
-    seen = run("all_reduce", "test_collective_launcher:NOT_DIVIDED", redop="avg")
-    assert seen.status is Status.WRONG
-    # Every element but those whose sum is 0.
-    assert all(call.n_wrong > 0.9 * call.bytes / 4 for call in seen.collectives)
 
 
 def test_one_wrong_element_on_one_rank_is_seen():
@@ -264,13 +242,3 @@ def test_the_truth_shows_what_is_out_of_place_missing_or_twice():
         assert (whole.roll(shift) != whole).float().mean() > 0.9
     for wrong in (a + b, a + a + c, a + b + b, a + b + c + c):
         assert (wrong != whole).float().mean() > 0.9
-
-
-def test_a_gathered_buffer_holds_each_ranks_part():
-    of: CollectiveCase = case("all_gather", world_size=3)
-    truth = Truth(of, torch.device("cpu"))
-    like = truth.empty(3 * 40)
-    gathered = truth.gathered(like)
-    for rank in range(3):
-        part = slice(rank * 40, (rank + 1) * 40)
-        assert torch.equal(gathered[part], truth.of(rank, like)[part])

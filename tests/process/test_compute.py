@@ -65,11 +65,6 @@ def test_a_shard_holds_its_part_and_gathers_the_whole() -> None:
     assert [event[0] for event in seen.facts["program"][0]["events"]].count("wait") >= len(found)
 
 
-def test_tensor_parallel_computes_a_part_and_reduces_activations() -> None:
-    seen = alone(strategy="tp", model="gpt-nano", seq_len=16, world_size=4, nodes=2, global_batch=4)
-    assert {(op, ranks) for op, _, ranks in calls(seen)} == {("all_reduce", 4)}
-
-
 def test_the_groups_of_a_grid_are_told_apart() -> None:
     seen = alone(strategy="tp_fsdp", model="gpt-nano", seq_len=16, world_size=8, nodes=4, tp_size=2, global_batch=8)
     assert {ranks for _, _, ranks in calls(seen)} == {2, 4}

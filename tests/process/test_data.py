@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import base64
-import errno
-import gc
 import gzip
 import itertools
 import json
 import multiprocessing
-import os
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import default_collate
 
 import own_helpers
@@ -26,7 +21,7 @@ from guard import GUARD_S
 from parabench.data import mnist
 from parabench.data import text as corpus
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
-from parabench.data.loader import ContiguousBatches, Loading, ShuffledBatches, columns_of
+from parabench.data.loader import ContiguousBatches, Loading, ShuffledBatches
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
@@ -34,7 +29,7 @@ from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
-from parabench.plan.suite import Suite, parse_axis, sweep
+from parabench.plan.suite import Suite, sweep
 from parabench.store.record import Status
 from parabench.workloads.verify import reference_of, verify
 
@@ -94,22 +89,6 @@ def test_a_global_batch_is_the_same_for_every_number_of_ranks(split: str, count:
         assert others == [one] * 3
 
 
-def test_drawn_samples_are_shuffled_anew_each_epoch_and_by_seed() -> None:
-    orders = [dealt(SAMPLERS["sample"](60), 2, epoch) for epoch in (0, 1, 0)]
-    assert orders[0] == orders[2] != orders[1]
-    other = ShuffledBatches(60, 12, 0, 2, seed=4)
-    assert list(other) != [step[0] for step in orders[0]]
-
-
-def test_columns_are_equal_parts_that_make_the_whole() -> None:
-    inputs = torch.arange(24.0).view(2, 12)
-    parts = [columns_of(inputs, rank, 3) for rank in range(3)]
-    assert torch.equal(torch.cat(parts, 1), inputs)
-    assert [part.shape for part in parts] == [(2, 4)] * 3
-    assert torch.equal(parts[1], inputs[:, 4:8])
-    assert columns_of(inputs, 0, 1) is inputs
-
-
 @pytest.mark.parametrize("split", ["batch", "sample"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) -> None:
@@ -128,29 +107,6 @@ def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) 
         assert sorted(torch.cat([part[1] for part in parts]).tolist()) == sorted(targets.tolist())
 
 
-class Left:
-    """What its process is to free, and no other."""
-
-    def __init__(self, told: Path) -> None:
-        self.me, self.told = self, told
-
-    def __del__(self) -> None:
-        with self.told.open("a") as file:
-            print(os.getpid(), file=file)
-
-
-def test_garbage_of_a_rank_is_not_freed_in_its_workers(tmp_path: Path) -> None:
-    gc.disable()
-    try:
-        Left(tmp_path / "freed")
-        case = Case(model="own_helpers:model", data="own_helpers:rows_of_a_collector", workers=2, global_batch=12)
-        next(Loading(case, own_helpers.model()).batches(0, 1, CPU))
-    finally:
-        gc.enable()
-    gc.collect()
-    assert (tmp_path / "freed").read_text() == f"{os.getpid()}\n"
-
-
 def test_a_rank_takes_its_columns_and_whole_targets() -> None:
     case = Case(model="mlp", data="synthetic", split="dimension")
     model = build_model(case)
@@ -159,13 +115,6 @@ def test_a_rank_takes_its_columns_and_whole_targets() -> None:
         some, theirs = next(Loading(case, model).batches(0, 1, CPU, columns=(rank, 2)))
         assert torch.equal(some, inputs[:, 128 * rank : 128 * (rank + 1)])
         assert torch.equal(theirs, targets)
-
-
-def test_workers_draw_the_same_numbers_again() -> None:
-    """A user's Dataset may augment at random; the case's seed decides how."""
-    case = Case(model="own_helpers:model", data="own_helpers:random_rows", workers=2)
-    drawn = [next(Loading(case, own_helpers.model()).batches(0, 1, CPU))[0] for _ in range(2)]
-    assert torch.equal(*drawn)
 
 
 def test_whole_batches_are_what_stacking_samples_makes() -> None:
@@ -199,15 +148,6 @@ def test_workers_train_the_same_and_leave_with_their_ranks(machine: Any) -> None
     waited = [sample.value for sample in seen.samples if sample.metric == "data_s"]
     assert len(waited) == 2 * 4
     assert all(value > 0 for value in waited)
-
-
-def test_no_worker_is_waited_for_that_was_not_told_to_end() -> None:
-    case = Case(
-        model="own_helpers:patient", strategy="ddp", world_size=2, workers=2, data="synthetic", device="cpu",
-        backend="gloo",
-    )  # fmt: skip
-    seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2, instrumented=0), deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
 
 
 def test_workers_die_with_a_killed_rank_even_while_stopped(tmp_path: Path) -> None:
@@ -281,22 +221,6 @@ def test_a_text_is_encoded_once_and_again_when_it_changed(
     assert corpus.token_count(f"text:{text}", words) == 3
     assert len(calls) == 2
     assert sorted(path.suffix for path in kept.iterdir()) == [".tokens", ".tokens"]
-
-
-def test_tokens_train_for_real(machine: Any, tmp_path: Path, kept: Path) -> None:
-    (case,) = plan(
-        machine,
-        strategy="ddp",
-        world_size=2,
-        model="own_helpers:sequential",
-        data="text",
-        vocabulary=str(vocabulary(tmp_path)),
-        seq_len=8,
-    )
-    protocol = Protocol(warmup=2, steps=1, instrumented=0)
-    seen = launch(LaunchSpec.of(case, protocol, deadline_s=GUARD_S))
-    verify(seen, reference_of(launch(LaunchSpec.of(case.reference(), protocol, deadline_s=GUARD_S))))
-    assert seen.status is Status.OK, seen.failure
 
 
 @pytest.mark.parametrize(
@@ -401,19 +325,6 @@ def test_absent_and_broken_digits_are_refused(machine: Any, tmp_path: Path) -> N
         assert "cannot be read" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
 
 
-def test_no_more_is_unpacked_than_the_head_says(tmp_path: Path) -> None:
-    path = tmp_path / f"{mnist.LABELS}.gz"
-    path.write_bytes(gzip.compress(idx_bytes(LABELS) + bytes(50_000_000), 1))
-    tracemalloc.start()
-    with pytest.raises(UsageError, match="has 29 bytes or more, and by its head 28"):
-        mnist.read_idx(path, 1)
-    assert tracemalloc.get_traced_memory()[1] < 2_000_000
-    tracemalloc.stop()
-    path.write_bytes(gzip.compress(bytes([0, 0, 8, 1, 0xFF, 0xFF, 0xFF, 0xFF]), 1))
-    with pytest.raises(UsageError, match="has 8 bytes, and by its head 4294967303"):
-        mnist.read_idx(path, 1)
-
-
 # -- a user's own, and what does not fit ----------------------------------------------------------------------------
 
 
@@ -433,32 +344,19 @@ def test_a_users_dataset_trains_for_real(machine: Any) -> None:
     assert seen.status is Status.OK, seen.failure
 
 
-def test_a_users_dataset_may_depend_on_the_case(machine: Any) -> None:
-    (case,) = plan(machine, strategy="single", data="own_helpers:long_rows", seq_len=5)
-    first: tuple[Tensor, Tensor] = next(Loading(case, build_model(case)).batches(0, 1, CPU))
-    assert [each.shape for each in first] == [(8, 5), (8, 5)]
-
-
 @pytest.mark.parametrize(
     ("axes", "said"),
     [
         ({"data": "own_helpers:nothing"}, "cannot be loaded"),
-        ({"data": "own_helpers:no_factory"}, "is int; it must be a function that returns a Dataset"),
         ({"data": "own_helpers:broken_rows"}, "cannot be made: RuntimeError: no such bucket"),
         ({"data": "own_helpers:stream"}, "is empty; give at least 8 samples"),
         ({"data": "own_helpers:few_rows"}, "holds 1 samples, one batch needs 8"),
-        ({"data": "own_helpers:single_rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
         ({"data": "own_helpers:worded_rows", "model": "own_helpers:model"}, "a batch without a tensor of inputs"),
-        ({"data": "own_helpers:dict_rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
-        ({"data": "own_helpers:no_rows"}, "gives items that do not stack: TypeError: default_collate"),
         ({"data": "own_helpers:uneven_rows"}, "gives items that do not stack: RuntimeError: stack expects each tensor"),
         ({"data": "own_helpers:boastful_rows"}, "gives no item 79: IndexError: list index out of range"),
-        ({"data": "own_helpers:quitting_rows"}, "cannot be made: SystemExit: 3; fix that function"),
-        ({"data": "own_helpers:holey_rows"}, "gives no item 0: KeyError: 0; fix its __getitem__"),
         ({"data": "own_helpers:rows"}, "gives inputs of float32, model gpt-nano takes tokens"),
         ({"data": "text", "model": "mlp"}, "model mlp takes no tokens"),
         ({"data": "mnist:/tmp", "model": "gpt-nano"}, "model gpt-nano takes no images"),
-        ({"data": "mnist:/tmp", "model": "mlp"}, "model mlp takes no images"),
         ({"data": "synthetic:x"}, "synthetic takes nothing after a colon"),
         ({"data": "synthetik"}, "did you mean 'synthetic'"),
         ({"model": "own_helpers:bare"}, "makes no synthetic data; give Model.batch, or another data"),
@@ -477,21 +375,6 @@ def test_data_that_nobody_chose_is_what_the_model_takes(machine: Any, tmp_path: 
     assert said == "vocabulary 'any.tiktoken' is for data text, and data is synthetic with model toy; drop it"
 
 
-def test_paths_with_commas_and_spaces_survive() -> None:
-    assert parse_axis("data", r"text:a b\,c.txt, synthetic") == ("text:a b,c.txt", "synthetic")
-    assert parse_axis("vocabulary", "bytes,my words.tiktoken") == ("", "my words.tiktoken")
-
-
-def test_a_file_that_may_not_be_read_is_refused(machine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    secret = tmp_path / "t.txt"
-    secret.write_text("x" * 1000)
-    monkeypatch.setattr(Path, "open", forbidden)  # root may read whatever its mode says
-    assert "cannot be read: Permission denied" in refused(machine, strategy="single", data=f"text:{secret}")
-
-
 def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
     for path in (tmp_path, "/dev/null"):
         assert "it is not a regular file; give one" in refused(machine, strategy="single", data=f"text:{path}")
@@ -501,12 +384,3 @@ def test_what_is_no_file_is_refused(machine: Any, tmp_path: Path) -> None:
     assert f"has no {mnist.IMAGES}" in refused(machine, model="mnist", data=f"mnist:{'x' * 5000}")
     (tmp_path / mnist.IMAGES).mkdir()
     assert "it is not a regular file" in refused(machine, model="mnist", data=f"mnist:{tmp_path}")
-
-
-@pytest.mark.parametrize("split", SAMPLERS)
-@pytest.mark.parametrize("data", ["own_helpers:few_rows", "synthetic"])
-def test_less_than_a_global_batch_is_refused_also_when_it_is_read(data: str, split: str) -> None:
-    """Epochs without a batch would follow each other for ever."""
-    case = Case(model="own_helpers:few_samples", data=data, split=split)
-    with pytest.raises(UsageError, match=r"holds 1 samples, one batch needs 8|batch gives 2 tensors, \(4, 12\)"):
-        Loading(case, build_model(case)).batches(0, 1, CPU)

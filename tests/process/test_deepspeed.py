@@ -125,11 +125,6 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
     assert [p.grad for p in parallel.parameters.values() if p.grad is not None and p.grad.any()] == []
 
 
-def test_dtype_is_deepspeeds_autocast(engines: list[Engine]) -> None:
-    built(strategy="deepspeed1", precision="bf16-mixed")
-    assert engines[0].config["torch_autocast"] == {"enabled": True, "dtype": "bfloat16"}
-
-
 @pytest.mark.parametrize(
     ("device", "index"), [(torch.device("cuda", 0), 0), (torch.device("cuda", 3), 3), (torch.device("cpu"), 0)], ids=str
 )

@@ -55,13 +55,6 @@ class Served:
         return self.found
 
 
-class Own(Served, AlgorithmGroup):
-    """One that goes through an algorithm of ours."""
-
-    def __init__(self, **backends: str) -> None:
-        Served.__init__(self, **backends)
-
-
 def checked(monkeypatch: pytest.MonkeyPatch, groups: list[Served], device: str, backend: str, algorithm: str) -> None:
     monkeypatch.setattr(dist.distributed_c10d, "_pg_map", dict.fromkeys(groups))
     monkeypatch.setattr(dist.distributed_c10d._world, "default_pg", groups[0])
@@ -97,25 +90,6 @@ def test_a_group_on_another_backend_than_the_cases_fails_the_launch(first, more,
 )
 def test_groups_on_the_cases_backend_pass(first, more, device, backend, monkeypatch):
     checked(monkeypatch, [Served(**first), Served(**more)], device, backend, "native")
-
-
-def test_a_group_that_nccl_split_runs_no_algorithm_of_ours(monkeypatch):
-    with pytest.raises(RuntimeError, match="runs nccl's own algorithms, and the case says ring"):
-        checked(monkeypatch, [Own(**NCCL), Served(**NCCL)], "cuda:0", "nccl", "ring")
-    checked(monkeypatch, [Own(**NCCL), Own(**NCCL)], "cuda:0", "nccl", "ring")
-    checked(monkeypatch, [Served(**NCCL), Served(**NCCL)], "cuda:0", "nccl", "nccl:ring")
-
-
-def test_the_group_of_an_own_algorithm_is_bound_to_no_device(monkeypatch):
-    """A bound group lets meshes split NCCL's communicator into plain groups, past the algorithm."""
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(dist, "init_process_group", lambda *names, **options: told.append(options))
-    for algorithm in ("ring", "native"):
-        join.join(
-            algorithm=algorithm, backend="gloo", rank=0, world_size=1, ranks_per_node=None, store=dist.HashStore(),
-            timeout_s=1,
-        )  # fmt: skip
-    assert [options.get("device_id") for options in told] == [None, None]
 
 
 def two_dimensions(rank: int, size: int) -> Iterator[str]:

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -103,17 +101,6 @@ def test_nodes_that_differ_are_refused_by_name(words: Words, tmp_path: Path) -> 
     assert_nothing_stored(Path())
 
 
-@pytest.mark.slow  # two drivers that meet, as in the one above
-def test_another_session_at_the_endpoint_is_told_apart(words: Words, tmp_path: Path) -> None:
-    zero = elsewhere(tmp_path / "node0", words(0, "--rdzv-id", "mine"))
-    one = here(words(1, "--rdzv-id", "yours"))
-    assert one.exit_code == 2
-    assert "has --rdzv-id 'mine', and this node yours; give all nodes the same" in one.stderr
-    zero.send_signal(signal.SIGINT)
-    zero.communicate(timeout=GUARD_S)
-    assert zero.returncode == 130
-
-
 def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path: Path) -> None:
     for words, said in (
         (["--nnodes", "1:2", "--rdzv-endpoint", "h:1"], "--nnodes 1:2: a session has as many nodes"),
@@ -126,23 +113,3 @@ def test_a_flag_that_makes_no_sense_is_refused_before_anything_listens(tmp_path:
         assert (done.exit_code, done.stdout) == (2, "")
         assert said in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow  # torch's store is waited for 10 s, and again as the process ends
-def test_what_accepts_and_closes_each_connection_is_told_in_one_line_without_frames_of_cpp(words: Words) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closing_each:
-        threading.Thread(target=_close_each, args=(closing_each,), daemon=True).start()
-        command = words(1, "--rdzv-timeout", "3")
-        command[command.index("--rdzv-endpoint") + 1] = f"127.0.0.1:{closing_each.getsockname()[1]}"
-        ran = subprocess.run(
-            [sys.executable, "-m", "parabench", *command], capture_output=True, text=True, timeout=GUARD_S, check=False
-        )
-    assert ran.returncode == 2
-    assert "frame #" not in ran.stdout + ran.stderr
-    assert re.fullmatch(r"parabench: node 0 at \S+ was not reached within 3 s .*\n", ran.stderr)
-
-
-def _close_each(server: socket.socket) -> None:
-    with suppress(OSError):
-        while True:
-            server.accept()[0].close()

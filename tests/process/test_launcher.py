@@ -69,8 +69,7 @@ def steps_kept(seen: Launch, rank: int) -> list[tuple[int | None, str]]:
     return [(s.step, s.phase) for s in seen.samples if s.rank == rank and s.metric == "step_s"]
 
 
-@pytest.mark.parametrize("algorithm", ["native", "ring"])
-@pytest.mark.parametrize("strategy", ["raising", "raising_in_backward"])
+@pytest.mark.parametrize(("strategy", "algorithm"), [("raising", "native"), ("raising_in_backward", "ring")])
 def test_an_exception_is_failed_with_its_rank_and_traceback(strategy: str, algorithm: str) -> None:
     seen = launch(LaunchSpec.of(case(strategy, algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
@@ -124,10 +123,9 @@ def test_an_exception_before_the_group_forms_ends_the_launch() -> None:
     assert str(seen.failure).endswith("RuntimeError: no such link")
 
 
-@pytest.mark.parametrize("algorithm", ["native", "ring", "tree"])
 @pytest.mark.parametrize(
-    ("strategy", "signal"),
-    [("killed", "SIGKILL"), ("killed_in_backward", "SIGKILL"), ("segfaulting", "SIGSEGV")],
+    ("strategy", "algorithm", "signal"),
+    [("killed", "tree", "SIGKILL"), ("killed_in_backward", "ring", "SIGKILL"), ("segfaulting", "native", "SIGSEGV")],
 )
 def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm: str) -> None:
     seen = launch(
@@ -137,15 +135,9 @@ def test_a_signal_is_crashed_with_its_rank(strategy: str, signal: str, algorithm
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (FAULTY_RANK, signal)
     assert signal in seen.failure.message
+    if signal == "SIGSEGV":
+        assert "in _signal" in (seen.failure.traceback or "")
     assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
-
-
-def test_a_segmentation_fault_says_where_it_was() -> None:
-    seen = launch(LaunchSpec.of(case("segfaulting"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.failure is not None
-    assert seen.failure.traceback is not None
-    assert "Segmentation fault" in seen.failure.traceback
-    assert "in _signal" in seen.failure.traceback
 
 
 @pytest.mark.parametrize(
@@ -172,25 +164,15 @@ def test_what_a_rank_leaves_behind_is_ended_with_the_launch() -> None:
     assert launch(LaunchSpec.of(case("leaving_a_child"), PROTOCOL, deadline_s=GUARD_S)).status is Status.OK
 
 
-def test_facts_that_are_no_json_fail_with_their_traceback() -> None:
-    seen = launch(LaunchSpec.of(case("telling_nonsense"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.status is Status.FAILED
-    assert "TypeError: Object of type" in str(seen.failure)
-
-
-@pytest.mark.parametrize("ignored", [False, True])
-def test_ranks_that_all_leave_quietly_have_crashed_and_are_not_waited_for(
-    ignored: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_all_leave_quietly_have_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch, begun_and_gone())
-    if ignored:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     seen = launch(LaunchSpec.of(case("all_vanishing"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED
     assert str(seen.failure) == "rank 0: ended without a trace"
 
 
-@pytest.mark.parametrize("strategy", ["out_of_device_memory", "out_of_memory", "allocating_too_much"])
+@pytest.mark.parametrize("strategy", ["out_of_device_memory", "allocating_too_much"])
 def test_out_of_memory_is_said_so(strategy: str) -> None:
     seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OOM, seen.failure
@@ -199,7 +181,7 @@ def test_out_of_memory_is_said_so(strategy: str) -> None:
     assert steps_kept(seen, FAULTY_RANK) == [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
 
 
-@pytest.mark.parametrize("strategy", ["waiting", "stopping", "stopping_in_backward", "stopping_in_build"])
+@pytest.mark.parametrize("strategy", ["waiting", "stopping_in_backward", "stopping_in_build"])
 def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pass_when(monkeypatch)
     seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
@@ -208,15 +190,9 @@ def test_a_hang_is_hung_with_the_rank_that_is_waited_for(strategy: str, monkeypa
     assert seen.failure.rank == FAULTY_RANK
     kept = [] if strategy == "stopping_in_build" else [(0, Phase.WARMUP), (1, Phase.WARMUP), (2, Phase.MEASURE)]
     assert steps_kept(seen, 0) == kept
-
-
-def test_a_hang_shows_where_each_rank_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    pass_when(monkeypatch)
-    seen = launch(LaunchSpec.of(case("waiting"), PROTOCOL, deadline_s=GUARD_S))
-    assert seen.failure is not None
-    assert seen.failure.traceback is not None
-    assert "in _wait_forever" in seen.failure.traceback
-    assert "in backward" in seen.failure.traceback.partition("rank 1:")[0]
+    if strategy == "waiting":  # where each rank is
+        assert "in _wait_forever" in (seen.failure.traceback or "")
+        assert "in backward" in (seen.failure.traceback or "").partition("rank 1:")[0]
 
 
 def test_a_hang_names_the_collective_and_who_did_not_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +242,10 @@ def test_one_launch_leaks_nothing_of_its_environment_into_the_next(tmp_path: Pat
     assert not environment.keys() & {"PARABENCH_TEST_TRACE", "PARABENCH_TEST_JOB"}
 
 
-@pytest.mark.parametrize("algorithm", ["native", "ring"])
-def test_ranks_listen_on_loopback_only_and_nobody_else_listens(algorithm: str) -> None:
+def test_ranks_listen_on_loopback_only_and_nobody_else_listens() -> None:
     # This process may listen already: what other tests share, such as a browser's, stays until the last one.
     before = {tuple(each.laddr) for each in psutil.Process().net_connections(kind="inet")}
-    seen = launch(LaunchSpec.of(case("observing", algorithm=algorithm), PROTOCOL, deadline_s=GUARD_S))
+    seen = launch(LaunchSpec.of(case("observing", algorithm="ring"), PROTOCOL, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
     listening = {(who, ip) for who, ip, port in seen.facts["listening"] if (ip, port) not in before}
     assert listening == {("rank", "127.0.0.1")}
@@ -295,6 +270,6 @@ def test_a_good_launch_has_every_sample_of_every_rank() -> None:
 
 def test_after_every_kind_of_end_a_launch_is_well() -> None:
     """In the same driver, one after the other: nothing of a fault reaches the next launch."""
-    for strategy in ("raising", "killed", "ddp", "vanishing", "ddp"):
+    for strategy in ("raising", "killed", "vanishing", "ddp"):
         seen = launch(LaunchSpec.of(case(strategy), PROTOCOL, deadline_s=GUARD_S))
         assert (seen.status is Status.OK) == (strategy == "ddp"), seen.failure

@@ -54,7 +54,6 @@ def rows(name: str, expected: str, *strategies: str, also: Sequence[str] = (), *
     return [Row(name, {"strategy": strategy, **axes}, expected, slow) for strategy, slow in every.items()]
 
 
-REPLICATED = ("ddp", "zero1")
 EVERY = ("ddp", "fsdp", "zero1", "parameter_server")
 OTHERS = ("fsdp", "zero1", "parameter_server")
 UNUSED = {"find_unused_parameters": True}
@@ -272,7 +271,3 @@ def test_a_model_that_cannot_train_is_one_line(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as error:
         check(case_of(f"zoo:{name}", strategy="ddp"))
     assert "\n" not in str(error.value)
-
-
-def test_rows_have_different_names() -> None:
-    assert len({str(row) for row in ROWS}) == len(ROWS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,15 +76,6 @@ def test_parts_in_order_are_the_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_loss_is_the_mean_over_samples(name: str) -> None:
-    model = build_model(Case(model=name, seq_len=8))
-    inputs, targets = model.batch(6, torch.Generator().manual_seed(0))
-    output = model.module(inputs)
-    each = [model.loss(output[i : i + 1], targets[i : i + 1]) for i in range(6)]
-    torch.testing.assert_close(model.loss(output, targets), torch.stack(each).mean())
-
-
-@pytest.mark.parametrize("name", SMALL)
 def test_synthetic_data_is_seeded_and_can_be_learnt(name: str) -> None:
     torch.manual_seed(0)
     model = build_model(Case(model=name, seq_len=16))
@@ -105,14 +95,7 @@ def test_synthetic_data_is_seeded_and_can_be_learnt(name: str) -> None:
     assert model.loss(model.module(unseen[0]), unseen[1]).item() < before
 
 
-def test_synthetic_data_is_made_on_the_cpu_wherever_the_model_is() -> None:
-    for name in SMALL:
-        with torch.device("meta"):
-            inputs, targets = build_model(Case(model=name)).batch(2, torch.Generator("cpu").manual_seed(0))
-        assert {inputs.device.type, targets.device.type} == {"cpu"}
-
-
-@pytest.mark.parametrize("name", ["mlp", "mnist", "toy"])
+@pytest.mark.parametrize("name", ["mlp", "mnist"])
 def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> None:
     base = resolve(Case(model=name, data="synthetic", world_size=2), machine)
     cases = [base.replace(strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
 
-from fake_cuda import Device, Group, works_that_are_none
-from guard import GUARD_S
-from parabench.launch.processes import run_processes
+from fake_cuda import Device, Group
 from parabench.plan.case import Case
 from parabench.probes import ProbeReport
-from parabench.probes.backend_calls import coalesced_calls, key_of, stream_waits
-from parabench.probes.collective_calls import Recorder, enable_nccl_timing, is_nccl
+from parabench.probes.backend_calls import coalesced_calls, stream_waits
+from parabench.probes.collective_calls import Recorder, enable_nccl_timing
 from parabench.probes.communication import CommunicationProbe
 from parabench.probes.step_clock import Moments
 from parabench.strategies.base import RankInfo
-from ranks_helpers import in_group
 
 CUDA = torch.device("cuda", 0)
 GROUP: Any = Group()
@@ -146,26 +140,6 @@ def test_messages_that_nccl_sends_together_end_when_somebody_had_to_wait(
     assert stood == about(1.0, 4.0)
 
 
-def test_messages_that_were_over_before_are_put_where_they_were_called(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watching, make = coalesced(bench, monkeypatch, 0.5)
-    with watching:
-        bench.device.computes(1.0)
-        work = make()
-        bench.device.computes(8.0)
-        work.wait()
-    calls, _ = bench.read()
-    assert [call[1:] for call in calls] == [about(1.0, 1.0, 0.5)] * 2
-
-
-def test_c10ds_coalescing_is_its_own_again_afterwards(bench: Bench) -> None:
-    before = ProcessGroup._start_coalescing, ProcessGroup._end_coalescing
-    with coalesced_calls(bench.recorder):
-        assert ProcessGroup._end_coalescing is not before[1]
-    assert (ProcessGroup._start_coalescing, ProcessGroup._end_coalescing) == before
-
-
 def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Bench) -> None:
     device = bench.device
     own = device.stream_type.wait_event
@@ -182,15 +156,6 @@ def test_the_trainings_stream_stands_still_for_events_as_fsdp2_waits(bench: Benc
     device.compute.wait_event(side.record_event())
     _, stood = bench.read()
     assert stood == [about(2.0, 7.0), about(8.0, 9.0)]
-
-
-def test_an_operator_that_returns_no_work_keeps_what_it_returned(tmp_path: Path) -> None:
-    case = Case(world_size=2, device="cpu", backend="gloo")
-    ended = run_processes(
-        in_group, (works_that_are_none, case, tmp_path), size=2, deadline_s=GUARD_S, logs=tmp_path / "logs"
-    )
-    assert [json.loads(path.read_text()) for path in tmp_path.glob("rank*.json")] == [[], []]
-    assert ended.ok
 
 
 def test_nccls_timing_is_switched_on_for_its_groups_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,20 +176,3 @@ def test_a_call_is_watched_on_the_device_of_its_tensors(bench: Bench) -> None:
     bench.recorder.follow("all_reduce", GROUP, [DATA], lambda: None)
     bench.recorder.follow("barrier", GROUP, [], lambda: None)
     assert told == [False, True, True]
-
-
-def test_a_group_without_a_backend_for_the_device_is_not_nccls() -> None:
-    class HostOnly(Group):
-        def _get_backend(self, device: torch.device) -> Group:
-            raise RuntimeError(f"No backend type associated with device type {device.type}")
-
-    assert not is_nccl(HostOnly(), CUDA)
-    assert is_nccl(GROUP, CUDA)
-
-
-def test_an_operator_is_called_by_the_key_of_its_tensors_device() -> None:
-    with FakeTensorMode():
-        on_device = torch.empty(1, device="cuda")
-    keys = [key_of(arguments, "cuda") for arguments in (([torch.zeros(1)], 3), ([[on_device]],), (7,))]
-    assert keys == [torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CUDA]
-    assert key_of(([torch.eye(2).to_sparse()],), "cuda") == torch._C.DispatchKey.SparseCPU

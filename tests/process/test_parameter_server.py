@@ -63,22 +63,6 @@ def test_a_model_of_two_dtypes_is_refused(strategy: str) -> None:
         FlatParameters(module, context, on_host=True)
 
 
-def test_what_nobody_used_keeps_no_gradient_and_what_a_worker_used_gets_one() -> None:
-    module = nn.ModuleList([nn.Linear(3, 1, bias=False) for _ in range(3)])
-    flat = FlatParameters(module, StrategyContext(0, 2, torch.device("cpu"), case("parameter_server")), on_host=True)
-    before = [p.detach().clone() for p in module.parameters()]
-    module[0](torch.ones(1, 3)).sum().backward()
-    had = flat.take_gradients()
-    assert [p.grad for p in module.parameters()] == [None] * 3
-    flat.wire_gradient[6:] += 2.0  # a worker used the last one
-    flat.give_gradients(had)
-    gradients = [None if p.grad is None else p.grad.tolist() for p in module.parameters()]
-    assert gradients == [[[1.0, 1.0, 1.0]], None, [[2.0, 2.0, 2.0]]]
-    assert all(torch.equal(p, b) for p, b in zip(module.parameters(), before, strict=True))
-    flat.values.zero_()
-    assert not any(p.any() for p in module.parameters())  # one memory
-
-
 # -- the asynchronous server's parameters ---------------------------------------------------------------------------
 
 
@@ -159,7 +143,7 @@ def verified(each: Case, rule_of: str, reference: Reference) -> Launch:
     return seen
 
 
-@pytest.mark.parametrize(("size", "accumulation"), [(2, 1), (2, 3), (4, 1)])
+@pytest.mark.parametrize(("size", "accumulation"), [(2, 3), (4, 1)])
 def test_every_gradient_is_applied_once_and_the_loss_falls(size: int, accumulation: int, alone: Reference) -> None:
     each = case("parameter_server_async", world_size=size, grad_accumulation=accumulation)
     seen = verified(each, each.strategy, alone)
@@ -201,13 +185,12 @@ def test_a_server_that_does_wrong_is_caught(strategy: str, message: str, alone: 
     assert seen.findings == []
 
 
-@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     ("strategy", "rank"),
     [("killed_worker", 1), ("killed_server", 0), ("killed_async_worker", 1), ("killed_async_server", 0)],
 )
-def test_a_killed_rank_ends_the_launch(strategy: str, rank: int, size: int) -> None:
-    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=size), SHORT, deadline_s=GUARD_S))
+def test_a_killed_rank_ends_the_launch(strategy: str, rank: int) -> None:
+    seen = launch(LaunchSpec.of(case(f"server_helpers:{strategy}", world_size=3), SHORT, deadline_s=GUARD_S))
     assert seen.status is Status.CRASHED, seen.failure
     assert seen.failure is not None
     assert (seen.failure.rank, seen.failure.signal) == (rank, "SIGKILL")
@@ -237,9 +220,3 @@ def test_ranks_apart_keep_their_rule_and_are_labelled(alone: Reference) -> None:
     assert [finding.code for finding in seen.findings] == [NO_EXCHANGE]
     # They are not one training: judged as such, they fail.
     assert verified(each, "ddp", alone).status is Status.WRONG
-
-
-def test_ranks_that_share_a_part_of_the_batch_are_caught(alone: Reference) -> None:
-    seen = verified(case("server_helpers:same_part"), "local_only", alone)
-    assert seen.status is Status.WRONG
-    assert str(seen.failure).startswith("loss at step 0 is ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from parabench.launch.workload import RankEnv
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import memory
-from parabench.strategies.base import PIECE, RankInfo, norm_of, squares_of
+from parabench.strategies.base import PIECE, RankInfo, squares_of
 from parabench.workloads import trainer
 from parabench.workloads import training as worker
 from ranks_helpers import in_group
@@ -59,12 +58,6 @@ def test_the_norm_of_a_large_gradient_needs_little_memory() -> None:
         squares = float(squares_of(gradient))
     assert squares == pytest.approx(float(gradient.double().square().sum()), rel=1e-12)
     assert largest.bytes <= 8 * PIECE < gradient.nbytes
-
-
-def test_the_norm_of_nothing_and_of_what_is_not_finite() -> None:
-    assert norm_of([]) == 0
-    assert norm_of([torch.empty(0, 3)]) == 0
-    assert math.isnan(norm_of([torch.tensor([1.0, float("nan")])]))
 
 
 def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_measured_steps(
@@ -107,12 +100,3 @@ def test_what_building_reserved_is_given_back_and_a_peak_is_only_counted_anew(mo
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     memory.forget_peak(device)
     assert asked == ["empty", 0, 1]
-
-
-def test_the_peak_of_a_process_with_several_devices_is_that_of_the_fullest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first device of `dp` gathers; another one may still hold more."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", [5, 9, 0].__getitem__)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", [12, 10, 0].__getitem__)
-    peaks = memory.peak_memory(torch.device("cuda", 0))
-    assert (peaks["peak_allocated_bytes"], peaks["peak_reserved_bytes"]) == (9.0, 12.0)

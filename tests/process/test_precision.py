@@ -12,7 +12,6 @@ from torch import nn
 import fake_results as fake
 from answers_helpers import check
 from guard import GUARD_S
-from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import Machine
@@ -20,12 +19,11 @@ from parabench.models import PRECISIONS, base
 from parabench.models.base import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.plan.validate import check as check_case
 from parabench.plan.validate import missing_requirement
 from parabench.store.record import Status
 from parabench.strategies.base import adamw
 from parabench.strategies.loss_scale import FIRST_SCALE, GROWTH_INTERVAL, LossScale
-from parabench.workloads.verify import TOLERANCES, reference_of, verify
+from parabench.workloads.verify import reference_of, verify
 from trained_helpers import TRAINED_TOKENS
 
 CPU = torch.device("cpu")
@@ -69,15 +67,6 @@ def test_what_decides_behind_torchs_back_is_told(settings: None, monkeypatch: py
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
     assert base.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
     assert base.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
-
-
-def test_settings_that_torch_refuses_to_read_are_told_as_that(settings: None) -> None:
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    try:
-        assert base.arithmetic_of(None)["arithmetic"]["matmul"] == "mixed settings"
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = "ieee"
 
 
 def test_a_pure_precision_makes_the_models_parameters_so(settings: None) -> None:
@@ -136,7 +125,7 @@ def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) ->
     bytes_of_one = {s.metric: s.value for s in alone.samples if s.metric == "parameter_bytes"}["parameter_bytes"]
     numbers = alone.facts["model"]["parameters"]
     assert bytes_of_one == numbers * {"bfloat16": 2, "float32": 4}[PRECISIONS[precision].parameters]
-    for strategy in ("ddp", "fsdp", "tp"):
+    for strategy in ("ddp", "fsdp"):
         seen = launch(LaunchSpec.of(case(strategy=strategy, world_size=2, **small), SHORT, deadline_s=GUARD_S))
         verify(seen, reference_of(alone))
         assert seen.status is Status.OK, seen.failure
@@ -146,21 +135,10 @@ def test_ranks_train_as_one_device_does_in_the_same_precision(precision: str) ->
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_tf32_is_refused_on_the_cpu() -> None:
-    with pytest.raises(UsageError, match="precision tf32 is an arithmetic of CUDA devices; use ieee on device cpu"):
-        check_case(case(precision="tf32"))
-
-
 @pytest.mark.parametrize("strategy", ["pp", "layer_split", "parameter_server", "parameter_server_async", "local_only"])
 def test_strategies_that_scale_no_loss_are_left_out(strategy: str) -> None:
     why = missing_requirement(case(strategy=strategy, world_size=2, precision="fp16-mixed"), Machine(cores=4))
     assert why == f"strategy {strategy} scales no loss, which precision fp16-mixed needs; use bf16-mixed"
-
-
-def test_every_precision_has_a_tolerance_of_its_own() -> None:
-    assert TOLERANCES.keys() == PRECISIONS.keys()
-    for one in TOLERANCES.values():
-        assert 0 < one.loss <= one.later_loss < 0.5
 
 
 # -- what is doubted -------------------------------------------------------------------------------------------------

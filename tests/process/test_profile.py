@@ -95,13 +95,6 @@ def test_a_memory_snapshot_is_recorded_around_its_step_and_written_after_it(
     assert happened[2:] == [{"enabled": None}]
 
 
-def test_on_the_cpu_a_memory_snapshot_is_a_step_like_any_other(tmp_path: Path) -> None:
-    taken: list[int] = []
-    traces = probe(RankInfo(0, 1, torch.device("cpu")), lambda: taken.append(1), tmp_path / "x")
-    traces.after_instrumented()
-    assert (taken, reported(traces)) == ([1], {})
-
-
 SUITE = '"""Which?"""\nfrom parabench import sweep\nCASES = sweep(strategy="ddp", world_size=2, device="cpu")\n'
 
 
@@ -126,37 +119,9 @@ def test_a_run_on_the_cpu_says_once_that_there_is_no_memory_snapshot_and_goes_on
     assert ran(tmp_path, memory_snapshot=True, profile=True, resume=True)[0] == 0
 
 
-def test_a_run_without_the_request_says_nothing_of_it(tmp_path: Path) -> None:
-    assert "snapshot" not in ran(tmp_path)[1]
-
-
 @pytest.mark.parametrize("option", ["profile", "memory_snapshot"])
 def test_a_resumed_session_is_traced_as_it_was_planned(option: str, tmp_path: Path) -> None:
     ran(tmp_path)
     asked = TrainingRequest.of(suite=None, argv=[], out=tmp_path / "out", resume=True, **{option: True})
     with pytest.raises(UsageError, match="cannot change a session that is resumed"):
         run_session(asked, Console(file=io.StringIO()), FakeLauncher())
-
-
-def test_a_file_where_traces_belong_is_told_before_anything_is_recorded(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "traces").touch()
-    told = r"folder for traces '.*traces' cannot be written: it is a file; move it away, or give another --out$"
-    with pytest.raises(UsageError, match=told):
-        ran(tmp_path, profile=True)
-    assert [each.name for each in out.iterdir()] == ["traces"]
-    assert ran(tmp_path)[0] == 0  # nobody asked for traces
-    (out / "traces").unlink()
-    assert ran(tmp_path, profile=True)[0] == 0
-    (out / "traces").rmdir()
-    (out / "traces").touch()
-    for asked in ({"profile": True}, {"suite": None}):
-        with pytest.raises(UsageError, match=told):
-            ran(tmp_path, resume=True, **asked)
-
-
-@pytest.mark.parametrize("name", ["profile", "memory_snapshot", "explain"])
-def test_what_is_no_switch_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is 1; it must be true or false"):
-        Protocol(**{name: 1})

@@ -12,11 +12,9 @@ import pytest
 import parabench.report.build
 import parabench.session.session
 from fake_launch import FakeLauncher
-from parabench.analysis.session import session_data
 from parabench.cluster.participants import Participants
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.plan.suite import shipped
 from parabench.store.results import load
 from paths import ROOT
 
@@ -156,35 +154,3 @@ def test_suite_that_one_gpu_cannot_run_is_skipped(pytester):
     done = pytester.runpytest_inprocess(str(wrong), "-p", "no:hypothesispytest")
     assert done.ret == 2
     assert "axis 'seq_length' is unknown" in done.stdout.str()
-
-
-@pytest.mark.usefixtures("one_gpu")
-def test_every_suite_is_collected_on_one_gpu(pytester):
-    done = pytester.runpytest_inprocess(str(ROOT / "suites"), "--collect-only", "-p", "no:hypothesispytest")
-    assert done.ret == 0, done.stdout.str()
-    assert done.stdout.str().count("<SuiteFile ") == len(shipped())
-
-
-TURNS = '''"""Do cases take turns under pytest?"""
-from parabench import Protocol, sweep
-PROTOCOL = Protocol(warmup=2, steps=3, instrumented=0)
-CASES = sweep(
-    strategy="ddp", algorithm=("native", "ring", "tree"), world_size=2, global_batch=4, seq_len=8, data="synthetic",
-)
-'''
-
-
-@pytest.mark.slow  # a session of its own
-def test_with_rounds_cases_share_launches_and_nothing_races(tmp_path):
-    (tmp_path / "mine.py").write_text(TURNS)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "mine.py", "-k", "not tree"]
-    command += ["--parabench-rounds=4", "--benchmark-json=out.json"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert "2 passed, 1 deselected" in done.stdout, done.stdout + done.stderr
-    seen = session_data(load(tmp_path / "parabench-results" / "results.db"))
-    assert seen.timed["in_turns"].all()
-    assert sorted(seen.timed["block"]) == [1, 1, 2, 2, 3, 3]
-    # What turns measured is pytest-benchmark's, and not what each case's own launch did.
-    numbers = [len(each["stats"]["data"]) for each in json.loads((tmp_path / "out.json").read_text())["benchmarks"]]
-    assert numbers == [3 * 4 * 2] * 2

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from guard import GUARD_S
 from parabench.launch.processes import run_processes
@@ -109,21 +108,6 @@ def test_other_errors_are_no_lack_of_memory() -> None:
     circle = RuntimeError("a")
     circle.__cause__ = caused("b", circle)
     assert not is_out_of_memory(circle)
-
-
-class Broken(torch.utils.data.Dataset[int]):
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> int:
-        raise IndexError("no such sample")
-
-
-def test_a_loaders_worker_is_quoted() -> None:
-    loader = DataLoader(Broken(), num_workers=1, multiprocessing_context="forkserver")
-    with pytest.raises(IndexError) as caught:
-        next(iter(loader))
-    assert in_a_line(caught.value).startswith("IndexError: no such sample (Caught IndexError in DataLoader worker")
 
 
 def leave_an_orphan() -> None:

@@ -99,13 +99,3 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
         assert "was entered by rank 0 and not by rank 1" in found.message
         # JSON has no stacks.
         assert ("training.py:" in found.message) == (kind == "pickle")
-
-
-def test_without_shapes_lengths_are_known_and_sizes_are_not(tmp_path: Path) -> None:
-    recordings.train(tmp_path, "traces")
-    launch = read(tmp_path / "traces")
-    assert len(launch.collectives) == 12
-    assert {one.bytes for one in launch.collectives} == {None}
-    assert {one.name for one in launch.spans} >= {COMMUNICATION, WAIT}
-    (found,) = (one for one in launch.findings if one.code == "recording_left_out")
-    assert found.message == "12 calls without a size: profile with record_shapes=True."

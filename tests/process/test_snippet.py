@@ -105,10 +105,6 @@ def test_the_lines_are_exactly_these() -> None:
     assert code(strategy="mine:ours").startswith("# mine:ours is your own")
 
 
-def test_an_algorithm_that_the_strategy_does_not_use_is_not_told() -> None:
-    assert code(strategy="pp", algorithm="ring") == code(strategy="pp")
-
-
 @pytest.mark.parametrize("algorithm", ["native", "nccl:tree"])
 def test_what_the_backend_does_itself_needs_no_line(algorithm: str) -> None:
     with pytest.raises(UsageError, match=f"{algorithm}.*use dist.init_process_group"):

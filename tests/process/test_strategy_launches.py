@@ -62,37 +62,22 @@ def test_updated_parameters_that_do_not_arrive_are_caught() -> None:
     assert seen.failure.message.startswith("loss")
 
 
-@pytest.mark.parametrize("precision", ["ieee", "bf16-mixed"])
-def test_replicas_that_part_are_caught_however_little(precision: str) -> None:
-    seen = verified(cpu_case(strategy="wrong_helpers:forgetting_late", precision=precision))
+def test_replicas_that_part_are_caught_however_little() -> None:
+    seen = verified(cpu_case(strategy="wrong_helpers:forgetting_late"))
     assert SHORT.warmup + SHORT.steps == wrong_helpers.FORGETFUL_STEPS
     assert seen.status is Status.WRONG
     assert seen.failure is not None
     assert "blocks.0.down.bias of rank 1 differs from its first replica, one of 4 that differ" in seen.failure.message
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "size"),
-    [
-        ("ring", 3),
-        ("tree", 5),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("ring", 5), ("ring", 7), ("tree", 3), ("tree", 7))),
-    ],
-)
-def test_odd_numbers_of_ranks_train_right(algorithm: str, size: int) -> None:
-    seen = verified(cpu_case(algorithm=algorithm, world_size=size, global_batch=105, seq_len=4))
-    assert seen.status is Status.OK, seen.failure
-    assert seen.facts["collectives"]["all_reduce"]["algorithm"] == algorithm
-
-
 def test_buckets_of_ddp_follow_the_cap_and_hold_the_whole_model() -> None:
     whole = MODELS["gpt-nano"].parameters * 4
     buckets = {
         cap: launch(LaunchSpec.of(cpu_case(bucket_mib=cap), SHORT, deadline_s=GUARD_S)).facts["bucket_bytes"]
-        for cap in (0.5, 2, 25, None)
+        for cap in (0.5, 25, None)
     }
     assert {cap: sum(sizes) for cap, sizes in buckets.items()} == dict.fromkeys(buckets, whole)
-    assert len(buckets[0.5]) > len(buckets[2]) > len(buckets[25]) == 1
+    assert len(buckets[0.5]) > len(buckets[25]) == 1
     # PyTorch's default is a first bucket of 1 MiB, so it is not the same as its cap of 25.
     assert len(buckets[None]) == 2
 
@@ -102,11 +87,11 @@ def test_units_of_fsdp_follow_the_bucket_and_hold_the_whole_model() -> None:
         size: launch(LaunchSpec.of(cpu_case(strategy="fsdp", bucket_mib=size), SHORT, deadline_s=GUARD_S)).facts[
             "unit_bytes"
         ]
-        for size in (None, 1.6, 25)
+        for size in (None, 1.6)
     }
     assert {size: sum(each) for size, each in units.items()} == dict.fromkeys(units, MODELS["gpt-nano"].parameters * 4)
     # Four blocks of 0.76 MiB, then what is left.
-    assert {size: len(each) for size, each in units.items()} == {None: 5, 1.6: 3, 25: 2}
+    assert {size: len(each) for size, each in units.items()} == {None: 5, 1.6: 3}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +104,3 @@ def test_blocks_are_grouped_as_they_fit(bucket_mib: float | None, expected: list
     units = group_blocks(blocks, bucket_mib)
     assert [block for unit in units for block in unit] == blocks
     assert [len(unit) for unit in units] == expected
-
-
-def test_no_blocks_make_no_units() -> None:
-    assert group_blocks([], 25) == []

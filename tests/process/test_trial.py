@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import psutil
 import pytest
 
 from command_line import parabench
@@ -31,29 +30,20 @@ UNUSED = "needs --set find_unused_parameters=on, see the warning"
 MISTAKES = {
     "all_frozen": "no parameter of module requires a gradient; there is nothing to train",
     "no_gradient": "loss has no gradient; it must depend on the parameters of module",
-    "nothing_used": "loss depends on no parameter of module; there is nothing to train",
     "tuple_loss": "loss gives tuple; return a tensor, the mean over the samples",
     "unreduced_loss": "loss gives shape (2,); return one number, the mean over the samples",
     "complex_loss": "loss gives a complex number; return a real one, the mean over the samples",
     "wrong_head": "out of bounds.; fix Model.loss",
     "wrong_width": "fails on a batch of shapes (2, 12), (2,): RuntimeError: mat1 and mat2 shapes cannot be multiplied",
-    "ClassItself": "gives ClassItself; return a parabench.Model from it",
     "replaces_a_parameter": "forward replaces parameter weight, and the optimizer and DDP still have the old one",
     "calls_a_method": "forward does not call the module that it receives, and only such a call makes DDP and FSDP act",
     "double_data": "the inputs are float64 and the weights are not; give float32",
-    "nested_batch": "batch gives a nested tensor, which torch cannot index by sample; give a padded tensor",
     "data_parallel": "module is a DataParallel, which would use the devices of other ranks; give the module inside it",
     "sparse_embedding": "the gradient of 0.weight is sparse, which AdamW does not take; use sparse=False",
     "loss_with_weights": "loss has parameters of its own, which no optimizer would train; make it a part of module",
     "cached_module": "returns a module that it returned before; make a new one in each call",
-    "broken_optimizer": "its optimizer cannot be made: TypeError: SGD.__init__() got an unexpected keyword argument",
-    "no_optimizer": "optimizer gives str; return a torch.optim.Optimizer from it",
     "needs_closure": "LBFGS steps with a closure, and parabench's step has none; use another",
     "optimizer_of_other_parameters": "its optimizer has a parameter that it was not given; use the list that",
-    "broken_scheduler": "its scheduler cannot be made: TypeError: StepLR.__init__() got an unexpected keyword argument",
-    "no_scheduler": "scheduler gives None; return one of torch.optim.lr_scheduler",
-    "no_clipping": "clip_norm is 0; it must be a number above 0, or None",
-    "misspelled_verification": "verification is 'same-split'; use exact, same_split, first_loss",
 }
 
 
@@ -79,19 +69,10 @@ def test_mistake_is_one_line_before_any_launch(here: Path, name: str) -> None:
     assert [*here.iterdir()] == []
 
 
-def test_batch_that_asks_for_seq_len_gets_the_cases() -> None:
-    tried = trial_of(case("as_long_as_asked", seq_len=24))
-    assert tried.steps["batch"] == "shapes (2, 24, 12), (2, 24) from data synthetic"
-
-
 def test_missing_transformers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(UsageError, match="needs transformers: pip install transformers"):
         Model.from_transformers(None)
-
-
-def test_sparse_gradients_are_fine_with_an_own_optimizer() -> None:
-    assert trial_of(case("sparse_with_sgd")).steps["optimizer"] == "SGD"
 
 
 # -- what makes correct training runs differ ------------------------------------------------------------------------
@@ -113,29 +94,6 @@ def test_items_drawn_at_random_are_found() -> None:
     assert trial_of(case("with_unused_layer", data="own_helpers:rows")).suspects == ()
 
 
-def test_ranks_draw_the_same_numbers_for_other_items() -> None:
-    noisy = case("with_dropout", data="mistake_helpers:random_items", global_batch=4)
-    batches = [_first_batch(noisy, rank, 2) for rank in range(2)]
-    whole = _first_batch(noisy, 0, 1)
-    assert batches[0].equal(batches[1])
-    assert batches[0].equal(whole[:2])
-    assert not batches[1].equal(whole[2:])
-
-
-def _first_batch(noisy: Case, rank: int, ranks: int) -> Any:
-    import torch
-
-    from parabench.data.loader import Loading
-    from parabench.models.base import build_model
-
-    loading = Loading(noisy, build_model(noisy, seed=noisy.seed))
-    return next(loading.batches(rank, ranks, torch.device("cpu")))[0]
-
-
-def test_same_split_settles_what_depends_on_the_split() -> None:
-    assert remedies(["batch_norm", "dropout", "random_data"], SAME_SPLIT) == {"random_data": SUSPECTS["random_data"]}
-
-
 def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
     tried = trial_of(case("with_moving_buffer"))
     assert tried.suspects == ("buffer:mean",)
@@ -144,11 +102,6 @@ def test_trial_names_buffers_that_forward_changes_and_reads() -> None:
     assert line.endswith("use --set verification=same_split with ddp or zero1")
     (line,) = remedies(tried.suspects, SAME_SPLIT).values()
     assert line.endswith("only DDP sends rank 0's to all ranks; use ddp or zero1")
-
-
-@pytest.mark.parametrize("name", ["with_unread_buffer", "with_spectral_norm"])
-def test_trial_ignores_buffers_that_no_sample_moves(name: str) -> None:
-    assert trial_of(case(name)).suspects == ()
 
 
 def test_trial_names_parameters_the_optimizer_leaves_out() -> None:
@@ -220,11 +173,6 @@ def test_model_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -
     assert f"note: model own_helpers:model {why}" in told
 
 
-def test_float64_items_are_one_line() -> None:
-    with pytest.raises(UsageError, match="the inputs are float64 and the weights are not; give float32"):
-        trial_of(case("with_unused_layer", data="mistake_helpers:double_items"))
-
-
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
@@ -261,14 +209,6 @@ def test_model_that_is_not_found_has_a_remedy(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=f"cannot be loaded: ModuleNotFoundError: .*; {remedy}"):
         check(case("model").replace(model=name))
-
-
-def test_huge_model_is_planned_without_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "FREE_SHARE", 0.0)
-    before = psutil.Process().memory_info().rss
-    tried = trial_of(case("huge"))
-    assert psutil.Process().memory_info().rss - before < 10**9
-    assert str(tried.skipped).startswith("its 0.6G parameters do not fit into ")
 
 
 def test_json_of_check_fits_its_schema() -> None:
@@ -308,12 +248,6 @@ def test_blocks_that_are_not_the_module_skip_pipelines_alone(name: str) -> None:
 
 
 # -- launches -------------------------------------------------------------------------------------------------------
-
-
-def test_torchscript_module_is_instrumented_in_single() -> None:
-    protocol = Protocol(warmup=2, steps=2, instrumented=1)
-    seen = launch(LaunchSpec.of(case("scripted").reference(), protocol, deadline_s=GUARD_S))
-    assert seen.status is Status.OK, seen.failure
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from browser_helpers import PATIENCE_MS, needs_chromium
 from paths import ROOT
 
@@ -36,35 +34,12 @@ def reader(browser: Any, width: int, scheme: str) -> Iterator[Any]:
         assert said == []
 
 
-def lightness(page: Any, of: str, what: str) -> float:
-    """From 0, black, to 255, white."""
-    colour = page.eval_on_selector(of, f"(element) => getComputedStyle(element).{what}")
-    red, green, blue = (float(each) for each in colour.partition("(")[2].rstrip(")").split(",")[:3])
-    return (red + green + blue) / 3
-
-
 def test_no_page_is_wider_than_a_narrow_window(browser: Any) -> None:
     assert len(PAGES) > 50
     with reader(browser, NARROW, "light") as page:
         for path in PAGES:
             page.goto(path.as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= NARROW, path
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_a_reader_who_asks_for_the_dark_gets_it(browser: Any, width: int) -> None:
-    for scheme in ("light", "dark"):
-        with reader(browser, width, scheme) as page:
-            page.goto((SITE / "reference/axes.html").as_uri())
-            paper, ink = lightness(page, "body", "backgroundColor"), lightness(page, "article p", "color")
-            assert (paper > 200 and ink < 100) if scheme == "light" else (paper < 60 and ink > 130), (paper, ink)
-
-
-def test_a_wide_page_shows_where_it_is(browser: Any) -> None:
-    with reader(browser, WIDE, "light") as page:
-        page.goto((SITE / "reference/commands.html").as_uri())
-        assert page.locator(".md-tabs__item--active").inner_text().strip() == "Reference"
-        assert page.locator(".md-sidebar--secondary >> text=collectives").is_visible()
 
 
 def test_the_search_finds_an_option(browser: Any) -> None:

@@ -1,17 +1,15 @@
-"""Rules of the house that no linter knows: no circles, and no document that names what is not there."""
+"""Rules of the house that no linter knows: sizes in `make measure`, and no document that names what is not there."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable
 
 import pytest
 
 from benchmarks import measure
 from docs.drawing import rooms
 from paths import ROOT
-from tests.unit.test_imports import READING, arrows, names
 
 TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
 # Files whose text may name modules: documents, and comments and docstrings of what is shipped.
@@ -21,35 +19,6 @@ NOT_OURS = {
     "direct.py", "digits.py", "mine.py", "my_formats.py", "my_model.py", "suites/training.py", "train.py", "version.py",
 }  # fmt: skip
 OTHERS = ("torch/", "torchtitan/", "mnist/", "2/blob/")
-
-
-def circles(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Return the modules that import one another, directly or through others."""
-    to: dict[str, set[str]] = {}
-    for importing, imported in pairs:
-        to.setdefault(importing, set()).add(imported)
-
-    def reached(start: str) -> set[str]:
-        found, left = set(), [start]
-        while left:
-            new = to.get(left.pop(), set()) - found
-            found |= new
-            left += new
-        return found
-
-    reach = {name: reached(name) for name in to}
-    each = {frozenset(b for b in reach[a] if a in reach.get(b, ())) for a in to if a in reach[a]}
-    return sorted(sorted(circle) for circle in each)
-
-
-def test_a_circle_is_found() -> None:
-    assert circles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("e", "a")]) == [["a", "b", "c"]]
-    assert circles([("a", "b"), ("a", "c"), ("b", "c")]) == []
-
-
-def test_nothing_that_measures_imports_in_a_circle() -> None:
-    side = {name for name in names() if name.split(".")[0] not in READING}
-    assert [circle for circle in circles(arrows()) if side & set(circle)] == []
 
 
 def test_measure_prints_a_number_and_a_limit_in_each_row() -> None:

@@ -6,7 +6,6 @@ import ast
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -106,17 +105,6 @@ def test_every_package_is_shipped() -> None:
     shipped = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {".".join(path.parent.relative_to(ROOT.parent).parts) for path in ROOT.rglob("__init__.py")}
     assert there <= set(shipped)
-
-
-def test_the_root_holds_rooms() -> None:
-    assert len(list(ROOT.glob("*.py"))) <= 8
-
-
-def test_every_room_is_small() -> None:
-    """At most 14 modules beside the `__init__`; a room in a room is counted apart."""
-    inside = Counter(name.rpartition(".")[0] for name, path in names().items() if path.name != "__init__.py")
-    full = [name for name, count in inside.items() if count > 14]
-    assert not full, f"more than 14 modules in {', '.join(full)}: merge two that are one concept"
 
 
 def test_imports_go_down_the_order_of_rooms() -> None:

@@ -19,19 +19,16 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from fake_sides import AXES, Lab
-from parabench.ab.driver import AbRequest, hide, pairs
-from parabench.ab.server import IN_TURNS, Side, labels
+from parabench.ab.driver import AbRequest, hide
+from parabench.ab.server import IN_TURNS, Side
 from parabench.ab.variant import read_variant
 from parabench.analysis.session import select_session
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
-from parabench.machine.machine import Machine, environment
-from parabench.plan.case import Case
-from parabench.plan.plan import Plan
+from parabench.machine.machine import Machine
 from parabench.report import build
-from parabench.session import resume as opened
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
@@ -105,16 +102,6 @@ def test_the_recorded_command_holds_no_secret(places: Path) -> None:
 
 
 # -- whose turn it is -----------------------------------------------------------------------------------------------
-
-
-def test_both_sides_are_first_equally_often() -> None:
-    turns = [(case, block) for block in range(4) for case in "xyzuvw"]
-    there = list(pairs(turns, 7))
-    assert [(pair.case, pair.block) for pair in there] == turns
-    assert there == list(pairs(turns, 7))
-    first = {case: [pair.order[0] for pair in there if pair.case == case] for case in "xyzuvw"}
-    assert all(sum(of) == 2 and of[0] != of[1] and of[:2] == of[2:] for of in first.values())
-    assert {of[0] for of in first.values()} == {0, 1}  # random, not always a
 
 
 @pytest.fixture
@@ -283,17 +270,6 @@ def test_a_case_that_fails_on_one_side_has_launches_of_its_own(lab: Lab) -> None
     assert statuses.count("crashed") == 1
 
 
-def test_launches_that_fail_before_any_turn_are_made_one_by_one(lab: Lab) -> None:
-    def fails(name: str, spec: LaunchSpec, seen: Launch) -> None:
-        if name == "a" and spec.pair:
-            seen.status, seen.failure, seen.arms = Status.FAILED, Failure("no port", 0), []
-
-    lab.befalls = fails
-    assert lab.run(**ROUNDS) in (0, 3), lab.output
-    assert blocks(lab, 8)[:2] == ["a3", "b3"]
-    assert sorted(blocks(lab, 10)) == ["a1"] * 6 + ["b1"] * 6
-
-
 def test_too_little_memory_for_both_sides_is_said(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     need = Side.turns_need
     monkeypatch.setattr(Side, "turns_need", lambda side, **asked: need(side, **asked) | {"bytes": 1e15})
@@ -349,67 +325,6 @@ def test_sides_that_would_launch_otherwise_are_refused_before_anything_is_record
     with pytest.raises(UsageError, match=r"^the sides order their cases differently; give both a parabench that"):
         lab.run()
     assert not (lab.folder / "out").exists()
-
-
-class Full(Side):
-    def begin(self, **values: Any) -> dict[str, Any]:
-        raise UsageError("the disk is full")
-
-
-def test_one_that_was_stopped_before_both_sides_had_begun_is_begun_anew(lab: Lab) -> None:
-    lab.sides["b"] = Full
-    with pytest.raises(UsageError, match=r"^side b: the disk is full$"):
-        lab.run()
-    lab.sides["b"] = Side
-    anew = "was stopped before both its sides had begun, so there is nothing to continue; start anew without --resume"
-    with pytest.raises(UsageError, match=anew):
-        lab.run(resume=True)
-    with pytest.raises(UsageError, match=anew):
-        run_session(
-            TrainingRequest.of(suite=None, argv=[], out=lab.folder / "out", resume=True), Console(file=StringIO())
-        )
-
-
-def test_a_label_cannot_be_changed_by_a_resume(lab: Lab) -> None:
-    lab.run(label="mine")
-    for suite in (None, "quick"):
-        with pytest.raises(UsageError, match="has the label 'mine-a', and label 'yours-a' cannot change a session"):
-            lab.run(suite=suite, resume=True, label="yours")
-    assert lab.run(suite=None, resume=True, label="mine") in (0, 3)
-
-
-def test_a_side_orders_its_plan_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-    launches = Plan.launches
-    monkeypatch.setattr(Plan, "launches", lambda plan: made.append(plan) or launches(plan))
-    counts = []
-    for blocks in (2, 5):
-        lab.run(launches=blocks)
-        counts.append(len(made))
-        made.clear()
-    assert counts[0] == counts[1]
-
-
-def test_cases_that_read_alike_are_told_apart() -> None:
-    cases = [Case(strategy="single", seq_len=length) for length in (16, 32)]
-    assert list(labels(cases).values()) == [f"{cases[0].label} (seq len {length})" for length in (16, 32)]
-    assert labels(cases[:1]) == {cases[0].id: cases[0].label}
-
-
-class NewTorch(Side):
-    def begin(self, **values: Any) -> dict[str, Any]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(opened, "environment", lambda machine: environment(machine) | {"versions": {"torch": "3.0"}})
-            return super().begin(**values)
-
-
-def test_another_torch_is_what_was_to_be_judged(lab: Lab) -> None:
-    lab.sides["b"] = NewTorch
-    assert lab.run() == 0, lab.output
-    again = next(line for line in lab.output.splitlines() if line.startswith("again: "))
-    assert again.endswith("results.db@ab-b --changed torch")
-    shown = CliRunner().invoke(main, shlex.split(again)[2:])
-    assert shown.exit_code == 0, shown.output
 
 
 class NoCase(Side):

@@ -8,21 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 
-from fake_nvml import GIB, Device, FakeNvml, absent
+from fake_nvml import GIB, Device, FakeNvml
 from fake_sides import Lab
-from parabench.ab.memory import CONTEXT_BYTES, device_need, lack_of_memory
-from parabench.ab.server import Side
+from parabench.ab.memory import device_need, lack_of_memory
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
-from parabench.machine.sharing import free_memory, one_process_only
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE
 from parabench.report import build
-from parabench.signals import STOPPED
 from parabench.store.record import GB, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
 
@@ -142,33 +138,11 @@ def test_sides_whose_steps_take_unlike_long_agree_on_the_turns(lab: Devices, mon
     assert timed["a"] == timed["b"] == {(10, 10)}  # of the side whose steps are shorter
 
 
-def test_what_was_held_before_a_stop_is_known_after_it(lab: Devices, monkeypatch: pytest.MonkeyPatch) -> None:
-    devices(monkeypatch)
-    asked: list[dict[str, Any]] = []
-    need = Side.turns_need
-    monkeypatch.setattr(Side, "turns_need", lambda side, **of: asked.append(need(side, **of)) or asked[-1])
-    lab.interrupt_at = 2 * (2 + 1 + 2)  # probes of NCCL, references, and each case's own launches
-    assert lab.measure() == STOPPED, lab.output
-    before, lab.interrupt_at = asked[-1], None
-    assert lab.measure(suite=None, resume=True, rounds=None, launches=None) in (0, 3), lab.output
-    assert lab.pairs == [("a", 2), ("b", 2)] * 2
-    assert [each["devices"] for each in asked] == [before["devices"]] * len(asked)
-
-
 # -- what a launch needs, and what is there ---------------------------------------------------------------------------
 
 
 def case(**fields: Any) -> Case:
     return Case(**{"strategy": "ddp", "world_size": 2, "device": "cuda", "backend": "gloo", **fields})
-
-
-def test_ranks_that_share_a_device_each_need_their_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    FakeNvml(Device(used=40.0 * GIB)).install(monkeypatch)
-    one = case(world_size=4)
-    (device,) = device_need([one], {one.id: 8.0 * GIB})["devices"]
-    assert device["bytes"] == 4 * (8 * GIB + CONTEXT_BYTES)
-    assert device["free_bytes"] == 100 * GIB
 
 
 def test_sides_on_devices_of_their_own_each_have_these_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,23 +153,3 @@ def test_sides_on_devices_of_their_own_each_have_these_to_themselves(monkeypatch
         needs.append(device_need([one], {one.id: 100.0 * GIB}))
     assert lack_of_memory(needs) is None
     assert "of device 0" in str(lack_of_memory([needs[0], needs[0]]))
-
-
-def test_without_nvml_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent(monkeypatch)
-    one = case()
-    need = device_need([one], {one.id: 1.0})
-    assert lack_of_memory([need, need]) == "NVML does not tell which devices the ranks use"
-    assert (free_memory(2), one_process_only()) == ([], False)
-
-
-def test_a_device_that_does_not_tell_is_taken_for_shared_and_its_memory_for_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    silent = dict.fromkeys(("ComputeMode", "MemoryInfo"), pynvml.NVML_ERROR_NOT_SUPPORTED)
-    FakeNvml(Device(faults=silent)).install(monkeypatch)
-    assert [each.free_bytes for each in free_memory(1)] == [None]
-    assert not one_process_only()
-    FakeNvml(Device(faults=silent), Device(uuid="GPU-1", compute_mode=3)).install(monkeypatch)
-    assert one_process_only()

@@ -24,7 +24,6 @@ from parabench.store.record import Failure, Status
 
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
 SCHEMA = schema("noise")
-WORKFLOW = ".github/workflows/performance.yml"
 
 
 @pytest.fixture
@@ -80,13 +79,6 @@ def test_it_ends_where_more_pairs_would_tell_nothing_new_and_obeys_what_is_asked
     assert few.answer is not None
     assert (few.answer.pairs, few.answer.rounds) == (3, 6)
     assert {label for label, _, _ in lab.launches()} >= {"mine-a", "mine-b"}
-
-
-def test_whole_launches_that_alternate_are_pairs_too(lab: Lab) -> None:
-    asked = Asked(lab, rounds=0, launches=12)
-    assert asked.answer is not None
-    assert (asked.answer.pairs, asked.answer.rounds) == (12, None)
-    assert "12 pairs of launches, 3 cases" in lab.output
 
 
 def test_a_case_that_fails_is_left_out_and_named(lab: Lab) -> None:
@@ -164,23 +156,6 @@ def test_an_answer_fills_the_workflow_of_init_and_one_that_was_filled(lab: Lab) 
     assert after == before.replace(options, f"{launches} --set world_size=2 --rounds {rounds}  # mine")
 
 
-def test_a_workflow_that_cannot_be_filled_is_refused_before_anything_is_measured(lab: Lab) -> None:
-    assert parabench("init", "--no-trial").exit_code == 0
-    before = Path(WORKFLOW).read_text()
-    of_quick = before.replace("suites/training.py", "quick")
-    for text, why in (
-        (before, "is of the suite 'suites/training.py' and not of 'quick'; measure the noise of that one"),
-        (before.replace("tolerance: 2%", ""), "has not one step with a line of each, suite and tolerance"),
-        (of_quick.replace(" 2%", " 2%\n          options: >-"), "has options that are not on one line"),
-    ):
-        Path(WORKFLOW).write_text(text)
-        said = parabench("noise", "--workflow", WORKFLOW, "--out", "out")
-        assert (said.exit_code, why in said.stderr) == (2, True), said.output
-        assert Path(WORKFLOW).read_text() == text
-    assert not Path("out").exists()
-    assert lab.log == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -202,11 +177,3 @@ def test_bad_input_is_a_line_and_nothing_is_measured(lab: Lab, arguments: tuple[
     assert (said.exit_code, why in said.stderr) == (2, True), said.output
     assert lab.log == []
     assert not any(lab.folder.iterdir())
-
-
-def test_a_store_without_sides_that_took_turns_is_refused(lab: Lab) -> None:
-    fake.write(lab.folder / "run.db", [fake.launch(fake.case())])
-    said = parabench("noise", "--from", "run.db")
-    assert (said.exit_code, "holds no sides that took turns" in said.stderr) == (2, True), said.output
-    said = parabench("noise", "--from", "run.db@1")
-    assert (said.exit_code, "is no side of an ab that has two" in said.stderr) == (2, True), said.output

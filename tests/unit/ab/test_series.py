@@ -95,21 +95,6 @@ def test_one_that_was_stopped_goes_on_and_another_has_the_next_share(lab: Lab) -
     assert [(each.number, each.accept) for each in series(lab).proposals] == [(1, False), (2, None), (3, False)]
 
 
-def test_one_of_which_nothing_was_measured_has_spent_nothing(lab: Lab) -> None:
-    with pytest.raises(UsageError, match="'nowhere' is neither NAME=VALUE nor a folder"):
-        propose(lab, "nowhere")
-    with pytest.raises(UsageError):
-        propose(lab, "ONE=1", run=TrainingRequest.of(suite="none", argv=[], out=lab.folder / "series"))
-    assert propose(lab, "TWO=1") == 1
-    assert [(each.number, each.proposal) for each in series(lab).proposals] == [(1, "TWO=...")]
-
-
-def test_at_the_end_of_its_time_what_is_shown_decides(lab: Lab) -> None:
-    lab.step_s["b"] = 0.00985
-    assert propose(lab, budget_s=1e-6) == 1
-    assert "Proposal 1: rejected: too few launches have ended." in lab.output
-
-
 def test_the_series_is_shown_and_a_folder_without_one_is_refused(lab: Lab) -> None:
     folder = str(lab.folder / "series")
     said = CliRunner().invoke(main, ["ab", "--series", folder])

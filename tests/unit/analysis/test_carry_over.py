@@ -95,11 +95,6 @@ def test_stored_session_is_tested_and_described(tmp_path):
     assert [each.message for each in session_warnings(seen) if each.code == "carry_over"] == [line]
 
 
-def test_session_without_shared_launches_is_not_tested(tmp_path):
-    seen = session_data(fake.write(tmp_path / "results.db", fake.sweep([fake.case()], lambda one: 1.0)))
-    assert carry_over(seen) is None
-
-
 def test_sentence_bounds_interference_when_none_is_found():
     seen = session(np.random.default_rng(8), [NAMES] * 8)
     assert re.fullmatch(

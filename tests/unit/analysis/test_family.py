@@ -9,8 +9,6 @@ import pytest
 import fake_results as fake
 from answers_helpers import sweet_spots
 from parabench.analysis.text.ranking import sentence, to_dict
-from parabench.analysis.warnings.launches import LOCAL_FORWARD
-from parabench.store.record import Finding
 
 SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}
 
@@ -63,33 +61,6 @@ def test_one_block_gives_a_headroom_without_an_interval(tmp_path):
     assert sentence(answer).endswith("communication costs at most 25 % of the fastest's.")
 
 
-def test_where_the_optimizers_work_is_split_too_the_difference_bounds_nothing(tmp_path):
-    (answer,) = spots(tmp_path, swept(("fsdp", "local_only"), noise=0.001))
-    assert not answer.no_comm_baseline.bound
-    assert "a step takes 30.0 ms, 40 % less than the fastest's" in sentence(answer)
-    assert "at most" not in sentence(answer)
-
-
-@pytest.mark.parametrize("other", [{"world_size": 4}, {"threads": 2}, {"grad_accumulation": 2}, {"compile": True}])
-def test_only_what_computes_alike_is_a_headroom(tmp_path, other):
-    alone = fake.sweep([fake.case(**{"strategy": "local_only"} | other)], lambda _: 0.03)
-    (answer,) = spots(tmp_path, [*swept(("ddp", "fsdp")), *alone])
-    assert answer.no_comm_baseline is None
-
-
-def test_a_slower_local_training_is_no_negative_cost(tmp_path):
-    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.05 if one.strategy == "local_only" else 0.04))
-    assert "(local_only) a step takes 50.0 ms, not less than the fastest's." in sentence(answer)
-
-
-def test_alone_it_is_no_answer(tmp_path):
-    (answer,) = spots(tmp_path, swept(("local_only",)))
-    assert answer.best is None
-    why = "Only local_only, 2 ranks succeeded, which is a no-communication baseline and not ranked."
-    assert sentence(answer) == why
-
-
 def stale(launches):
     for one in launches:
         if one.case.strategy == "parameter_server_async":
@@ -120,52 +91,6 @@ def test_among_the_equals_it_is_said_too_and_unknown_staleness_is_unknown(tmp_pa
     assert "(by how many updates is unknown)" in sentence(answer)
 
 
-def test_several_are_said_in_one_sentence(tmp_path):
-    cases = [fake.case(strategy=s, world_size=n) for s in ("ddp", "parameter_server_async") for n in (2, 4)]
-    launches = stale(fake.sweep(cases, lambda one: 0.04 if one.strategy != "ddp" else 0.08))
-    (answer,) = spots(tmp_path, [*launches])
-    assert (
-        "Not equivalent to single-device training (stale gradients): parameter_server_async, 2 ranks (1.5 updates on "
-        "average, 4 at most); parameter_server_async, 4 ranks (1.5 updates on average, 4 at most)."
-    ) in sentence(answer)
-
-
-def test_slower_it_needs_no_word(tmp_path):
-    cases = [fake.case(strategy=name) for name in ("ddp", "parameter_server_async")]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.04 if one.strategy == "ddp" else 0.08))
-    assert "another training" not in sentence(answer)
-    assert answer.same_training is None
-
-
-def test_a_slow_rank_is_looked_for_wherever_forward_is_local():
-    assert set(LOCAL_FORWARD) == {"ddp", "zero1", "parameter_server", "deepspeed1", "deepspeed2"}
-
-
-def test_unverified_headroom_is_no_doubt_about_the_answer(tmp_path):
-    launches = swept(("ddp", "fsdp", "local_only"))
-    for one in launches:
-        if one.case.strategy == "local_only":
-            one.findings.append(Finding("unverified", "m", "a", one.case.id))
-    (answer,) = spots(tmp_path, launches)
-    assert answer.unverified == ()
-
-
-def test_options_are_no_bucket_sizes(tmp_path):
-    """Labels that differ in more than the bucket must not be called a matter of the bucket size."""
-    cases = [fake.case(bucket_mib=b, static_graph=b == 4) for b in (1.0, 4.0)]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
-    assert answer.differing == ("bucket_mib", "static_graph")
-    assert "bucket size makes no significant difference" not in sentence(answer)
-    (answer,) = spots(tmp_path, fake.sweep([fake.case(bucket_mib=b) for b in (1.0, 4.0)], lambda _: 0.04))
-    assert "bucket size makes no significant difference" in sentence(answer)
-
-
-def test_the_default_has_no_option_set(tmp_path):
-    cases = [fake.case(static_graph=True), fake.case(), fake.case(gradient_as_bucket_view=True)]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: 0.05 if one == cases[1] else 0.04, noise=0.001))
-    assert answer.default.case_id == cases[1].id
-
-
 def test_weak_scaling_has_a_sentence_for_each_work_with_its_ranks(tmp_path):
     cases = [fake.case(strategy=s, world_size=n, global_batch=8 * n) for n in (1, 2, 4) for s in ("ddp", "fsdp")]
     answers = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy]))
@@ -183,10 +108,3 @@ def test_another_vocabulary_is_another_work_and_another_split_is_not(tmp_path):
     assert [answer.heading for answer in answers] == ["vocabulary of bytes", "vocabulary gpt2.tiktoken"]
     (answer,) = spots(tmp_path, fake.sweep([fake.case(split=s) for s in ("batch", "sample")], lambda _: 0.04))
     assert len(answer.tied) == 1
-
-
-def test_a_model_without_sequences_counts_samples(tmp_path):
-    (answer,) = spots(tmp_path, fake.sweep([fake.case(model="mlp", data="synthetic", seq_len=1)], lambda _: 0.04))
-    assert answer.best.unit == "samples"
-    assert "200 samples/s" in sentence(answer)
-    assert "tokens" not in sentence(answer)

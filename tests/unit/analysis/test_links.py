@@ -22,18 +22,17 @@ from parabench.analysis.text.best import closing_lines
 from parabench.analysis.text.links import explained
 from parabench.analysis.text.ranking import to_dict
 from parabench.analysis.warnings.links import check_links
-from parabench.launch.spec import LaunchSpec
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.protocol import TOO_QUICK, LinkProtocol, Protocol
+from parabench.plan.protocol import TOO_QUICK
 from parabench.report.build import render
 from parabench.session import links as linking
 from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
-from parabench.store.record import MIB, LinkSample
+from parabench.store.record import LinkSample
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.workloads.link_pairs import all_pairs, neighbours, schedule
@@ -50,11 +49,6 @@ def test_every_pair_meets_once_in_the_fewest_rounds_in_which_nobody_is_twice(n):
     assert len(rounds) == n - 1 + n % 2
     for each in rounds:
         assert len({rank for pair in each for rank in pair}) == 2 * len(each)
-
-
-def test_one_rank_has_no_pair():
-    assert all_pairs(1) == []
-    assert schedule(1, 1) == ()
 
 
 def test_first_ranks_stand_for_their_nodes_and_nodes_measure_inside_at_once():
@@ -92,13 +86,6 @@ def test_a_row_for_each_direction_and_unknown_with_its_reason():
     # Of a node that was lost nothing is known at all.
     nothing = [marks[0], np.full((1, 3), math.nan)]
     assert [row.bytes_per_s for row in links(case, nothing, reports, "gone")] == [2e9, None]
-
-
-def test_an_order_to_measure_links_travels():
-    order = LaunchSpec.of(Case(world_size=4, nodes=2), LinkProtocol(round_trips=50), 60.0)
-    assert order.kind == "links"
-    assert LaunchSpec.from_dict(order.to_dict()) == order
-    assert LaunchSpec.of(Case(), Protocol(), 1.0).kind == "training"
 
 
 def test_what_is_launched_has_a_nodes_ranks_or_its_devices():
@@ -157,10 +144,6 @@ def test_tiers_are_told_apart_and_have_medians_and_extremes():
     assert found["same node"] == Tier("same node", 12, 20e-6, 4e9, 4e9, 4e9)
     assert found["same device"] == Tier("same device", 2, 1e-6, 9e9, 9e9, 9e9)
     assert tiers_said(found) == "across nodes 0.38 GB/s, in a node 4.0 GB/s, on one device 9.0 GB/s: 11 times less"
-
-
-def test_cpus_of_one_node_are_no_one_device():
-    assert list(tiers_of(table(rows(1, 2, device="cpu")))) == ["same node"]
 
 
 def test_how_tiers_compare_is_said_as_far_as_it_is_known():
@@ -246,11 +229,6 @@ def test_a_node_all_of_whose_links_are_slow_is_named_and_its_links_are_not(nodes
     assert found(rows(nodes, 1, **changed)) == [f"slow_node_links: {said}"]
 
 
-def test_a_slow_node_and_a_slow_link_elsewhere_are_two_findings():
-    both = rows(6, 1, lambda a, b: 0.5 if 2 in (a, b) or {a, b} == {4, 5} else 1.0)
-    assert [each.partition(":")[0] for each in found(both)] == ["slow_node_links", "slow_link"]
-
-
 @pytest.mark.parametrize(
     ("nodes", "ranks_per_node", "changed", "on_devices"),
     [
@@ -262,12 +240,6 @@ def test_a_slow_node_and_a_slow_link_elsewhere_are_two_findings():
 def test_what_is_slow_between_processes_of_one_host_is_the_schedulers(nodes, ranks_per_node, changed, on_devices):
     assert len(found(rows(nodes, ranks_per_node, **changed))) == on_devices
     assert found(rows(nodes, ranks_per_node, **changed, device="cpu")) == []
-
-
-def test_what_is_slow_across_hosts_is_the_links():
-    across = rows(4, 2, slow((2, 6), (6, 2), (0, 1), (1, 0)), device="cpu")
-    assert found(across) == ["slow_link: Between node 1 and node 3: 0.25 GB/s; the median across nodes is 0.50 GB/s."]
-    assert found(rows(3, 1, of(2), device="cpu"))[0].startswith("slow_node_links: ")
 
 
 # ---- why an algorithm wins
@@ -315,23 +287,6 @@ def test_nothing_more_is_claimed_than_the_tiers_where_the_formula_does_not_hold(
     assert explained(best, equals, slower, SLOW) == SAID
 
 
-def test_where_tiers_are_alike_they_explain_nothing():
-    alike = SLOW | {"across nodes": Tier("across nodes", 2, 1e-5, 3.5e9, 3e9, 4e9)}
-    begin = "Links across nodes carry about as much as links in a node (3.5 GB/s and 4.0 GB/s), so "
-    assert explained(TWO, [], [RING], alike) == f"{begin}they are not why two levels are fastest."
-    assert explained(RING, [], [TWO], alike) == f"{begin}two levels spare no slow links."
-    # What runs on one node sends nothing across, so they are no reason for it either way.
-    one = Case(algorithm="two_level", world_size=4, ranks_per_node=4)
-    assert explained(one, [], [RING], alike) == f"Of links, as measured: {tiers_said(alike)}."
-    more = SLOW | {"across nodes": Tier("across nodes", 2, 1e-5, 40e9, 3e9, 4e9)}
-    assert explained(RING, [], [TWO], more).startswith("Links across nodes carry more than links in a node (40 GB/s")
-
-
-def test_nothing_is_said_where_no_node_was_left_or_a_tier_is_unknown():
-    assert explained(Case(), [], [Case(algorithm="ring", world_size=2)], SLOW) == ""
-    assert explained(TWO, [], [RING], {"across nodes": SLOW["across nodes"]}) == ""
-
-
 def test_answer_verdict_and_page_tell_it(tmp_path):
     results, _ = stored(tmp_path / "results.db", rows(2, 2), [(TWO, 10.0), (RING, 15.0)])
     (answer,) = sweet_spots(results)
@@ -370,12 +325,6 @@ def test_links_come_before_the_first_launch_and_are_kept(tmp_path):
     assert [spec.kind for spec in launcher.specs] == ["links", "training", "training"]
 
 
-def test_without_the_option_nothing_is_measured(tmp_path):
-    launcher = FakeLauncher()
-    assert session(tmp_path, launcher, links=False)[0] == 0
-    assert measured_links(launcher) == []
-
-
 def test_what_failed_is_said_and_the_session_goes_on(tmp_path):
     rows_ = [each._replace(latency_s=None, bytes_per_s=None, reason="hung: x") for each in rows(1, 2)]
     launcher = FakeLauncher(links=rows_)
@@ -395,14 +344,6 @@ def test_an_interruption_ends_the_session_and_the_resumed_one_measures_what_is_m
     assert len(measured_links(launcher)) == 1
 
 
-def test_what_is_found_slow_is_said_at_once(tmp_path):
-    _, told = session(tmp_path, FakeLauncher(links=rows(3, 1, slow((0, 1)), device="cpu")))
-    assert told.splitlines()[1:3] == [
-        "links: across nodes 0.50 GB/s",
-        "links: From node 0 to node 1: 0.25 GB/s, and back 0.50 GB/s; the median across nodes is 0.50 GB/s.",
-    ]
-
-
 @pytest.mark.parametrize(
     ("hole", "times"),
     [
@@ -420,15 +361,3 @@ def test_a_resumed_session_measures_links_again_only_where_a_hole_may_be_filled(
     assert session(tmp_path, launcher, **AGAIN)[0] == 0
     assert len(measured_links(launcher)) == times
     assert len(load(tmp_path / "out" / "results.db").links) == 12
-
-
-def test_one_rank_has_no_links(tmp_path):
-    launcher = FakeLauncher()
-    code, told = session(tmp_path, launcher, axes=("strategy=ddp", "world_size=1", "bucket_mib=default"))
-    assert (code, measured_links(launcher)) == (0, [])
-    assert told.startswith("links: none to measure, every case has one rank\n")
-
-
-def test_the_protocol_bounds_sizes():
-    protocol = LinkProtocol()
-    assert (protocol.least_bytes, protocol.most_bytes, protocol.round_trips >= 50) == (MIB, 256 * MIB, True)

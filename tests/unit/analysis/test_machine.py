@@ -90,11 +90,6 @@ def test_whole_device_is_visible_if_the_mig_device_is_hidden(two_devices, monkey
     assert [gpu.name for gpu in machine.this_machine().gpus] == ["device 1"]
 
 
-def test_a_lost_device_has_unknown_memory_and_the_others_are_still_told(two_devices):
-    two_devices[1].faults["MemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    assert [gpu.memory_bytes for gpu in machine.this_machine().gpus] == [140 * GIB, None]
-
-
 def test_without_nvml_there_is_a_reason(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cu130")
     fake_nvml.absent(monkeypatch)
@@ -117,15 +112,6 @@ def test_the_environment_is_json_and_holds_no_secret(monkeypatch, tmp_path):
     assert seen["cores"] >= 1
     assert seen["git"]["commit"] is None
     assert "no git repository" in seen["git"]["reasons"]["commit"]
-
-
-def test_devices_that_nvml_forgot_keep_what_was_seen_of_them(monkeypatch):
-    fake_nvml.absent(monkeypatch)
-    here = machine.Machine(cores=4, gpus=(Gpu("NVIDIA H200", 150 * 10**9),))
-    seen = machine.environment(here)
-    assert seen["gpus"] == [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "index": 0}]
-    assert seen["links"]["matrix"] is None
-    assert seen["driver"]["reasons"]["all"].startswith("NVML: ")
 
 
 def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monkeypatch):
@@ -173,12 +159,6 @@ def test_without_proc_it_is_said_what_to_mount(monkeypatch):
     monkeypatch.setattr(machine.psutil, "virtual_memory", none)
     with pytest.raises(UsageError, match=r"/proc/meminfo is not there: .*mount -t proc"):
         machine.this_machine()
-
-
-def test_a_file_that_cannot_be_looked_at_is_none(monkeypatch, tmp_path):
-    # As in a home folder of somebody else's, which root may enter all the same.
-    monkeypatch.setattr(machine, "NCCL_FILES", {"~/.nccl.conf": tmp_path / ("x" * 300)})
-    assert machine.environment(machine.Machine(cores=1))["nccl_files"] == []
 
 
 @pytest.mark.parametrize(("wheel", "told"), [("2.27.5", "2.28.3"), (None, "2.28.3"), ("2.28.3", "2.28.3")])

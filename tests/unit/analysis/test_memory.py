@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 import fake_results as fake
-from parabench.analysis.memory import PARTS, case_states, compared, sentences
+from parabench.analysis.memory import PARTS, case_states, sentences
 from parabench.analysis.session import session_data
 from parabench.analysis.text.best import closing_lines
 from parabench.store.record import MIB
@@ -86,23 +84,6 @@ def test_where_theory_is_unknown_it_is_null(tmp_path):
     assert not isinstance(formulas["my.module:ddp"], str)
 
 
-def test_a_formula_is_unknown_if_the_launch_says_why(tmp_path):
-    why = "the model has its own optimizer"
-    own = fake.tell(fake.launch(fake.case()), {"model": {"bytes": 12, "no_formula": why}})
-    table = states(fake.write(tmp_path / "r.db", [held(own)]))
-    (row,) = table.to_dict("records")
-    assert (row["formula"], row["why_unknown"], math.isnan(row["theory"])) == (None, why, True)
-    (text,) = sentences(table)
-    assert text.endswith(f"No formula for 1 case: ddp, because {why}.")
-
-
-def test_a_store_without_these_numbers_or_with_one_unknown_has_no_row(tmp_path):
-    assert states(fake.write(tmp_path / "old.db", [fake.launch(fake.case())])).empty
-    partly = held(fake.launch(fake.case()), optimizer_bytes=math.nan)
-    partly.samples = [s._replace(value=None) if s.metric == "optimizer_bytes" else s for s in partly.samples]
-    assert states(fake.write(tmp_path / "r.db", [partly])).empty
-
-
 def holding(mib, **fields):
     """A launch of gpt-nano whose ranks each hold that much, a quarter of it parameters; fake.SIZES are its theory."""
     quarter = mib * MIB / 4
@@ -138,52 +119,10 @@ def test_strategies_that_do_not_hold_what_their_formulas_say_are_named(tmp_path)
     assert "Measured memory is 0.67 to 1.02 times the formula in 3 cases. More than 5 % off the formula: zero1." in text
 
 
-def test_without_one_device_ddp_stands_for_it_and_without_that_the_most(tmp_path):
-    fsdp, zero2 = holding(14, strategy="fsdp", world_size=4), holding(24, strategy="zero2", world_size=4)
-    (text,) = said(tmp_path, fsdp, zero2, holding(48))
-    assert "14.0 MiB. ddp holds 48.0 MiB, 3.4 times as much. Measured memory is equal to the formula in 3 cases" in text
-    (text,) = said(tmp_path, fsdp, zero2)
-    assert ": 14.0 MiB. Most: zero2 native, 4 ranks: 24.0 MiB, 1.7 times as much. Measured" in text
-
-
-def test_what_one_device_itself_holds_least_is_set_against_the_most(tmp_path):
-    """Nothing may be said to hold less than what holds least."""
-    stale = holding(60, strategy="parameter_server_async")
-    (text,) = said(tmp_path, holding(48, **SINGLE), holding(48), stale)
-    assert text.startswith(
-        "Lowest peak training state per rank: single, 1 rank; ddp native, 2 ranks: 48.0 MiB. "
-        "Most: parameter_server_async, 2 ranks: 60.0 MiB, 1.2 times as much."
-    )
-
-
-def test_alike_cases_of_a_strategy_are_named_once(tmp_path):
-    same = [holding(26, strategy="fsdp", algorithm=name) for name in ("native", "ring", "tree")]
-    (text,) = said(tmp_path, *same, holding(48, **SINGLE))
-    assert ": fsdp, 2 ranks: 26.0 MiB. One device" in text
-
-
 def test_headroom_holds_neither_least_nor_most(tmp_path):
     (text,) = said(tmp_path, holding(26, strategy="fsdp"), holding(48), holding(20, strategy="local_only"))
     assert ": fsdp native, 2 ranks: 26.0 MiB." in text
     assert said(tmp_path, holding(48, strategy="local_only")) == ["Measured memory is equal to the formula in 1 case."]
-
-
-def test_where_all_hold_the_same_nothing_holds_least(tmp_path):
-    buckets = [holding(48, bucket_mib=bucket) for bucket in (1.0, 4.0)]
-    table = states(fake.write(tmp_path / "r.db", buckets))
-    (text,) = sentences(table)
-    assert text.startswith("Every case holds 48.0 MiB of training state per rank (the largest rank). Measured memory")
-    assert compared(table) == []
-
-
-def test_each_model_has_its_own_sentence(tmp_path):
-    tiny = holding(24, model="mlp", data="synthetic", seq_len=1)
-    texts = said(tmp_path, holding(48), tiny)
-    assert [text.partition(": ")[0] for text in texts] == ["mlp", "gpt-nano"]
-
-
-def test_a_store_without_these_numbers_says_nothing(tmp_path):
-    assert said(tmp_path, fake.launch(fake.case())) == []
 
 
 @pytest.mark.parametrize(
@@ -202,8 +141,3 @@ def test_what_is_certain_stands_first(tmp_path, blocks, begins):
     assert places[0] == 0 < places[1]
     assert sum(line.startswith("Lowest peak training state") for line in lines) == 1
     assert not [line for line in lines if "parabench run" in line]
-
-
-def test_one_strategy_leaves_the_verdict_to_its_times(tmp_path):
-    results = fake.write(tmp_path / "r.db", [holding(48), holding(48, world_size=4)])
-    assert not [line for line in closing_lines(session_data(results)) if "training state" in line]

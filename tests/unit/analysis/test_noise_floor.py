@@ -41,13 +41,3 @@ def test_what_copies_differ_by_has_its_interval(tmp_path, slower):
     said = noise_sentence(found, labels)
     assert said.startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
     assert said.endswith(" in 20 shared launches.")
-
-
-def test_one_launch_tells_no_interval(tmp_path):
-    found, labels = floor(tmp_path, 0.0, launches=1)
-    assert (found.half_width, found.sd) == (None, None)
-    assert noise_sentence(found, labels).endswith(" % in 1 shared launch.")
-
-
-def test_without_copies_there_is_none(tmp_path):
-    assert noise_floor(session_data(fake.write(tmp_path / "results.db", fake.sweep(CASES, lambda one: 1.0)))) is None

@@ -48,14 +48,6 @@ def test_other_work_is_another_curve(tmp_path):
     assert curves(tmp_path, truth).empty
 
 
-def test_without_one_device_a_curve_is_its_own_base(tmp_path):
-    truth = {fake.case(strategy=s, world_size=n, global_batch=4 * n): t for s, n, t in
-             (("ddp", 2, 0.04), ("ddp", 4, 0.05), ("fsdp", 2, 0.06), ("fsdp", 4, 0.06))}  # fmt: skip
-    table = curves(tmp_path, truth)
-    assert table["efficiency"].tolist() == pytest.approx([1, 0.8, 1, 1])
-    assert set(table["base_world_size"]) == {2}
-
-
 def test_what_is_no_answer_says_so(tmp_path):
     truth = {fake.case(strategy=s, world_size=n): 0.1 / n for s in ("ddp", "local_only") for n in (2, 4)}
     table = curves(tmp_path, truth)

@@ -32,7 +32,3 @@ def test_the_fastest_at_each_world_size_is_said_of_each_kind(tmp_path):
         "Weak scaling (8 a rank), throughput by that of 1 rank: 1.60 (80 % of linear) of ddp native, 2 ranks.",
     ]
     assert set(lines(seen)) <= set(closing_lines(seen))
-
-
-def test_without_one_rank_nothing_is_said(tmp_path):
-    assert list(lines(session(tmp_path, [("ddp", 2, 8), ("fsdp", 2, 8)]))) == []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -17,16 +16,12 @@ from page_helpers import unpacked
 from parabench.analysis.compare.several import several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.history.history import numbers_of, visits_of
-from parabench.analysis.launch_number import QUANTILE, launch_number
-from parabench.analysis.pipeline import bubbles
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers
-from parabench.analysis.session import SessionData, select_session, session_data
+from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.tables import case_table, launch_table, mean_peaks
 from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
-from parabench.plan import protocol as links
-from parabench.plan.case import UNKNOWN
 from parabench.report.page_data import page_data
 from parabench.report.views.comparison import several_data
 from parabench.session.progress import outcome
@@ -150,34 +145,6 @@ def test_a_run_tells_the_number_that_the_answer_is_made_of(tmp_path, device):
     assert (number == pytest.approx(median, rel=0.05)) == (device == "cuda")
 
 
-def test_a_launch_without_a_step_of_known_length_has_no_number():
-    launch = fake.launch(FAST, [0.04, 0.05])
-    launch.samples = [each._replace(value=None) if each.metric == "step_s" else each for each in launch.samples]
-    assert all(math.isnan(each) for each in launch.step_times())
-    assert outcome(launch) == "unknown per step"
-    assert launch_number([math.nan, math.inf], "cpu") is None
-
-
-def test_links_are_summarised_as_steps_are():
-    """On every device that a case of parabench's own has; only others' recordings leave theirs unknown."""
-    assert links.LATENCY_QUANTILE | {UNKNOWN: 0.5} == QUANTILE
-
-
-def test_how_far_launches_are_from_their_case_is_told_to_the_page(tmp_path):
-    results = write(tmp_path / "a.db")
-    seen = session_data(results, None)
-    launches = pd.DataFrame(table_of(page_data(seen, ())["launches"]))
-    counts = launches["counts"] == 1
-    assert set(launches.loc[counts, "launch_id"]) == set(seen.valid["launch_id"])
-    assert launches.loc[~counts, "from_case"].isna().all()
-    cases = seen.cases.set_index("case_id")["step_time_s"]
-    expected = seen.valid["launch_step_s"] / seen.valid["case_id"].map(cases) - 1
-    assert launches.loc[counts, "from_case"].tolist() == pytest.approx(expected.tolist(), rel=1e-3)
-    blocks = table_of(page_data(seen, ())["blocks"])
-    medians = launches[counts].groupby("block")["from_case"].median()
-    assert dict(zip(blocks["block"], blocks["median"], strict=True)) == pytest.approx(medians.to_dict(), abs=1e-4)
-
-
 def test_what_a_configuration_reaches_is_told_with_its_one_step_time(tmp_path):
     """Ranked by throughput, works of two batch sizes are fitted together; the step time stays what it was."""
     other = fake.case(global_batch=16)
@@ -215,14 +182,3 @@ def test_mean_peaks_are_those_that_the_front_compares(tmp_path):
     assert len(answer.front) == 3
     found = mean_peaks(table)
     assert {point.case_id: point.peak_memory_bytes for point in answer.front} == pytest.approx(found, rel=1e-9)
-
-
-def test_a_bubble_is_of_launches_that_count(tmp_path):
-    """One without a step of known length counts nowhere else either."""
-    case = fake.case(strategy="pp", schedule="gpipe", microbatches=4)
-    facts = {"pipeline": {"stages": 2, "microbatches": 4, "schedule": "gpipe", "bubble": 0.2}}
-    launches = [fake.tell(fake.launch(case, block=block), facts, stage_busy_share=0.7) for block in range(2)]
-    launches[1].samples = [one._replace(value=None) if one.metric == "step_s" else one for one in launches[1].samples]
-    results = fake.write(tmp_path / "a.db", launches)
-    (row,) = bubbles(launch_table(results, select_session(results, None)), results.whole).to_dict("records")
-    assert (row["n_launches"], row["measured"]) == (1, pytest.approx(0.3))

@@ -109,14 +109,6 @@ def test_a_session_is_chosen_by_id_or_label_and_is_the_newest_otherwise(tmp_path
         select_session(results, "c")
 
 
-def test_empty_tables_keep_their_columns(tmp_path):
-    launches, cases = tables(fake.write(tmp_path / "r.db", []))
-    assert launches.empty
-    assert cases.empty
-    assert {"label", "step_time_s", "tokens_per_s", "peak_memory_bytes"} <= {*cases.columns}
-    assert scaling(launches).empty
-
-
 def test_efficiency_is_against_one_device_where_it_was_measured(tmp_path):
     single = fake.case(strategy="single", world_size=1)
     ddp = {n: fake.case(world_size=n) for n in (2, 4)}
@@ -134,11 +126,6 @@ def test_efficiency_is_against_one_device_where_it_was_measured(tmp_path):
 
 def codes(results):
     return {finding.code: finding for finding in check(results)}
-
-
-def test_a_quiet_session_has_no_finding(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0)]
-    assert codes(fake.write(tmp_path / "r.db", fake.sweep(cases, lambda _: 0.04, noise=0.005))) == {}
 
 
 def test_every_doubt_is_found_and_names_its_case(tmp_path):

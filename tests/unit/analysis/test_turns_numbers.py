@@ -72,14 +72,6 @@ def test_a_case_of_unknown_steps_is_left_as_it_is_and_the_others_compared():
     assert numbers[11] / numbers[10] == pytest.approx(1.03)
 
 
-def test_launches_that_share_nothing_are_not_compared():
-    rng = np.random.default_rng(3)
-    parts = [shared(np.full(ROUNDS, level), rng, launch=n) for n, level in ((1, 1.0), (2, 1.5))]
-    _, numbers = numbers_of(pd.concat(parts, ignore_index=True))
-    assert (numbers[[10, 11, 12]].to_numpy() / numbers[10]) == pytest.approx(RATIOS)
-    assert numbers[20] / numbers[10] == pytest.approx(1.5)
-
-
 def test_launches_are_of_the_processes_that_their_cases_shared():
     facts = [json.dumps({"turns": {"cases": cases}}) for cases in (["a", "b"], ["a", "b"], ["c", "d"], ["c", "d"])]
     ids = np.arange(1, 7)
@@ -110,9 +102,3 @@ def test_the_sides_of_an_ab_are_apart_by_the_mean_of_their_rounds():
     assert found[3:] - found[:3] == pytest.approx(trim_mean(turns[3:] - turns[:3], TRIMMED, axis=1))
     # The level of both is what it was.
     assert found[3:] + found[:3] == pytest.approx(np.log(level[3:]) + np.log(level[:3]))
-
-
-def test_other_launches_are_in_no_pair():
-    blocks, facts = np.array([0, 1, 1]), np.array(["{}", None, '{"turns": {"place": 0}}'], dtype=object)
-    told = turns_told(facts)
-    assert pair_launches(np.arange(1, 4), np.array(list("uuu")), blocks, told).tolist() == [1, 2, 3]

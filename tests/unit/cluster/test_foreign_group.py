@@ -90,15 +90,6 @@ def test_group_of_takes_the_innermost_launcher() -> None:
         assert group.launcher == launcher
 
 
-def test_group_of_tells_two_jobs_of_a_host_apart() -> None:
-    groups = [group_of(OPEN_MPI | {"PMIX_NAMESPACE": name}) for name in ("1803878401", "1689583617")]
-    assert len({group.address for group in groups if group}) == 2
-    # Two agents of torchrun on one host.
-    agents = [group_of(TORCHRUN | {"GROUP_RANK": node}) for node in "01"]
-    assert len({group.address for group in agents if group}) == 2
-    assert len({group.job for group in agents if group}) == 1
-
-
 @pytest.mark.parametrize(
     ("environ", "terminal"),
     [
@@ -254,11 +245,3 @@ def test_once_per_host_refuses_commands_of_one_process() -> None:
     ):
         pass
     assert "PET_NNODES" not in environ
-
-
-def test_once_per_host_replaces_torchruns_own_flags() -> None:
-    """Kubeflow's variables are meant for the torchrun that started this process."""
-    environ = TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2", "PET_NODE_RANK": "0", "PET_MASTER_PORT": "23456"}
-    with once_per_host(measures=True, environ=environ):
-        assert environ["PET_NODE_RANK"] == "1"
-        assert "PET_MASTER_PORT" not in environ

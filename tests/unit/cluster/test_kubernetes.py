@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-from copy import deepcopy
 
 import jsonschema
 import kubernetes_validate
@@ -75,11 +74,6 @@ def readme():
     return re.findall(r"^```sh\n(.*?)^```$", (FOLDER / "README.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_every_file_is_here():
-    assert {path.name for path in FOLDER.glob("*.yaml")} == set(KINDS)
-    assert {name: [each["kind"] for each in documents(name)] for name in KINDS} == KINDS
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_document_fits_its_schema(name, version):
@@ -97,55 +91,6 @@ def container(found):
     return pod(found)["containers"][0]
 
 
-WRONG_ANYWHERE = {
-    "a pod's key misspelt": (lambda it: pod(it).update(restartpolicy="Never"), "restartpolicy"),
-    "a container's key misspelt": (lambda it: container(it).update(volumeMount=[]), "volumeMount"),
-    "no name for the container": (lambda it: container(it).pop("name"), "'name' is a required property"),
-    "a command that is no list": (lambda it: container(it).update(command="parabench run"), "parabench run"),
-    "an emptyDir's key misspelt": (lambda it: pod(it)["volumes"][0]["emptyDir"].update(size="1Gi"), "size"),
-    "a label that is no text": (lambda it: it["metadata"].update(labels={"gpus": 8}), "8"),
-}
-WRONG_JOB = {
-    "a key misspelt": (lambda it: it["spec"].update(completionmode="Indexed"), "completionmode"),
-    "a number as text": (lambda it: it["spec"].update(completions="2"), "'2'"),
-}
-WRONG_PYTORCHJOB = {
-    "a key misspelt": (lambda it: it["spec"].update(nProcPerNode="8"), "nProcPerNode"),
-    "a text as number": (lambda it: it["spec"].update(nprocPerNode=8), "8"),
-    "a replica's name misspelt": (lambda it: it["spec"]["pytorchReplicaSpecs"].update(Workers={}), "Workers"),
-    "two masters": (lambda it: it["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "1 was expected"),
-    "no master": (lambda it: it["spec"]["pytorchReplicaSpecs"].pop("Master"), "'Master' is a required property"),
-    "no template": (lambda it: it["spec"]["pytorchReplicaSpecs"]["Worker"].pop("template"), "'template' is a required"),
-    "an unknown policy": (lambda it: it["spec"]["runPolicy"].update(cleanPodPolicy="Never"), "'Never'"),
-    "another version": (lambda it: it.update(apiVersion="kubeflow.org/v2"), "kubeflow.org/v2"),
-}
-MUTATIONS = [
-    *(("Job", title, *rest) for title, rest in (WRONG_ANYWHERE | WRONG_JOB).items()),
-    *(("PyTorchJob", title, *rest) for title, rest in (WRONG_ANYWHERE | WRONG_PYTORCHJOB).items()),
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "title", "spoil", "told"), MUTATIONS, ids=[f"{kind}: {title}" for kind, title, *_ in MUTATIONS]
-)
-def test_a_wrong_field_is_found(kind, title, spoil, told):
-    name = {"Job": "indexed-job.yaml", "PyTorchJob": "pytorchjob.yaml"}[kind]
-    found = document(name, kind)
-    spoil(found)
-    for version in VERSIONS:
-        with pytest.raises(jsonschema.ValidationError, match=re.escape(told)):
-            check(deepcopy(found), version)
-
-
-def test_the_two_templates_of_the_pytorchjob_differ_by_the_results_alone():
-    master, worker = (replicas()[each]["template"]["spec"] for each in ("Master", "Worker"))
-    claim = document("pytorchjob.yaml", "PersistentVolumeClaim")["metadata"]["name"]
-    assert master["volumes"].pop() == {"name": "results", "persistentVolumeClaim": {"claimName": claim}}
-    assert master["containers"][0]["volumeMounts"].pop() == {"name": "results", "mountPath": "/results"}
-    assert master == worker
-    assert master["containers"][0]["name"] == "pytorch"
-
-
 def test_whoever_is_started_again_can_take_its_place():
     """A driver that was killed, not node 0: its new session would begin beside the one that was cut off."""
     assert {name: each["restartPolicy"] for name, each in replicas().items()} == {
@@ -153,13 +98,6 @@ def test_whoever_is_started_again_can_take_its_place():
     }  # fmt: skip
     # Every index alike, so node 0 too, with an empty volume.
     assert document("indexed-job.yaml", "Job")["spec"]["backoffLimitPerIndex"] == 0
-
-
-def test_no_proxy_stands_between_the_ranks():
-    """Istio's label, which took the place of its annotation."""
-    templates = [each["template"] for each in replicas().values()]
-    templates.append(document("indexed-job.yaml", "Job")["spec"]["template"])
-    assert [each["metadata"]["labels"] for each in templates] == [{"sidecar.istio.io/inject": "false"}] * 3
 
 
 def test_processes_are_as_many_as_gpus_and_nodes_as_many_as_pods():
@@ -230,18 +168,3 @@ def test_the_shell_is_valid():
     for text in (snippet(), *readme()):
         told = subprocess.run(["sh", "-n"], input=text, capture_output=True, text=True, check=False)
         assert (told.returncode, told.stderr) == (0, ""), text
-
-
-def test_the_readme_puts_another_claim_into_the_copying_pod():
-    (line,) = (line for text in readme() for line in text.splitlines() if line.startswith("sed "))
-    told = subprocess.run(
-        ["sh", "-c", line.partition(" | ")[0]],
-        cwd=FOLDER,
-        env={"PATH": "/usr/bin:/bin", "pod": "parabench-0-x2k4q"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    expected = document("copy-results.yaml", "Pod")
-    expected["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "parabench-0-x2k4q-results"
-    assert yaml.safe_load(told.stdout) == expected

@@ -108,18 +108,3 @@ def test_where_srun_runs_is_the_last_resort(
     assert endpoint_host(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"}) == "10.0.0.1"
     # The step does not begin where its job does, so srun runs on none of its nodes, or not on the first.
     assert endpoint_host(TASK) is None
-
-
-@pytest.mark.parametrize(("slurms", "taken"), [("10.0.0.2", "10.0.0.2"), ("n2", "10.0.0.1"), ("127.0.0.1", "10.0.0.1")])
-def test_a_name_that_a_host_has_for_its_own_loopback_is_not_taken(
-    known: dict[str, str], scontrol: Callable[[str], None], slurms: str, taken: str
-) -> None:
-    known["n2"] = "127.0.1.1"
-    scontrol(f"echo NodeAddr={slurms}")
-    assert endpoint_host(TASK | {"SLURM_JOB_NODELIST": "n[2-3]"}) == taken
-
-
-def test_where_all_is_loopback_the_name_will_do(known: dict[str, str], scontrol: Callable[[str], None]) -> None:
-    known["n2"] = "127.0.1.1"
-    scontrol("echo NodeAddr=127.0.0.1")
-    assert endpoint_host(TASK) == "n2"

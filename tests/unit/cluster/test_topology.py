@@ -32,11 +32,6 @@ def test_unsaid_is_as_torchrun_has_it() -> None:
     assert topology == Topology(nodes=3, ranks_per_node=1, host="host0", port=PORT, run_id=RUN_ID, timeout_s=TIMEOUT_S)
 
 
-def test_a_machine_as_it_is_has_no_topology() -> None:
-    assert topology_of(LauncherFlags(), CPU) is None
-    assert topology_of(LauncherFlags(nproc_per_node="3"), CPU) == Topology(nodes=1, ranks_per_node=3, node=0)
-
-
 @pytest.mark.parametrize(
     ("text", "machine", "ranks"),
     [
@@ -86,11 +81,6 @@ def test_what_makes_no_sense_is_refused_with_and_without_a_meeting(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         topology_of(flags, CPU, rendezvous=rendezvous)
-
-
-def test_one_node_has_no_use_for_what_torchrun_is_told_of_a_meeting() -> None:
-    given = LauncherFlags(nnodes="1", nproc_per_node="2", rdzv_endpoint="localhost:0", rdzv_id="a/b", node_rank=0)
-    assert topology_of(given, CPU) == Topology(nodes=1, ranks_per_node=2, node=0)
 
 
 def test_torchruns_variables_are_read_as_torchrun_reads_them() -> None:

@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 from torch.futures import Future
 
 from fake_streams import CUDA, Device, Tensor
-from parabench.collectives import async_queue, join, stream_queue
+from parabench.collectives import async_queue, stream_queue
 from parabench.collectives.algorithm import make
 from parabench.collectives.async_queue import ThreadQueue
 from parabench.collectives.process_group import AlgorithmGroup, groups
@@ -129,14 +129,6 @@ def test_who_has_waited_may_free_at_once(device: Device) -> None:
     assert there() is None
 
 
-def test_a_buffer_that_is_outgrown_serves_the_lane_alone(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    monkeypatch.setattr(torch, "empty", lambda *size, **options: made.append((device.current, size, options)))
-    queue = StreamQueue()
-    queue.empty(7, dtype=torch.float32, device=CUDA, pin_memory=False)
-    assert made == [(queue.stream(CUDA), (7,), {"dtype": torch.float32, "device": CUDA, "pin_memory": False})]
-
-
 def test_a_failure_is_raised_where_the_outcome_is_waited_for_and_ends_what_follows(device: Device) -> None:
     queue, done = StreamQueue(), []
 
@@ -231,26 +223,6 @@ def test_a_threads_job_begins_while_the_device_computes_and_copies_beside_it(dev
     queue.stop()
 
 
-def test_the_caller_does_its_own_job_beside_its_stream_too(device: Device) -> None:
-    queue, over = ThreadQueue("test"), threading.Event()
-
-    def runs() -> None:
-        while not over.is_set():
-            for stream in list(device.streams):
-                device.run(stream)
-
-    runner = threading.Thread(target=runs)
-    runner.start()
-    work = queue.run(lambda: device.kernel("job"), outcome(), "ring", waits=True)
-    over.set()
-    runner.join()
-    assert work.is_completed()
-    assert device.log == ["job"]
-    assert device.current is device.default
-    assert device.set_in == [], "a caller's device is its own business"
-    queue.stop()
-
-
 # -- the group -----------------------------------------------------------------------------------------------------
 
 
@@ -264,14 +236,6 @@ def group(device: Device, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(StreamQueue, "run", lambda self, job, tensors, what, waits: SimpleNamespace(wait=job))
     yield made
     groups.remove(made)
-
-
-def test_the_hosts_time_for_enqueuing_is_counted(group: Any) -> None:
-    for _ in range(3):
-        group.allreduce([torch.ones(4)])
-    counted = join.calls()["all_reduce"]
-    assert (counted["calls"], counted["bytes"]) == (3, 48)
-    assert 0 < counted["enqueue_s"] < 60
 
 
 def test_an_algorithm_is_no_part_of_what_nccl_makes_together(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,23 +65,6 @@ def test_halving_doubling_sends_the_least_bytes_in_2_log_n_messages(size: int) -
     assert cost(record, total) == pytest.approx((2 * math.log2(size), 2 * (size - 1) / size))
 
 
-@pytest.mark.parametrize("size", [3, 5, 6, 7, 9, 12, 13])
-def test_halving_doubling_of_other_sizes_takes_no_more_hops_than_the_next_power_of_two(size: int) -> None:
-    """A rank that also serves the odd one out sends its share again, at worst once in every round but the first."""
-    record, total = traffic("halving_doubling", size)
-    assert max(rounds(record, one_port=False).values()) <= 2 * math.ceil(math.log2(size))
-    assert max(sent_bytes(record, rank) for rank in range(size)) <= 3 * total
-
-
-@pytest.mark.parametrize("size", range(1, 9))
-def test_parameter_server_carries_everything(size: int) -> None:
-    record, total = traffic("parameter_server", size)
-    assert len(record.sent(0)) + len(record.received(0)) == 2 * (size - 1) == len(record.messages)
-    assert sent_bytes(record, 0) == (size - 1) * total
-    assert all(sent_bytes(record, rank) == total for rank in range(1, size))
-    assert cost(record, total) == pytest.approx((2 * (size - 1), 2 * (size - 1)))
-
-
 @pytest.mark.parametrize("size", [*range(2, 9), 15, 16, 31, 32])
 def test_a_tree_is_shallow_and_no_rank_sends_more_than_twice_the_data(size: int) -> None:
     record, total = traffic("tree", size)

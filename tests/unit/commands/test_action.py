@@ -84,14 +84,6 @@ def of_buildkite() -> str:
     return " ".join(command.split()).replace("$$", "$")
 
 
-def test_artifacts_of_several_uses_have_names_of_their_own() -> None:
-    """Of a job, of a matrix, of a step: what GitHub knows when it evaluates a default."""
-    default = action()["inputs"]["artifact"]["default"]
-    assert set(re.findall(r"\$\{\{ ([\w.-]+) \}\}", default)) == {"github.job", "strategy.job-index", "github.action"}
-    upload = action()["runs"]["steps"][-1]
-    assert upload["with"]["name"] == "${{ inputs.artifact }}"
-
-
 def git(folder: Path, *words: str) -> str:
     names = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main", "-c", "commit.gpgsign=false"]
     done = subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True)
@@ -193,12 +185,6 @@ def test_buildkite_compares_with_the_merge_base(repository: Path, tmp_path: Path
     assert Ran(tmp_path / "clone", BASE=asked.read_text()).base == "base"
 
 
-def test_two_uses_have_two_folders(repository: Path) -> None:
-    one, two = (Ran(repository).outputs["out"] for _ in range(2))
-    assert one != two
-    assert all((Path(each) / "verdict.md").is_file() for each in (one, two))
-
-
 @pytest.fixture
 def with_submodule(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A merge whose base has a submodule, checked out with it."""
@@ -222,32 +208,6 @@ def test_the_base_has_its_submodules_too(with_submodule: Path) -> None:
     ran = Ran(with_submodule, BASE="HEAD")
     assert (ran.code, ran.error, ran.base) == (0, "", "library")
     assert git(with_submodule, "worktree", "list").count("\n") == 0
-
-
-def test_who_has_no_submodules_needs_none(with_submodule: Path) -> None:
-    git(with_submodule, "submodule", "--quiet", "deinit", "--all", "--force")
-    (with_submodule.parent / "library").rename(with_submodule.parent / "elsewhere")
-    assert Ran(with_submodule, BASE="HEAD").code == 0
-
-
-def test_submodules_that_cannot_be_fetched_are_a_line(with_submodule: Path) -> None:
-    (with_submodule.parent / "library").rename(with_submodule.parent / "elsewhere")
-    ran = Ran(with_submodule, BASE="HEAD")
-    assert (ran.code, ran.words, ran.error.count("\n")) == (2, [], 1)
-    assert "submodules of base 'HEAD' cannot be fetched: " in ran.error
-    assert git(with_submodule, "worktree", "list").count("\n") == 0
-
-
-def test_a_folder_of_the_repository_is_compared_with_the_same_of_the_base(repository: Path) -> None:
-    part = repository / "part"
-    for branch in ("main", "change"):
-        git(repository, "checkout", "-q", branch)
-        part.mkdir(exist_ok=True)
-        (part / "side.txt").write_text(f"part of {branch}")
-        git(repository, "add", "-A")
-        git(repository, "commit", "-q", "-m", "part")
-    ran = Ran(part, BASE="main")
-    assert (ran.code, ran.base) == (0, "part of main")
 
 
 @pytest.mark.parametrize(
@@ -283,37 +243,6 @@ def test_what_is_wrong_is_one_line_and_runs_nothing(repository: Path, inputs: di
     assert ran.error.count("\n") == 1
     assert ran.words == []
     assert "verdict" not in ran.outputs  # nothing was measured
-
-
-@pytest.mark.parametrize("options", ["--label it's", '--label "'])
-def test_options_that_are_no_words_end_it(repository: Path, options: str) -> None:
-    ran = Ran(repository, OPTIONS=options)
-    assert (ran.code, ran.words) == (2, [])
-    assert "are no words of a shell; close every quote" in ran.error
-
-
-def test_options_may_hold_lines_and_be_empty(repository: Path) -> None:
-    assert Ran(repository, OPTIONS="--label 'a\nb'").words[-3:] == ["--label", "a", "b"]
-    assert "" not in Ran(repository, OPTIONS="   ").words
-
-
-def test_what_lies_in_the_output_folder_stays_but_for_an_earlier_verdict(repository: Path) -> None:
-    out = repository.parent / "kept out"
-    out.mkdir()
-    for name in ("thesis.txt", "results.db"):
-        (out / name).write_text("mine")
-    ran = Ran(repository, OUT="../kept out")
-    assert ran.outputs["out"] == str(out)
-    assert sorted(each.name for each in out.iterdir()) == ["thesis.txt", "verdict.md"]
-
-
-def test_a_folder_with_a_space_is_one_side(repository: Path) -> None:
-    part = repository / "my part"
-    part.mkdir()
-    (part / "side.txt").write_text("spaced")
-    git(repository, "add", "-A")
-    git(repository, "commit", "-q", "-m", "part")
-    assert Ran(part, BASE="HEAD").base == "spaced"
 
 
 def test_outside_of_a_repository_that_is_said(tmp_path: Path) -> None:
@@ -407,15 +336,6 @@ def test_one_comment_is_written_and_then_updated_for_each_suite(tmp_path: Path) 
     ]
 
 
-def test_what_is_too_long_is_cut_at_a_line(tmp_path: Path) -> None:
-    written: list[dict[str, Any]] = []
-    with github(written) as api:
-        comment(tmp_path, api, "a line\n" * 20_000)
-    (only,) = written
-    assert len(only["body"]) <= 65_536
-    assert "a line\n\n... the rest is in the summary of the job.\n\n[Report" in only["body"]
-
-
 @pytest.mark.parametrize(
     ("refuses", "more", "said"),
     [
@@ -466,8 +386,3 @@ def test_who_an_answer_leads_to_does_not_get_the_token(tmp_path: Path) -> None:
         for each in threads:
             each.join()
     assert seen == [None]
-
-
-def test_no_network_is_a_warning(tmp_path: Path) -> None:
-    said = comment(tmp_path, "http://127.0.0.1:9", "verdict")
-    assert said.startswith("::warning::The comment could not be written: ")

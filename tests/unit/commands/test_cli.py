@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 import fake_results as fake
 from command_line import parabench
 from parabench.cli import main
-from parabench.session.progress import PatientConsole, logger, make_progress
+from parabench.session.progress import PatientConsole, make_progress
 
 
 def test_doctor_names_devices_versions_and_doubts():
@@ -56,38 +55,6 @@ def test_a_working_directory_that_was_removed_is_a_line(tmp_path, monkeypatch):
         seen = parabench(*command)
         assert seen.exit_code == 2, seen.output
         assert seen.stderr == "parabench: the working directory was removed; change to one that is there\n"
-
-
-def test_a_full_disk_behind_standard_output_is_a_line(store):
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "parabench", "best", str(store)]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "parabench: what is said cannot be written: [Errno 28] No space left on device\n"
-
-
-def test_a_full_disk_behind_a_runs_standard_output_ends_no_run(capsys):
-    """What is measured is in the store; that nobody reads of it is said once."""
-    with Path("/dev/full").open("w") as full:
-        console = PatientConsole(file=full)
-        for line in ("one", "two"):
-            logger(console)(line)
-    said = (
-        "parabench: standard output cannot be written: [Errno 28] No space left on device; what follows is not shown\n"
-    )
-    assert capsys.readouterr().err == said
-
-
-def test_where_standard_error_cannot_be_written_the_exit_code_is_as_ever(tmp_path):
-    """A terminal that was closed takes both streams: what is said is lost, and not what it is said of."""
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "parabench", "best", str(tmp_path / "none.db")]
-        assert subprocess.run(command, stdout=full, stderr=full).returncode == 2
-        code = (
-            "import sys; from parabench.session.progress import PatientConsole, logger, make_progress;"
-            "logger(PatientConsole(file=sys.stdout))('lost'); sys.exit(7)"
-        )
-        assert subprocess.run([sys.executable, "-c", code], stdout=full, stderr=full).returncode == 7
 
 
 def test_a_live_bar_outlives_its_terminal():
@@ -153,25 +120,6 @@ runpy.run_module("parabench", run_name="__main__")
 def test_ctrl_c_during_imports_ends_without_a_traceback(module, ends):
     done = subprocess.run([sys.executable, "-c", CTRL_C_AT.format(module=module)], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == ends
-
-
-CTRL_C_AT_EXIT = """
-import atexit, os, signal, sys, time
-def late():
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(0.01)
-atexit.register(late)
-sys.argv = ["parabench", "list"]
-from parabench.__main__ import main
-main()
-"""
-
-
-def test_ctrl_c_as_the_process_ends_changes_nothing():
-    done = subprocess.run(
-        [sys.executable, "-c", CTRL_C_AT_EXIT], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -5,35 +5,30 @@ from __future__ import annotations
 
 import re
 import socket
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-import fake_links
 from command_line import parabench
 from fake_launch import FakeLauncher
-from parabench.cluster.topology import LauncherFlags, topology_of
+from parabench.cluster.topology import LauncherFlags
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.machine.versions import Nccl
-from parabench.models import MODELS
 from parabench.plan.collective_protocol import FIRST_RUN_IN_S, RUN_IN_S
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
 from parabench.session.dry_run import dry_run, planned_for
-from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.request import TrainingRequest
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
 from parabench.signals import STOPPED
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK
-from parabench.store.store import Store
 
 OF_SEVERAL = '''\
 """What would more ranks give?"""
@@ -111,14 +106,6 @@ def test_a_cluster_is_planned_without_an_endpoint_a_network_or_its_devices(suite
     assert " with 1 reference and 3 for NCCL's debug log (" in facts(said)["expected"]
 
 
-def test_a_session_on_several_nodes_still_needs_its_endpoint(machine):
-    flags = LauncherFlags(nnodes="2", nproc_per_node="4")
-    with pytest.raises(UsageError, match="2 nodes need --rdzv-endpoint"):
-        topology_of(flags, machine)
-    topology = topology_of(flags, machine, rendezvous=False)
-    assert (topology.nodes, topology.ranks_per_node) == (2, 4)
-
-
 def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
     flags = LauncherFlags(nnodes="3", nproc_per_node="64")
     planned, notes = planned_for(flags, machine, False)
@@ -134,11 +121,6 @@ def test_other_machines_are_taken_to_have_what_their_ranks_need(machine):
     assert planned_for(LauncherFlags(), one, True) == (one, [])
 
 
-def test_what_is_skipped_is_told_by_its_reason(suite, tmp_path):
-    said = planned("run", suite, "--set", "nodes=1,2", "--out", tmp_path)
-    assert "skipped 3 cases: nodes is 2, and this is one machine; see --nnodes" in said
-
-
 def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
     four = {"cluster": LauncherFlags(nnodes="4", nproc_per_node="8"), "links": True}
     assert facts(said(suite, tmp_path, **four))["links"] == (
@@ -147,17 +129,6 @@ def test_links_are_said_with_their_rounds_and_about_how_long(suite, tmp_path):
     assert "links" not in facts(said(suite, tmp_path, cluster=four["cluster"]))
     alone = said(suite, tmp_path, links=True, axes=("strategy=single",))
     assert facts(alone)["links"] == "none to measure, every case has one rank"
-
-
-def test_links_that_a_session_has_are_not_said_again(suite, tmp_path):
-    out = tmp_path / "out"
-    assert run(suite, out, FakeLauncher(interrupt_at=4)) == STOPPED
-    assert "links" in facts(said(None, out, resume=True, links=True))
-    with Store.open_or_create(out / "results.db") as store:
-        store.add_links(1, fake_links.rows(1, 2, device="cpu"))
-    assert "links" not in facts(said(None, out, resume=True, links=True))
-    # A new session has none.
-    assert "links" in facts(said(suite, out, links=True))
 
 
 # -- counts and time -----------------------------------------------------------------------------------------------
@@ -201,18 +172,6 @@ def test_a_store_that_knows_the_cases_tells_their_time(suite, tmp_path):
     assert sorted(each.name for each in out.iterdir()) == ["report.html", "results.db"]
 
 
-def test_arithmetic_is_6_operations_a_parameter_and_token(suite, tmp_path):
-    told = facts(said(suite, tmp_path, axes=("strategy=single", "model=gpt-nano", "global_batch=8")))["expected"]
-    # 5 steps of 8 sequences of 64 tokens; 2 blocks of the one case that is left, and its reference.
-    seconds = 3 * 5 * 6 * MODELS["gpt-nano"].parameters * 8 * 64 / 5e9
-    assert told.startswith(f"{seconds:.1f} s with 1 reference (3 estimated: upper bound from 5 GFLOP/s per rank")
-
-
-def test_of_devices_it_is_the_least(suite, tmp_path):
-    told = said(suite, tmp_path, axes=("device=cuda",), cluster=LauncherFlags(nnodes="2", nproc_per_node="8"))
-    assert "lower bound from the bf16 peak of the fastest known device" in told
-
-
 # -- resuming ------------------------------------------------------------------------------------------------------
 
 
@@ -228,17 +187,6 @@ def test_resuming_tells_what_is_left_and_leaves_the_store_alone(suite, tmp_path)
     assert (out / "results.db").read_bytes() == store
     assert run(None, out, resume=True) == 0
     assert facts(said(None, out, resume=True))["expected"] == "nothing left to launch"
-
-
-def test_resuming_a_plan_of_a_newer_version_is_refused(suite, tmp_path):
-    out = tmp_path / "out"
-    run(suite, out)
-    with closing(sqlite3.connect(out / "results.db")) as db, db:
-        db.execute("UPDATE session SET plan = json_set(plan, '$.protocol.by_magic', 1)")
-    for more in ((), ("--dry-run",)):
-        done = parabench("run", "--resume", *more, "--out", out)
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-        assert "protocol was written by a newer parabench: object contains unknown field `by_magic`" in done.stderr
 
 
 # -- collectives ---------------------------------------------------------------------------------------------------
@@ -262,14 +210,6 @@ def planned(command, *arguments):
     done = parabench(command, *arguments, "--dry-run")
     assert done.exit_code == 0, done.output
     return done.output.replace("# ", "")
-
-
-def test_collectives_of_many_ranks_start_at_a_size_they_can_split(tmp_path, machine):
-    flags = LauncherFlags(nnodes="1250", nproc_per_node="8")
-    many, _ = planned_for(flags, machine, True)
-    asked = CollectivesRequest.of(argv=[], out=tmp_path, device="cuda", cluster=flags)
-    # 16 bytes for each of 10,000 ranks are 156.25 KiB: the first step of 64, 256, ... KiB that has them.
-    assert {case.min_bytes for case in asked.plan(many).plan.cases} == {64 * 1024, 256 * 1024}
 
 
 ONE_GPU = Machine(cores=8, gpus=(Gpu("NVIDIA H100 80GB HBM3", 80 * 10**9),))
@@ -320,22 +260,6 @@ def test_nodes_of_a_session_are_not_made_up_in_one_of_them(suite, tmp_path):
     assert "hsdp native ranks_per_node 2, 4 ranks " in said(suite, tmp_path, axes=("strategy=hsdp", "world_size=4"))
     nodes = ("--world-size", 4, "--nnodes", 2, "--nproc-per-node", 4, "--device", "cuda")
     assert "two_level, 4 ranks (4 a node)" in planned("collectives", "--algorithm", "two_level", *nodes)
-
-
-def test_collectives_know_their_store(tmp_path):
-    asked = CollectivesRequest.of(
-        argv=[], out=tmp_path, op="all_reduce", algorithm="native", max_size="256KiB", device="cpu"
-    )
-    run_session(asked, Console(file=StringIO()), FakeLauncher())
-    store = (tmp_path / "results.db").read_bytes()
-    for request, expected in (
-        (replace(asked, resume=True), "nothing left to launch"),
-        (asked, "(3 launches as measured in "),
-    ):
-        console = Console(file=StringIO(), width=200)
-        assert dry_run(request, console) == 0
-        assert expected in facts(console.file.getvalue().replace("# ", ""))["expected"]
-    assert (tmp_path / "results.db").read_bytes() == store
 
 
 def test_cases_that_take_turns_share_launches_and_those_that_do_not_say_why(suite, tmp_path):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from command_line import parabench
-from parabench.commands import init as init_module
 from parabench.plan.suite import load_suite
 from paths import ROOT
 
@@ -37,12 +35,6 @@ def test_files_are_written_for_the_model_and_the_suite_is_one(here: Path) -> Non
     assert "suite: suites/training.py" in workflow
 
 
-def test_another_folder_is_made(here: Path) -> None:
-    done = parabench("init", "a new one", "--no-trial")
-    assert done.output.splitlines()[-1] == "next: cd 'a new one' && parabench run suites/training.py"
-    assert all((here / "a new one" / name).is_file() for name in FILES)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_nothing_is_replaced(here: Path, name: str) -> None:
     path = here / name
@@ -68,18 +60,3 @@ def test_what_is_no_name_of_a_model_is_refused_before_anything_is_tried(here: Pa
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1
     assert list(here.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(here: Path) -> None:
-    (here / "file").touch()
-    done = parabench("init", "file/below", "--no-trial")
-    assert done.exit_code == 2
-    assert done.stderr == "parabench: file/below cannot be written to: Not a directory; give another folder\n"
-
-
-def test_the_suite_is_tried_in_the_folder_of_the_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(ROOT / "examples/own_model.py", here)
-    monkeypatch.setattr(init_module, "TRIAL", ("--dry-run",))  # whole runs are other tests'
-    done = parabench("init", "--model", "own_model:factory", "--world-size", "2")
-    assert done.exit_code == 0, done.output
-    assert done.output.startswith("trying the suite: each case once, a few steps\nsuites/training.py\n")

@@ -64,27 +64,9 @@ def test_a_store_that_grows_while_it_is_read_is_read_as_it_was(stores, tmp_path)
     assert len(load(tmp_path / "r.db").steps) > len(results.steps)
 
 
-def test_a_run_that_ends_while_its_store_is_read_leaves_everything_in_the_one_file(tmp_path):
-    fake.write(tmp_path / "r.db", [])
-    store = Store.open_or_create(tmp_path / "r.db")
-    store.append(1, fake.launch(fake.case()))
-    reader = Store.open_or_create(tmp_path / "r.db")
-    reader.last_session()
-    store.close()
-    copy = tmp_path / "copy.db"
-    copy.write_bytes((tmp_path / "r.db").read_bytes())
-    assert len(load(copy).launch) == 1
-    reader.close()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="as root only /proc says so")
 def test_a_place_that_is_not_to_be_written_is_one_line(stores):
     assert refused(parabench("report", stores / "old.db", "-o", "/proc/r.html"), "/proc/r.html cannot be written")
-
-
-def test_a_missing_folder_is_made(stores, tmp_path):
-    assert parabench("report", stores / "old.db", "-o", tmp_path / "a" / "b" / "r.html").exit_code == 0
-    assert (tmp_path / "a" / "b" / "r.html").is_file()
 
 
 def own(folder, files):
@@ -114,17 +96,6 @@ def test_a_template_that_cannot_be_used_is_one_line_and_what_was_there_stays(sto
     assert (tmp_path / "r.html").read_text() == "the old page"
 
 
-def test_own_styles_and_scripts_end_no_element(stores, tmp_path):
-    files = {"style/page.css": "i::after { content: '</STYLE><b>' }", "script/start.js": "'</SCRIPT ><b><!--<script>';"}
-    folder = own(tmp_path / "mine", files)
-    assert parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--template", folder).exit_code == 0
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert r"content: '<\/STYLE><b>'" in page
-    assert "</STYLE" not in page
-    assert page.lower().count("</script") == page.count("</script>\n")
-    assert r"'<\/SCRIPT ><b><\!--<script>'" in page
-
-
 def test_own_templates_stand_for_ours_in_both_kinds_of_page(stores, tmp_path):
     files = {"page.html": "{% block main %}{% endblock %}<p>{{ 2 * 3 }} mine</p>{% include 'own.html' %}"}
     folder = own(tmp_path / "mine", files | {"own.html": "an own part"})
@@ -147,22 +118,7 @@ def test_the_templates_can_be_copied_and_give_the_same_page(stores, tmp_path):
     assert pages[0] == pages[1]
 
 
-def test_no_template_is_ever_written_over(tmp_path):
-    folder = own(tmp_path, {"style/page.css": "mine"})
-    assert refused(parabench("report", "--copy-templates", folder), "style/page.css exists and is not written over")
-    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["page.css"]
-    assert (folder / "style" / "page.css").read_text() == "mine"
-
-
 def test_the_page_is_shown_in_the_browser(stores, tmp_path, shown, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parabench("report", stores / "old.db", "-o", "a page.html", "--open").exit_code == 0
     assert shown == [(tmp_path / "a page.html").as_uri()]
-
-
-@pytest.mark.parametrize("how", [lambda _: False, lambda _: (_ for _ in ()).throw(webbrowser.Error("none"))])
-def test_without_a_browser_a_line_says_what_to_open(stores, tmp_path, how, monkeypatch):
-    monkeypatch.setattr(webbrowser, "open", how)
-    result = parabench("report", stores / "old.db", "-o", tmp_path / "r.html", "--open")
-    assert (result.exit_code, result.stdout.strip()) == (0, str(tmp_path / "r.html"))
-    assert result.stderr == f"parabench: no browser could be started; open {tmp_path / 'r.html'} yourself\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 
 import pytest
 
@@ -12,8 +11,6 @@ from parabench.cli import main
 from parabench.commands.options import flags_of
 from parabench.commands.run import run
 from parabench.machine.machine import Machine
-from parabench.plan.case import Case
-from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite, shipped
 from parabench.report.rerun import rerun_of
 from parabench.session.request import TrainingRequest, plan_training
@@ -92,34 +89,3 @@ def test_a_suite_of_ones_own(tmp_path, sweeps):
     path.write_text(f'"""Which?"""\nfrom parabench import sweep\nCASES = [{sweeps}]\n')
     _, rerun = check(["parabench", "run", "--label", "l", str(path)])
     assert rerun.head == f"parabench run '{path}'"
-
-
-def test_sessions_of_other_commands_are_run_by_their_suite():
-    _, session = session_of(["parabench", "run", "quick"])
-    for argv, head in (
-        (["parabench", "ab", "--a", "X=1", "--b", "", "quick", "--json", "quick.txt"], "parabench run quick"),
-        (["pytest", "-q", "--parabench-set", "seq_len=32", "suites/quick.py"], "parabench run suites/quick.py"),
-        (["pytest"], "parabench run quick"),
-    ):
-        assert rerun_of(replace(session, argv=argv)).head == head
-    named = rerun_of(replace(session, argv=["pytest", "--parabench-set=seq_len=32", "quick.py"])).axes["ddp"]
-    assert "seq_len" in named
-
-
-def test_steps_by_time_are_measured_so_again():
-    plan, session = session_of(["parabench", "run", "quick"])
-    by_time = {"protocol": {"launches": 2, "warmup_s": 2.0, "measure_s": 0.5}}
-    rerun = rerun_of(replace(session, plan=plan.to_dict() | by_time))
-    assert rerun.tail == "--launches 2 --measure-seconds 0.5 --warmup-seconds 2.0"
-
-
-def test_a_plan_of_an_older_version_lacks_what_is_new():
-    _, session = session_of(["parabench", "run", "quick"])
-    old = [{"strategy": "ddp", "world_size": n} for n in (1, 2)]
-    rerun = rerun_of(replace(session, plan={"cases": old}))
-    assert rerun.tail == ""
-    assert rerun.command(Case(world_size=2)) == (
-        "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=default --set world_size=2 "
-        "--set global_batch=8"
-    )
-    assert Protocol().blocks  # the suite's own protocol counts then

@@ -17,12 +17,11 @@ import jsonschema
 import pytest
 
 import fake_results as fake
-from command_line import command_of, parabench
+from command_line import parabench
 from docs.site import schemas
 from fake_launch import FakeLauncher
 from fake_sides import Lab
 from guard import GUARD_S
-from parabench.cli import COMMANDS
 from parabench.cluster.participants import Participants
 from parabench.store.record import Failure, Status
 from paths import ROOT
@@ -87,31 +86,6 @@ def test_the_json_of_a_run_is_that_of_best(launcher: FakeLauncher) -> None:
     assert valid(Path("answer.json").read_text(), "best")[0]["best"]["label"] == "ddp native, 2 ranks"
 
 
-def test_json_of_collectives_is_alone_too(launcher: FakeLauncher) -> None:
-    words = ("collectives", "--op", "all_reduce", "--algorithm", "native", "--max", "256KiB", "--device", "cpu")
-    done = parabench(*words, "--json", "-")
-    assert (done.exit_code, json.loads(done.stdout)["version"]) == (0, 3)
-    assert "# Avg bus bandwidth" in done.stderr
-    quiet = parabench(*words, "--quiet")
-    assert quiet.stdout.startswith("# Collective test starting: all_reduce_perf\n")
-    assert quiet.stdout.rstrip().splitlines()[-1].startswith("# all_reduce, 2 ranks: ")
-    assert quiet.stderr == ""
-
-
-def test_a_dry_run_has_no_json(launcher: FakeLauncher) -> None:
-    done = parabench("run", "mine.py", "--dry-run", "--json", "-")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == "parabench: --dry-run measures nothing that --json could hold; leave one of them out\n"
-    assert "expected: " in parabench("run", "mine.py", "--dry-run", "-q").stdout
-
-
-def test_the_command_that_resumes_writes_the_json_too(launcher: FakeLauncher) -> None:
-    launcher.interrupt_at = 2
-    done = parabench("run", "mine.py", "--json", "answer.json", "-q")
-    assert (done.exit_code, done.stdout) == (130, "")
-    assert done.stderr.endswith("parabench run --resume --json answer.json --out parabench-results\n")
-
-
 def test_a_quiet_run_tells_its_answer_alone(launcher: FakeLauncher) -> None:
     loud, quiet = parabench("run", "mine.py"), parabench("run", "mine.py", "--quiet", "--out", "other")
     assert (quiet.exit_code, quiet.stderr) == (0, "")
@@ -156,13 +130,6 @@ def test_who_is_quiet_reads_files_and_exit_codes(launcher: FakeLauncher) -> None
     assert valid(Path("best.json").read_text(), "best")
     wrong = parabench("best", "no.db", "-q")
     assert (wrong.exit_code, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_can_be_quiet(name: str) -> None:
-    command = command_of(name)
-    assert command is not None
-    assert [each.opts for each in command.params if each.name == "quiet"] == [["-q", "--quiet"]]
 
 
 # A run of fake launches, of which those of a strategy may fail, as a process of its own.
@@ -225,18 +192,6 @@ def test_a_terminal_has_a_bar_with_the_time_left(folder: Path) -> None:
     assert re.search(r"\x1b\[[0-9;]*m", said)  # colours
 
 
-@pytest.mark.parametrize("kind", ["NO_COLOR", "dumb"])
-def test_a_terminal_that_wants_no_colours_has_none(folder: Path, kind: str) -> None:
-    if kind == "dumb":
-        said = in_terminal(folder, TERM="dumb")
-        assert ESCAPE not in said
-        assert "[4/4] block 2 of 2, " in said
-    else:
-        said = in_terminal(folder, TERM="xterm-256color", NO_COLOR="1")
-        assert not re.search(r"\x1b\[[0-9;]*m", said)
-        assert "4/4" in said
-
-
 @pytest.mark.parametrize("force", [{}, {"FORCE_COLOR": "1"}])
 def test_a_pipe_has_plain_lines(folder: Path, force: dict[str, str]) -> None:
     said = in_pipe(folder, TERM="xterm-256color", **force)
@@ -244,10 +199,3 @@ def test_a_pipe_has_plain_lines(folder: Path, force: dict[str, str]) -> None:
     assert [line[:5] for line in said.splitlines() if line.startswith("[") and "/4]" in line] == [
         f"[{number}/4]" for number in range(1, 5)
     ]
-
-
-def test_forced_colours_go_into_a_pipe_and_move_nothing(folder: Path) -> None:
-    """A launch that fails is red there, and no bar fills a log."""
-    assert set(CODES.findall(in_pipe(folder, "ddp", FORCE_COLOR="1"))) == {"\x1b[31m", "\x1b[0m"}
-    assert ESCAPE not in in_pipe(folder, "ddp", FORCE_COLOR="1", NO_COLOR="1")
-    assert ESCAPE not in in_pipe(folder, "ddp")

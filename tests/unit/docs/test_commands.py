@@ -40,11 +40,6 @@ def understood(arguments: list[str]) -> str:
     return ""
 
 
-def test_a_command_that_is_not_understood_is_found() -> None:
-    assert understood(["run", "quick", "--steps", "3"]) == ""
-    assert "No such option" in understood(["run", "--stepps", "3"])
-
-
 def test_every_command_of_the_documents_is_understood() -> None:
     shown = [*commands()]
     assert len(shown) > 40

@@ -13,9 +13,8 @@ import pytest
 
 import simulated
 from docs.drawing import foresight
-from docs.drawing.diagram import letters
 from docs.drawing.pictures import PICTURES, every
-from docs.drawing.space_time import Arrow, space_time
+from docs.drawing.space_time import space_time
 from parabench.collectives import ALGORITHMS, is_backends
 from parabench.collectives.algorithm import make
 from paths import DOCS
@@ -67,26 +66,6 @@ def test_a_picture_is_one_accessible_document_with_an_arrow_for_every_message(dr
         messages = len(space_time(made, int(size), picture.chunks or int(size)).arrows)
         heads = [line for line in root.iter(f"{SVG}line") if (line.get("marker-end") or "none") != "none"]
         assert len(heads) == messages + (3 if picture.nodes > 1 else 2)  # and the legend's
-
-
-def test_a_message_is_read_from_what_it_carries() -> None:
-    scene = space_time(make("ring", None), 3, 3)
-    assert scene.rounds == 4
-    assert scene.of_round(1)[0] == Arrow(1, 0, 1, (2,), frozenset({0}))
-    assert scene.of_round(2)[0] == Arrow(2, 0, 1, (1,), frozenset({0, 2}))
-    assert scene.of_round(3)[0] == Arrow(3, 0, 1, (0,), frozenset({0, 1, 2}))
-    assert [scene.finished(scene.of_round(number)[0]) for number in range(1, 5)] == [False, False, True, True]
-    assert scene.share(1).as_integer_ratio() == (1, 3)
-
-
-def test_letters_name_runs_of_chunks() -> None:
-    assert [letters(chunks) for chunks in ((0,), (2, 3), (0, 1, 2, 3), (0, 2, 4))] == ["A", "CD", "A\u2013D", "ACE"]
-
-
-def test_pictures_are_written_where_they_are_asked_for(tmp_path: Path, drawn: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "docs.drawing.pictures", str(tmp_path / "new")]
-    subprocess.run(command, cwd=DOCS.parent, check=True, capture_output=True)
-    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == drawn
 
 
 def test_the_example_of_an_own_algorithm_runs(tmp_path: Path) -> None:

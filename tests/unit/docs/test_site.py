@@ -14,7 +14,7 @@ from parabench.cli import COMMANDS
 from parabench.plan.suite import AXES
 from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES
-from paths import DOCS, ROOT
+from paths import DOCS
 
 
 def test_every_place_has_its_list_and_every_list_its_place() -> None:
@@ -26,11 +26,6 @@ def test_a_place_is_filled_and_an_unknown_one_is_an_error() -> None:
     assert from_code.filled("a\n\n<!-- from code: b -->\n\nc", {"b": lambda: r"\1"}) == "a\n\n\\1\n\nc"
     with pytest.raises(KeyError, match="d"):
         from_code.filled("<!-- from code: d -->", {})
-
-
-def test_what_markdown_would_take_for_markup_is_text() -> None:
-    assert from_code.plain("a*b_c|d <e> `f_g` [x: 0<=x]") == r"a\*b\_c\|d &lt;e&gt; `f_g` \[x: 0&lt;=x\]"
-    assert from_code.code("a|b") == r"`a\|b`"
 
 
 def test_every_option_of_every_command_is_listed_with_its_help() -> None:
@@ -85,16 +80,6 @@ def test_links_out_of_docs_lead_to_files_of_the_site() -> None:
     )
     back = repository.relinked("[a](docs/how-to/ci.md) [b](docs/pictures/report.png) [c](SECURITY.md)", "README.md")
     assert back == "[a](../how-to/ci.md) [b](../pictures/report.png) [c](SECURITY.md)"
-
-
-def test_what_pages_lead_to_is_there_also_by_way_of_other_pages() -> None:
-    reached = repository.reached()
-    assert {"README.md", "CHANGELOG.md", "examples/kubernetes", "reports/sample/report.html"} <= reached
-    assert all((ROOT / path).exists() for path in reached)
-    files = {f"examples/kubernetes/{each.name}" for each in (ROOT / "examples/kubernetes").iterdir()}
-    assert files <= reached
-    shown = repository.markdown_of("examples/own_model.py")
-    assert shown == f"# examples/own_model.py\n\n```python\n{(ROOT / 'examples/own_model.py').read_text()}```\n"
 
 
 def test_broken_links_of_a_built_site_are_found(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 import fake_collectives
 import fake_results as fake
@@ -82,20 +80,6 @@ def test_bencher_has_nanoseconds_with_bounds_and_the_rest(seen: SessionData) -> 
     assert found["ddp native, 2 ranks"]["peak-memory"] == {"value": 101.0 * MIB}
 
 
-def test_a_case_that_is_the_only_one_of_its_work_has_the_interval_of_its_launches(tmp_path: Path) -> None:
-    numbers = [0.040, 0.041, 0.042]
-    launches = [fake.launch(fake.case(), number, block=block) for block, number in enumerate(numbers)]
-    fake.write(tmp_path / "r.db", launches)
-    ((result,), (alone,)) = (results_of(session_data(fake.load(tmp_path / name))) for name in ("r.db", one(tmp_path)))
-    found = result.metrics[0]
-    logs = np.log(found.launches)
-    low, high = ttest_1samp(logs, 0.0).confidence_interval(0.95)
-    assert found.high == pytest.approx(found.value * np.exp((high - low) / 2))
-    assert found.high is not None
-    assert found.low == pytest.approx(2 * found.value - found.high)
-    assert (alone.metrics[0].low, alone.metrics[0].high) == (None, None)
-
-
 def one(folder: Path) -> str:
     """A store with one launch."""
     fake.write(folder / "one.db", [fake.launch(fake.case())])
@@ -126,11 +110,6 @@ def test_pytorch_has_a_record_of_each_metric_with_every_launch(seen: SessionData
     assert step["benchmark"]["extra_info"]["world_size"] == "2"
     assert (step["model"]["name"], step["dependencies"]["torch"]["version"]) == ("gpt-nano", "2.13.0")
     assert step["runners"][0]["cpu_count"] == 8
-
-
-def test_devices_of_a_runner_are_counted(tmp_path: Path) -> None:
-    (runner,) = json.loads(pytorch.render(session_data(fake.rich(tmp_path / "r.db", gpu=True))))[0]["runners"]
-    assert (runner["gpu_info"], runner["gpu_count"], runner["avail_gpu_mem_in_gb"]) == ("NVIDIA H200", 4, 600)
 
 
 def test_of_collectives_each_size_has_its_time_and_bandwidths(tmp_path: Path) -> None:

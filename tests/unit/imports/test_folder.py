@@ -13,11 +13,10 @@ import recordings
 from command_line import parabench
 from page_helpers import Page
 from parabench.errors import UsageError
-from parabench.imports import READERS, kind_of, read_folder, stream
+from parabench.imports import kind_of, read_folder
 from parabench.imports.into_store import launch_of
 from parabench.imports.recording import rank_in_name
-from parabench.plan.case import DEFAULTS, Case, RecordedCase, line
-from parabench.registry import load as load_entry
+from parabench.plan.case import DEFAULTS, RecordedCase
 from parabench.store.results import load
 from recordings import INSPECTED, dump, entry, of_gpu
 
@@ -43,10 +42,6 @@ def asked(folder: Path, page: Path) -> str:
     assert not page.exists()
     assert not page.with_suffix(".db").exists()
     return done.stderr
-
-
-def test_every_reader_is_there() -> None:
-    assert all(callable(load_entry(READERS, "reader", name)) for name in READERS)
 
 
 def test_the_page_tells_what_is_known(folder: Path, tmp_path: Path) -> None:
@@ -160,16 +155,6 @@ def test_a_page_is_not_written_into_the_folder_unless_asked(folder: Path, monkey
     assert parabench("report", "--from", ".", "-o", "page.html").exit_code == 0
 
 
-def test_nothing_is_left_where_the_page_cannot_be_written(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "page.html").mkdir()
-    done = parabench("report", "--from", folder, "-o", tmp_path / "page.html")
-    assert done.exit_code == 2
-    (tmp_path / "tall").write_text("")
-    done = parabench("report", "--from", folder, "-o", tmp_path / "tall" / "page.html")
-    assert (done.exit_code, "Traceback" in done.output) == (2, False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run7", "tall"]
-
-
 def test_ranks_of_which_there_is_nothing_are_named(tmp_path: Path) -> None:
     recordings.write(tmp_path, a__json=of_gpu(1, world_size=8), rank_1=dump(entry(1), ranks="[0, 1, 2, 3, 4, 5, 6, 7]"))
     launch = launch_of(read_folder(tmp_path))
@@ -213,23 +198,6 @@ def test_a_file_larger_than_the_memory_is_read_piece_by_piece(tmp_path: Path) ->
     assert most < size / 2
 
 
-def test_a_value_that_is_endless_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "LONGEST", 1 << 20)
-    (tmp_path / "rank0.json").write_text('{"traceEvents": [{"name": "' + "x" * (5 << 20))
-    with pytest.raises(UsageError, match="longer than 1 MiB"):
-        read_folder(tmp_path)
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 7, 1 << 20])
-def test_where_a_file_is_cut_into_pieces_does_not_matter(tmp_path: Path, monkeypatch, chunk: int) -> None:
-    monkeypatch.setattr(stream, "CHUNK_BYTES", chunk)
-    told = {"a": 1234567, "é": 'ü\\"', "list": [1.5e-7, {"b": [-12]}, "x", None, True], "last": 987}
-    (tmp_path / "x").write_text(json.dumps(told, ensure_ascii=False))
-    found = list(stream.members(tmp_path / "x", "list"))
-    assert [value for _, name, value in found if name == "list"] == told["list"]
-    assert {name: value for _, name, value in found if name != "list"} == {k: v for k, v in told.items() if k != "list"}
-
-
 def test_files_are_known_by_what_they_hold(folder: Path) -> None:
     kinds = {path.name: kind_of(path) for path in folder.iterdir()}
     assert kinds == {
@@ -247,9 +215,3 @@ def test_files_are_known_by_what_they_hold(folder: Path) -> None:
 )  # fmt: skip
 def test_a_name_may_tell_the_rank(name: str, rank: int | None) -> None:
     assert rank_in_name(name) == rank
-
-
-def test_a_name_is_a_line() -> None:
-    assert line("a\nb\x1b \ud800 " + "c" * 300) == ("a b ? " + "c" * 300)[:100]
-    assert line("") == line("\n") == "unknown"
-    assert RecordedCase(name=line("x" * 500)).id != Case().id

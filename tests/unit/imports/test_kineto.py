@@ -5,15 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 import recordings
 from parabench.errors import UsageError
-from parabench.imports import intervals, kineto, read_folder
+from parabench.imports import kineto, read_folder
 from parabench.imports.into_store import launch_of
 from parabench.store.record import COMMUNICATION, OTHER, WAIT
 from recordings import event, of_gpu, params, step
@@ -127,19 +125,6 @@ def test_size_is_that_of_the_annotation(tmp_path, op, dims, size):
     assert (call.bytes, call.ranks) == (80 if op == "all_gather" else size, (0, 1))
 
 
-def test_size_is_unknown_when_a_call_launches_two_kernels(tmp_path):
-    assert [(one.op, one.bytes) for one in read(tmp_path, annotated("all_reduce", [[4]], 2)).calls] == [
-        ("all_reduce", None)
-    ] * 2
-
-
-def test_kernels_have_seconds_by_step(tmp_path):
-    found = read(tmp_path, of_gpu())
-    assert found.kernels == {
-        "gemm<float>": pytest.approx([25e-6, 25e-6]), "add<float>": pytest.approx([15e-6, 15e-6]),
-    }  # fmt: skip
-
-
 def test_trace_is_one_window_when_it_has_no_steps(tmp_path):
     trace = of_gpu()
     trace["traceEvents"] = [each for each in trace["traceEvents"] if "ProfilerStep" not in each["name"]]
@@ -151,34 +136,10 @@ def test_trace_is_one_window_when_it_has_no_steps(tmp_path):
     assert len(found.calls) == 2
 
 
-def test_trace_without_events_has_no_window(tmp_path):
-    found = read(tmp_path, {"traceEvents": []})
-    assert (found.steps, found.calls, found.whole) == ({}, [], False)
-
-
 def test_steps_are_renumbered_when_numbers_repeat(tmp_path):
     found = read(tmp_path, {"traceEvents": [step(3, 50, 9), step(3, 0, 9), step(4, 70, 9)]})
     assert [begin for begin, _ in found.steps.values()] == [0, 50_000, 70_000]
     assert list(found.steps) == [0, 1, 2]
-
-
-def test_microseconds_since_1970_stay_exact(tmp_path):
-    at = 1_700_000_000_123_457
-    found = read(tmp_path, {"traceEvents": [step(0, at, 9)]})
-    assert found.steps == {0: (at * 1000, (at + 9) * 1000)}
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"ts": "early"}, {"ts": None}, {"dur": -1}, {"dur": 1e300}, {"ts": 1e30}, {"name": 7}, {"cat": None},
-        {"ph": "B"}, {"args": []},
-    ],
-)  # fmt: skip
-def test_an_event_that_is_none_is_left_out(tmp_path, odd):
-    found = read(tmp_path, {"traceEvents": [step(0, 0, 9), step(1, 10, 9) | odd, 7, None, []]})
-    assert set(found.steps) in ({0}, {0, 1})
-    assert (1 in found.steps) == (odd == {"args": []})
 
 
 @pytest.mark.parametrize(
@@ -220,19 +181,3 @@ def test_clocks_of_hosts_are_corrected(tmp_path):
     for number in (0, 1):
         assert ends[0, number] == pytest.approx(ends[1, number], abs=1e-9)
     assert launch.case.nodes == 2
-
-
-def test_sets_of_intervals_are_what_a_count_of_their_moments_says():
-    lot = Random(3)
-    for _ in range(200):
-        one, other = (
-            intervals.union(
-                np.array([sorted(lot.sample(range(40), 2)) for _ in range(lot.randrange(1, 9))], dtype=float)
-            )
-            for _ in range(2)
-        )
-        inside = [{m for b, e in each.tolist() for m in range(int(b), int(e))} for each in (one, other)]
-        left = intervals.without(one, other).tolist()
-        assert {m for b, e in left for m in range(int(b), int(e))} == inside[0] - inside[1]
-        cut = intervals.within(one, 10, 20).tolist()
-        assert {m for b, e in cut for m in range(int(b), int(e))} == inside[0] & set(range(10, 20))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import fake_collectives as fake
-import hostile_helpers as hostile
 import nccl_logs
 import recordings
 from command_line import parabench
@@ -23,10 +22,6 @@ from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.imports import kind_of, read_folder
 from parabench.imports.into_store import record
-from parabench.plan.collective_protocol import CollectiveProtocol
-from parabench.serve.progress import read_progress
-from parabench.session.dry_run import known_seconds
-from parabench.store.record import Status
 from parabench.store.results import load
 
 
@@ -218,32 +213,6 @@ def test_page_of_logs_shows_what_is_known(tmp_path: Path, row: Shown) -> None:
     assert " nan" not in text.lower().replace("nanosecond", "")
 
 
-def test_hostile_names_in_a_log_are_text(tmp_path: Path) -> None:
-    evil = f"<script>{hostile.CALL}</script>\x1b[2J"
-    output, text = page(tmp_path, **{f"{evil.replace('/', '')}__log": f"{NETWORK}{evil}\n{log(gpu=evil)}"})
-    assert hostile.CALL in text
-    assert "\x1b" not in output + text
-    found = Page((tmp_path / "page.html").read_text())
-    runs = ["type" not in attrs for tag, attrs in found.tags if tag == "script"]
-    assert not [text for text, does in zip(found.scripts, runs, strict=True) if does and hostile.CALL in text]
-
-
-def test_logs_without_wall_time_do_not_stop_other_commands(tmp_path: Path) -> None:
-    page(tmp_path, a__log=FULL)
-    store = tmp_path / "page.db"
-    assert read_progress(store).last.endswith("block 1: ok")
-    assert known_seconds(store, "collectives", CollectiveProtocol()) == {}
-    done = parabench("compare", "--from", tmp_path / "logs", tmp_path / "logs")
-    assert (done.exit_code, "holds logs of nccl-tests alone" in done.stderr) == (2, True)
-
-
-def test_page_of_logs_is_written_again(tmp_path: Path) -> None:
-    first, _ = page(tmp_path, a__log=FULL)
-    again, _ = page(tmp_path)
-    assert first == again
-    assert parabench("best", tmp_path / "page.db").output.startswith("all_reduce, 4 ranks: Only a.log")
-
-
 @pytest.mark.parametrize(
     ("files", "why"),
     [
@@ -255,12 +224,6 @@ def test_page_of_logs_is_written_again(tmp_path: Path) -> None:
 def test_logs_that_cannot_be_used_are_refused(tmp_path: Path, files: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
         stored(tmp_path, **files)
-
-
-def test_wrong_launch_of_a_log_has_no_length(tmp_path: Path) -> None:
-    results = stored(tmp_path, a__log=log(wrong="3", bounds=18))
-    assert results.launch["status"].tolist() == [Status.WRONG]
-    assert results.launch["wall_s"].isna().all()
 
 
 @pytest.mark.parametrize(

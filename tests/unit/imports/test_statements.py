@@ -609,18 +609,6 @@ def test_kernels_of_communication_are_no_computing(tmp_path: Path, name: str, la
     assert {part.name for part in found.parts} >= {"communication", "wait"}
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("Float8_e4m3fnuz", 1), ("Float8_e5m2fnuz", 1), ("Float8_e8m0fnu", 1), ("UInt16", 2), ("UInt32", 4),
-        ("UInt64", 8),
-    ],
-)  # fmt: skip
-def test_types_of_other_accelerators_have_sizes(tmp_path: Path, name: str, size: int) -> None:
-    (row,) = calls(tmp_path, rank0__json=changed(of_gpu(0), dtype=name)).to_dict("records")
-    assert (row["dtype"], row["bytes"]) == (name.lower(), 1000 * size)
-
-
 def test_file_alone_is_read(tmp_path: Path) -> None:
     recordings.write(tmp_path, rank0__json=of_gpu(0), rank1__json=of_gpu(1))
     assert [one.file for one in read_folder(tmp_path / "rank1.json").recordings] == ["rank1.json"]
@@ -678,16 +666,6 @@ def test_groups_are_inferred_when_calls_end_together(tmp_path: Path, apart: floa
     assert ("Which rank is late is unknown" in text) == (apart != 0)
     (row,) = recorded.call_table(seen).to_dict("records")
     assert (row["op"], row["bytes"], row["ranks"] == "0-3") == ("all_reduce", 4 * 394241, known)
-
-
-def test_step_with_calls_of_unknown_size_is_exported(tmp_path: Path) -> None:
-    trace = old(0, 0)
-    trace["traceEvents"] = [each for each in trace["traceEvents"] if each["name"] != "nccl:all_reduce"]
-    read(recordings.write(tmp_path / "made", rank0__json=trace))
-    done = parabench("export", tmp_path / "made.db", "--trace", "made, 4 ranks", "-o", tmp_path / "step.json")
-    assert done.exit_code == 0, done.output
-    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
-    assert {each["args"]["bytes"] for each in events if each.get("cat") == "communication"} == {None}
 
 
 def test_compare_from_shows_steps_and_kernels(tmp_path: Path) -> None:

@@ -107,11 +107,3 @@ def test_a_thread_that_cannot_be_had_is_the_machines() -> None:
         raise RuntimeError("can't start new thread")
     with pytest.raises(RuntimeError, match="another"), processes._starting():
         raise RuntimeError("another")
-
-
-def test_what_the_server_says_goes_to_its_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "log"
-    with processes._stderr_to(log):
-        os.write(2, b"from within")
-    print("from without", file=sys.stderr)
-    assert (log.read_text(), capfd.readouterr().err) == ("from within", "from without\n")

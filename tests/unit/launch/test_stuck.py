@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from parabench.launch import hang
-from parabench.launch.outcome import diagnose, missing_calls, pending_calls
+from parabench.launch.outcome import diagnose, missing_calls
 from parabench.launch.processes import ProcessOutcome
 from parabench.launch.results import NodeResult, RankReport
 from parabench.store.record import Status
@@ -62,16 +60,6 @@ def test_the_collective_that_one_rank_did_not_call_is_named_and_so_is_the_rank()
     assert "rank 2:\na stack" in stacks
 
 
-def test_a_rank_answers_when_the_recorder_takes_other_arguments(tmp_path, monkeypatch):
-    """The answer matters more than the collectives: without it the rank seems absent."""
-    c10d = torch._C._distributed_c10d
-    monkeypatch.setattr(hang, "_clocks", [])
-    monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda everything: b"{}", raising=False)
-    hang.answer(tmp_path, 0)
-    assert hang.read_answer(tmp_path, 0) == {}
-    assert (tmp_path / "standing0.json").exists()
-
-
 def test_the_device_that_came_least_far_is_blamed_without_a_recorder() -> None:
     rank, message, _ = told(hung([{"enqueued": 20}] * 4, [8, 8, 6, 8]))
     assert (rank, "to step 1, part 1" in message) == (2, True)
@@ -81,14 +69,6 @@ def test_of_devices_that_came_equally_far_the_host_that_enqueued_least_is_blamed
     rank, message, _ = told(hung([{"enqueued": 20}, {"enqueued": 8}], [7, 7]))
     assert rank == 1
     assert message.endswith("to step 1, part 2 (its device; its host had enqueued to step 1, part 3)")
-
-
-def test_a_rank_that_does_not_answer_is_absent_from_nothing_and_still_blamed() -> None:
-    """It is stopped: neither its stack nor its calls are known."""
-    answers = [answer(**{"0": WAITS}), {}, answer(**{"0": WAITS})]
-    assert missing_calls(dict(enumerate(answers))) == []
-    rank, _, _ = told(hung(answers, [7, 5, 7], stacked=[0, 2]))
-    assert rank == 1
 
 
 def test_where_all_wait_in_the_same_collective_nothing_is_missing() -> None:
@@ -110,10 +90,3 @@ def test_a_group_of_some_ranks_is_known_by_its_name_and_ranks(absent: int) -> No
     }
     [found] = missing_calls(answers)
     assert (found.absent, found.waiting, found.group) == ((absent,), (absent - 1,), (absent - 1, absent))
-
-
-def test_messages_that_are_not_over_are_told() -> None:
-    assert pending_calls(answer(**{"0": group([0, 1], 4, messages=("recv 0<-1",))})) == (
-        "not over: recv 0<-1 of the group of ranks 0, 1"
-    )
-    assert pending_calls({}) == pending_calls(answer(**{"0": group([0, 1], 4)})) == ""

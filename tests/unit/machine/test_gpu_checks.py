@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,14 +49,6 @@ def test_run_checks_stops_a_check_when_the_budget_ends() -> None:
     ((check, outcome, _),) = run_checks([hanging, last], REHEARSAL, Budget(1.0, time.monotonic()))
     assert check is hanging
     assert outcome == Outcome.not_run("stopped after 1 s: budget of 1 s used up")
-
-
-def test_groups_hold_the_gpu_last_and_one_environment() -> None:
-    def named(name: str, **options: bool | dict[str, str]) -> Check:
-        return Check(name, "", 1.0, lambda _: Outcome.not_run(""), **options)  # type: ignore[arg-type]
-
-    checks = [named("a"), named("b", holds_gpu=True), named("c"), named("d"), named("e", environment={"X": "1"})]
-    assert [[check.name for check in group] for group in groups(checks)] == [["a", "b"], ["c", "d"], ["e"]]
 
 
 @pytest.mark.parametrize(("verdicts", "code"), [("passed passed", 0), ("passed not_run", 0), ("failed passed", 1)])
@@ -150,16 +140,6 @@ def test_checks_that_hold_the_gpu_follow_one_another() -> None:
     assert len(groups(program.CHECKS)) == 3
 
 
-def test_program_does_not_need_ruptures() -> None:
-    script = (
-        "import sys; sys.modules.update(ruptures=None); "
-        "import benchmarks.gpu.__main__ as program; print(len(program.CHECKS))"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) == len(program.CHECKS)
-
-
 def test_available_skips_what_the_sampler_tolerates(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(handle: object) -> tuple[float, ...]:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
@@ -171,12 +151,3 @@ def test_available_skips_what_the_sampler_tolerates(monkeypatch: pytest.MonkeyPa
     asks, missing = sensors.available(None)
     assert asks == {"b": answer}
     assert set(missing) == {"a"}
-
-
-def test_available_raises_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(handle: object) -> tuple[float, ...]:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-
-    monkeypatch.setattr(sensors, "READINGS", (Reading(("a",), (lose,)),))
-    with pytest.raises(pynvml.NVMLError):
-        sensors.available(None)

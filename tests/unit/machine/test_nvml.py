@@ -22,10 +22,10 @@ from parabench.launch.spec import LaunchSpec
 from parabench.machine import nvml
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes.devices import PAIR_S, UNLISTED, UNTOLD, WRAPPED, Devices, unreadable_metrics
+from parabench.probes.devices import PAIR_S, WRAPPED, Devices, unreadable_metrics
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
 from parabench.store.metrics import METRICS
-from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, DeviceSample, Status
+from parabench.store.record import NOT_SUPPORTED, DeviceSample, Status
 
 LOST = "the GPU is lost: it fell off the bus or has hung"
 RANKS = {0: 501, 1: 502}
@@ -110,13 +110,6 @@ def test_every_reading_is_in_si_units_at_the_periods_moments(monkeypatch, tmp_pa
     assert facts["cpu_s"] >= 0
 
 
-def test_a_slow_reading_costs_its_own_moments_and_moves_no_other(monkeypatch, tmp_path):
-    delays = itertools.chain([0.25], itertools.repeat(0.0))
-    samples, facts, _ = sampled(monkeypatch, tmp_path, Device(), end_s=1.0, delay_s=lambda: next(delays))
-    assert [s.t_s for s in of(samples, "used_bytes")] == pytest.approx([0.0, *(0.1 * k for k in range(3, 10))])
-    assert (facts["ticks"], facts["missed"]) == (8, 2)
-
-
 def test_what_is_not_supported_is_asked_once_and_then_left_alone(monkeypatch, tmp_path):
     device = Device(faults={"TotalEccErrors": pynvml.NVML_ERROR_NOT_SUPPORTED, "Temperature": 4})
     samples, _, _ = sampled(monkeypatch, tmp_path, device)
@@ -124,26 +117,6 @@ def test_what_is_not_supported_is_asked_once_and_then_left_alone(monkeypatch, tm
     assert [(s.value, s.reason) for s in of(samples, "temperature_c")] == [(None, "no permission")]
     assert (device.asked.count("TotalEccErrors"), device.asked.count("Temperature")) == (1, 1)
     assert len(values(samples, "power_w")) == 5
-
-
-def test_another_call_stands_in_where_the_first_is_not_there(monkeypatch, tmp_path):
-    old = {pynvml.NVML_FI_DEV_POWER_INSTANT: 3, "CurrentClocksEventReasons": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
-    device = Device(faults=old, reasons=lambda t_s: 4)
-    samples, _, _ = sampled(monkeypatch, tmp_path, device)
-    assert values(samples, "power_w") == [400.0] * 5
-    assert values(samples, "clock_event_reasons") == [4.0] * 5
-    assert device.asked.count("CurrentClocksEventReasons") == 1
-
-
-@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT])
-def test_without_pcie_counters_nothing_that_blocks_is_called(monkeypatch, tmp_path, error):
-    def blocks(*_: Any) -> None:
-        raise AssertionError("it would stand still for 20 ms")
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetPcieThroughput", blocks)
-    samples, _, _ = sampled(monkeypatch, tmp_path, Device(faults={pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: error}))
-    assert [(s.value, s.reason) for s in of(samples, "pcie_tx_bytes_per_s")] == [(None, NOT_SUPPORTED)]
-    assert len(of(samples, "nvlink_tx_bytes_per_s")) == 4
 
 
 def test_a_lost_device_is_null_with_one_reason_until_it_is_back_and_the_others_go_on(monkeypatch, tmp_path):
@@ -178,17 +151,6 @@ def test_a_counter_that_begins_anew_gives_no_rate(monkeypatch, tmp_path):
     assert seen == [(None, WRAPPED), (pytest.approx(9950), None), *[(pytest.approx(10_000), None)] * 2]
 
 
-def pcie(monkeypatch, tmp_path, **device: Any) -> list[tuple[Any, str | None]]:
-    samples, _, _ = sampled(monkeypatch, tmp_path, Device(**device), end_s=1.0)
-    return [(s.value, s.reason) for s in of(samples, "pcie_rx_bytes_per_s")]
-
-
-def test_a_counter_of_32_bits_that_went_round_gives_its_rate(monkeypatch, tmp_path):
-    """30 GB/s go round in 143 ms, so in two of three readings."""
-    rates = pcie(monkeypatch, tmp_path, pcie_bytes_per_s=(1e9, 30e9))
-    assert rates == [(pytest.approx(30e9), None)] * 9
-
-
 def test_pcie_5_rate_is_read_in_pairs_once_a_second(monkeypatch, tmp_path):
     """60 GB/s overflow 32 bits in 72 ms. The other readings keep their ten a second."""
     device = Device(pcie_link=(5, 16), pcie_bytes_per_s=(1e9, 60e9))
@@ -199,33 +161,6 @@ def test_pcie_5_rate_is_read_in_pairs_once_a_second(monkeypatch, tmp_path):
     assert [s.t_s for s in of(samples, "power_w")] == pytest.approx([0.1 * k for k in range(21)])
     assert len(of(samples, "pcie_rx_bytes_per_s", device=1)) == 20
     assert facts["missed"] == 0
-
-
-def test_pcie_rate_is_unknown_when_a_pair_takes_too_long(monkeypatch, tmp_path):
-    monkeypatch.setattr(Clock, "sleep", lambda clock, seconds: clock.wait(0.08))
-    assert pcie(monkeypatch, tmp_path, pcie_link=(5, 16)) == [(None, MAY_HAVE_WRAPPED)]
-
-
-def test_pcie_rate_is_unknown_without_the_link_speed(monkeypatch, tmp_path):
-    faults = {"MaxPcieLinkGeneration": pynvml.NVML_ERROR_NOT_SUPPORTED}
-    assert pcie(monkeypatch, tmp_path, faults=faults) == [(None, MAY_HAVE_WRAPPED)]
-
-
-def test_each_reading_has_its_own_moment(monkeypatch, tmp_path):
-    """A call that takes 4 ms makes those after it later, and leaves rates what they are."""
-    samples, _, _ = sampled(monkeypatch, tmp_path, Device(), delay_s=lambda: 0.004)
-    energy = of(samples, "energy_j")
-    assert [s.t_s for s in energy] == pytest.approx([0.1 * k + 0.004 for k in range(5)])
-    assert values(samples, "energy_j") == pytest.approx([5000 + 400 * s.t_s for s in energy], abs=1e-3)
-    assert values(samples, "pcie_rx_bytes_per_s") == pytest.approx([2e9] * 4)
-
-
-def test_a_device_that_is_split_says_so(monkeypatch, tmp_path):
-    device = Device(mig=True, faults={"UtilizationRates": 3, "ComputeRunningProcesses": 4})
-    samples, _, _ = sampled(monkeypatch, tmp_path, device)
-    assert [s.reason for s in of(samples, "gpu_utilization")] == [f"{NOT_SUPPORTED}, and MIG is enabled"]
-    assert [s.reason for s in of(samples, "foreign_bytes")] == ["no permission, and MIG is enabled"]
-    assert len(of(samples, "used_bytes")) == 5
 
 
 def test_processes_are_counted_once_and_told_apart(monkeypatch, tmp_path):
@@ -253,17 +188,6 @@ def test_the_ranks_that_a_launch_takes_turns_with_are_not_foreign(monkeypatch, t
     assert values(sampled(monkeypatch, tmp_path, device, ours=1000)[0], "foreign_processes") == [2.0]
 
 
-def test_memory_that_is_not_told_is_unknown_and_a_process_on_several_instances_is_one(monkeypatch, tmp_path):
-    device = Device(computing=[(501, None), (777, 4, 1), (777, 6, 2), (778, None)])
-    samples, _, _ = sampled(monkeypatch, tmp_path, device)
-    assert [(s.value, s.reason) for s in of(samples, "used_bytes", 0, rank=0)] == [(None, UNTOLD)]
-    assert values(samples, "foreign_processes") == [2.0]
-    assert [(s.value, s.reason) for s in of(samples, "foreign_bytes")] == [(None, UNTOLD)]
-    device = Device(computing=[(501, 1), (777, 4, 1), (777, 6, 2)], drawing=[(777, 6, 2)])
-    samples, _, _ = sampled(monkeypatch, tmp_path, device)
-    assert values(samples, "foreign_bytes") == [10.0]
-
-
 def test_the_server_of_mps_and_monitors_are_not_foreign(monkeypatch, tmp_path):
     for pid, name in {777: "nvidia-cuda-mps", 778: "nv-hostengine", 779: "python"}.items():
         (tmp_path / str(pid)).mkdir()
@@ -273,13 +197,6 @@ def test_the_server_of_mps_and_monitors_are_not_foreign(monkeypatch, tmp_path):
     samples, _, _ = sampled(monkeypatch, tmp_path, device, Device(uuid="GPU-1", computing=[(502, GIB)]))
     assert (values(samples, "foreign_processes"), values(samples, "foreign_bytes")) == ([1.0], [1.0 * GIB])
     assert (values(samples, "mps_servers"), values(samples, "mps_servers", 1)) == ([1.0], [0.0])
-
-
-def test_nobody_is_foreign_while_nvml_lists_no_rank(monkeypatch, tmp_path):
-    """In a container NVML may count processes of another namespace: its ranks would be strangers."""
-    samples, _, _ = sampled(monkeypatch, tmp_path, Device(computing=[(40501, GIB), (40502, GIB)]))
-    for metric in ("foreign_processes", "foreign_bytes"):
-        assert [(s.value, s.reason) for s in of(samples, metric)] == [(None, UNLISTED)]
 
 
 @pytest.mark.parametrize(
@@ -357,19 +274,6 @@ def test_a_look_says_what_cannot_be_read_and_why(monkeypatch):
     assert unreadable_metrics() == ([], "NVML is not available: Driver Not Loaded")
 
 
-def test_a_value_of_an_unknown_type_is_unknown(monkeypatch):
-    """A driver may be newer than this table of types."""
-    fake = FakeNvml(Device()).install(monkeypatch)
-    known = fake._field
-
-    def newer(device: Device, name: Any) -> Any:
-        return fake_nvml.SimpleNamespace(**{**vars(known(device, name)), "valueType": 99})
-
-    monkeypatch.setattr(fake, "_field", newer)
-    (((_, unread),), _) = unreadable_metrics()
-    assert unread["pcie_tx_bytes_per_s"] == "its value is of type 99, which is unknown here"
-
-
 def test_a_launch_on_gpus_is_read_from_its_begin_and_has_the_reason_where_it_cannot_be(monkeypatch):
     """Its ranks fail, for want of a GPU; what was read around it is kept."""
     device = Device()
@@ -395,24 +299,6 @@ def test_a_process_that_drives_several_devices_has_all_of_them_read(monkeypatch)
     seen = launch(LaunchSpec.of(case, Protocol(warmup=2, steps=2), deadline_s=GUARD_S))
     assert seen.status is Status.FAILED
     assert {s.device for s in seen.device_samples} == {0, 1}
-
-
-def test_a_sampler_that_finds_no_device_has_ended_nvml(monkeypatch):
-    fake = FakeNvml(Device(faults={"Name": pynvml.NVML_ERROR_GPU_IS_LOST})).install(monkeypatch)
-    source = Devices(0.0, RankPids(Path(), ()), lambda: nvml.used_devices(1))
-    with pytest.raises(pynvml.NVMLError):
-        source.start()
-    assert fake.begun == 0
-
-
-def test_what_was_read_before_nvml_failed_to_end_is_kept(monkeypatch):
-    FakeNvml(Device()).install(monkeypatch)
-
-    def fails() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
-
-    monkeypatch.setattr(pynvml, "nvmlShutdown", fails)
-    assert nvml.asked(nvml.visible_devices) == ([0], None)
 
 
 def test_nvml_is_begun_once_for_all_launches_of_a_session(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -89,27 +88,6 @@ def test_nvidia_devices_are_used_without_nvml(torch_sees):
     assert str(here.gpus_reason).startswith("NVML is not available: ")
 
 
-def test_torch_is_asked_when_nvml_counts_no_device(torch_sees, monkeypatch):
-    torch_sees(MI300X, cuda="13.0", file="nvidia0")
-    FakeNvml().install(monkeypatch)
-    assert machine.this_machine().ranks("cuda") == 1
-
-
-def test_torch_is_not_asked_about_hidden_devices(torch_sees, monkeypatch):
-    asked = torch_sees(MI300X, cuda="13.0", file="nvidia0")
-    FakeNvml(Device()).install(monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    here = machine.this_machine()
-    assert (here.gpus, here.cpu_reason, asked) == ((), "no CUDA device is visible", [])
-
-
-def test_torch_is_not_asked_without_a_device_file(torch_sees):
-    asked = torch_sees(MI300X, cuda="13.0", file=None)
-    here = machine.this_machine()
-    assert (here.gpus, asked) == ((), [])
-    assert str(here.cpu_reason).endswith("; the system has no GPU device file")
-
-
 def test_cpu_build_names_an_unused_gpu(torch_sees, tmp_path):
     asked = torch_sees(MI300X, file="nvidia0")
     here = machine.this_machine()
@@ -119,10 +97,6 @@ def test_cpu_build_names_an_unused_gpu(torch_sees, tmp_path):
     )
     (tmp_path / "nvidia0").unlink()
     assert machine.this_machine().cpu_reason is None
-
-
-def test_child_of_a_cpu_build_answers_why_it_has_no_device():
-    assert torch_devices.ask.__wrapped__() == {"devices": [], "error": "Torch not compiled with CUDA enabled"}
 
 
 @pytest.mark.parametrize("hip", [None, "7.0"])
@@ -141,17 +115,6 @@ def test_child_describes_devices(monkeypatch, capsys, hip):
     exec(torch_devices.PROBE, {})
     (seen,) = json.loads(capsys.readouterr().out)["devices"]
     assert Gpu(**seen) == Gpu("some device", 80 * GIB, 0, "00000000:1A:00.0", "gfx942" if hip else "sm_90", 132)
-
-
-def test_child_without_an_answer_is_a_reason():
-    def hangs(*_: Any, **__: Any) -> Any:
-        raise subprocess.TimeoutExpired("python", 1)
-
-    def dies(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(stdout="")
-
-    assert torch_devices.ask.__wrapped__(hangs)["error"] == "it did not answer within 180 s"
-    assert torch_devices.ask.__wrapped__(dies)["error"] == "its process ended without an answer (IndexError)"
 
 
 def test_doctor_checks_devices_that_nvml_does_not_read(torch_sees, monkeypatch, tmp_path):

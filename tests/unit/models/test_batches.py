@@ -18,9 +18,7 @@ from parabench.models.batches import (
     map_inputs,
     rows_of,
     split,
-    take_rows,
     targets_of,
-    tensors_of,
 )
 
 FOUR = torch.arange(8.0).view(4, 2)
@@ -60,28 +58,9 @@ def test_split_cuts_every_structure_by_samples() -> None:
         assert first(two).tolist() == [[4, 5], [6, 7]], batch
 
 
-def test_split_keeps_types_and_what_is_no_tensor() -> None:
-    one, _ = split(Sample(FOUR, LABELS, "a note"), 2)
-    assert (type(one), one.note, one.count, one.labels.tolist()) == (Sample, "a note", 2, [0, 1])
-    one, _ = split({"x": FOUR, "names": ["a", "b", "c"], "n": 3}, 2)
-    assert (one["names"], one["n"]) == (["a", "b", "c"], 3)
-    assert type(split(Pair(FOUR, LABELS), 4)[3]) is Pair
-
-
-def test_split_into_one_part_gives_the_batch_itself() -> None:
-    batch = {"x": FOUR}
-    assert split(batch, 1) == [batch]
-
-
 def test_split_refuses_parts_that_do_not_divide() -> None:
     with pytest.raises(ValueError, match="4 samples does not split into 3 equal parts"):
         split((FOUR, LABELS), 3)
-
-
-def test_take_rows_takes_indices_in_their_order() -> None:
-    rows = take_rows({"x": (FOUR, LABELS)}, [3, 0])
-    assert rows["x"][0].tolist() == [[6, 7], [0, 1]]
-    assert rows["x"][1].tolist() == [3, 0]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +75,6 @@ def test_take_rows_takes_indices_in_their_order() -> None:
 def test_rows_of_refuses_tensors_that_disagree(batch: Any, shapes: str) -> None:
     with pytest.raises(ValueError, match=f"the tensors of a batch have the shapes {shapes}"):
         rows_of(batch)
-
-
-def test_tensors_of_gives_tensors_in_their_order() -> None:
-    found = tensors_of([FOUR, {"y": LABELS, "note": "a"}, Sample(FOUR, LABELS)])
-    assert [id(each) for each in found] == [id(FOUR), id(LABELS), id(FOUR), id(LABELS)]
 
 
 def test_only_two_items_are_inputs_and_targets() -> None:

@@ -16,7 +16,7 @@ from parabench import Model
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models import BATCH_NORM, DROPOUT
-from parabench.models.base import apply_options, build_model, loss_of, output_of, set_arithmetic
+from parabench.models.base import apply_options, build_model, loss_of, set_arithmetic
 from parabench.models.suspects import ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.plan.validate import missing_requirement
@@ -101,21 +101,10 @@ def test_loss_of_takes_the_loss_from_the_output(output: Any) -> None:
     assert loss_of(model, output, (0, 1)).item() == 2.0
 
 
-def test_loss_of_names_an_output_without_a_loss() -> None:
-    with pytest.raises(UsageError, match=r"output, Tensor, has no loss; give Model\.loss, or the labels"):
-        loss_of(Model(module=nn.Linear(1, 1)), torch.zeros(2), (0, 1))
-
-
 def test_loss_gets_targets_of_a_pair_or_the_whole_batch() -> None:
     model = Model(module=nn.Linear(1, 1), loss=lambda output, targets: (output, targets))
     assert loss_of(model, 1, (2, 3)) == (1, 3)
     assert loss_of(model, 1, (2, 3, 4)) == (1, (2, 3, 4))
-
-
-def test_output_of_calls_the_models_own_forward() -> None:
-    model = Model(module=nn.Identity(), forward=lambda module, batch: (module, batch["x"]))
-    wrapped = nn.Identity()
-    assert output_of(model, wrapped, {"x": 3}) == (wrapped, 3)
 
 
 # -- what may make a right training differ --------------------------------------------------------------------------

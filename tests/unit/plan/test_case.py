@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from parabench.errors import UsageError
-from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.plan.suite import parse_axis
 
@@ -14,10 +13,6 @@ def test_an_id_is_stable_and_tells_cases_apart():
     assert (
         len({Case(seed=s, seq_len=n, precision=d).id for s in (0, 1) for n in (64, 65) for d in ("ieee", "tf32")}) == 8
     )
-
-
-def test_default_bucket_is_not_25():
-    assert Case(bucket_mib=None).id != Case(bucket_mib=25).id
 
 
 @pytest.mark.parametrize(
@@ -41,14 +36,6 @@ def test_axes_from_text():
     assert parse_axis("world_size", "auto") == ("auto",)
     assert parse_axis("ranks_per_node", "auto,2") == (None, 2)
     assert parse_axis("algorithm", "ring,tree") == ("ring", "tree")
-
-
-def test_published_parameter_counts():
-    """Counted by hand from the published shapes, the vocabulary padded to 50304 (47 more rows than 50257)."""
-    published = {"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200}
-    for name, parameters in published.items():
-        assert MODELS[name].parameters == parameters + 47 * MODELS[name].width
-    assert 0.9e6 < MODELS["gpt-nano"].parameters < 1.1e6
 
 
 @pytest.mark.parametrize(

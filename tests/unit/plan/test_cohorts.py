@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -41,13 +40,6 @@ def test_cases_share_a_launch_where_one_group_of_processes_can_hold_them():
         tuple(together), (alone,), tuple(threads),
     ]  # fmt: skip
     assert not any(map(why_alone, [*together, *threads]))
-
-
-@pytest.mark.parametrize("order", [("tf32", "ieee"), ("ieee", "tf32")])
-def test_cohorts_separate_tf32_from_ieee(order):
-    """torch can allow TF32 only for a whole process, so one process cannot run both."""
-    cases = [case(device="cuda", backend="nccl", precision=name) for name in order]
-    assert cohorts(cases) == [(cases[0],), (cases[1],)]
 
 
 def test_on_several_nodes_cases_share_a_launch_where_they_need_the_same_ranks():
@@ -120,18 +112,6 @@ def test_a_launch_takes_every_state_and_what_one_case_needs_beside():
     # While they are built each rank has all parameters, also where it holds a part of them later.
     parts = [case(strategy="fsdp", world_size=8, bucket_mib=None, device="cuda", seed=seed) for seed in (0, 1)]
     assert launch_bytes(parts, {each.id: K / 2 for each in parts}) == 2 * K
-
-
-def test_of_a_model_of_unknown_size_all_that_it_holds_is_state(monkeypatch):
-    monkeypatch.setattr("parabench.plan.cohorts.entry_of_model", lambda case: SimpleNamespace(parameters=None))
-    cases = [case(bucket_mib=size, device="cuda") for size in (1, 2)]
-    assert launch_bytes(cases, {each.id: 100.0 for each in cases}) == 200
-
-
-def test_a_case_that_fits_beside_no_other_is_by_itself():
-    small = [case(), case(algorithm="ring")]
-    large = case(model="gpt2")
-    assert cohorts([small[0], large, small[1]], {"cpu": 1 << 30}) == [(large,), tuple(small)]
 
 
 def test_in_another_order_cases_are_split_otherwise_and_soon_every_two_have_met():

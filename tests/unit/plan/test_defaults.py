@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from click.testing import CliRunner
 
@@ -15,11 +13,10 @@ from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
-from parabench.plan.cohorts import cohorts
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
-from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, load_suite, shipped, sweep
+from parabench.plan.suite import Suite, load_suite, shipped, sweep
 from parabench.session.dry_run import is_shared
 from parabench.session.request import TrainingRequest, plan_training
 from parabench.session.runner import TrainingRunner
@@ -73,12 +70,6 @@ def test_what_somebody_chose_stays():
     assert case_of(gpu, strategy="single", model="mlp").precision == "bf16-mixed"
 
 
-def test_text_is_read_where_a_vocabulary_or_text_was_chosen(tmp_path):
-    with pytest.raises(UsageError, match="vocabulary"):  # it is read, and is none
-        case_of(with_gpus(1), strategy="single", vocabulary=str(tmp_path / "none"))
-    assert case_of(with_gpus(1), strategy="single", data="text", seq_len=64).data == "text"
-
-
 def test_a_users_own_model_has_its_own_length_and_data(tmp_path, monkeypatch):
     (tmp_path / "short_model.py").write_text(
         "import torch\n"
@@ -113,11 +104,6 @@ def test_the_batch_fits_one_device_and_divides_among_all(gpus, memory, batch):
     assert global_batch(with_gpus(gpus, memory)) == batch
 
 
-def test_the_batch_of_so_many_ranks_is_a_multiple():
-    assert global_batch(with_gpus(8), 6) == 48
-    assert global_batch(with_gpus(8, 8e9), 6) == 6
-
-
 # -- suites by machine
 
 
@@ -139,23 +125,6 @@ def test_quick_asks_on_several_gpus_what_it_asks_on_the_cpu():
     assert {name: getattr(two.protocol, name) for name in BY_TIME} == BY_TIME
 
 
-def test_quick_on_one_gpu_needs_no_second_one():
-    made = planned(with_gpus(1))
-    assert {(case.strategy, case.world_size, case.model, case.seq_len) for case in made.cases} == {
-        ("single", 1, "gpt2", 1024)
-    }
-    assert {(c.precision, c.compile, c.activation_checkpointing) for c in made.cases} == {
-        ("bf16-mixed", False, False), ("bf16-mixed", False, True), ("bf16-mixed", True, False),
-        ("ieee", False, False), ("ieee", False, True),
-    }  # fmt: skip
-    assert made.skipped == ()
-    assert {name: getattr(made.protocol, name) for name in BY_TIME} == BY_TIME
-    # One of many nodes is not one device; nor is a CPU that was asked for.
-    nodes = replace(with_gpus(1), nodes=2, ranks_per_node=1)
-    assert {case.strategy for case in planned(nodes).cases} >= {"ddp", "fsdp"}
-    assert planned(with_gpus(1), axes=("device=cpu",)) == planned(with_gpus(0), axes=("device=cpu",))
-
-
 def test_quick_on_one_gpu_plans_few_launches():
     """Its title promises minutes, so the plan has little of what takes long on a GPU: processes and compilation."""
     machine = with_gpus(1)
@@ -166,12 +135,6 @@ def test_quick_on_one_gpu_plans_few_launches():
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20
     assert made.protocol.budget_s == 180
     assert {case.global_batch for case in made.cases} == {8}
-
-
-def test_quick_on_one_gpu_never_mixes_settings_of_tf32():
-    cases = planned(with_gpus(1), axes=("precision=ieee,tf32,bf16-mixed",)).cases
-    together = [{case.precision for case in part} for part in cohorts(cases)]
-    assert sorted(map(sorted, together)) == [["bf16-mixed", "ieee"], ["tf32"]]
 
 
 def test_steps_that_a_suite_means_are_kept_on_cuda():
@@ -206,17 +169,6 @@ def suite_file(tmp_path, text):
     path = tmp_path / "mine.py"
     path.write_text(f'"""Which?"""\nfrom parabench import Protocol, sweep\n{text}')
     return str(path)
-
-
-def test_a_suite_may_say_each_machine_apart(tmp_path):
-    three = ", ".join(f'"{name}": sweep(strategy="{what}")' for name, what in (
-        (CPU, "single"), (ONE_GPU, "ddp"), (GPUS, "fsdp")
-    ))  # fmt: skip
-    suite = load_suite(suite_file(tmp_path, f'CASES = {{{three}}}\nPROTOCOL = {{"gpus": Protocol(launches=9)}}\n'))
-    told = {name: (suite.on(name).sweeps[0].axes["strategy"], suite.on(name).protocol.launches) for name in
-            (CPU, ONE_GPU, GPUS)}  # fmt: skip
-    assert told == {CPU: (("single",), None), ONE_GPU: (("ddp",), None), GPUS: (("fsdp",), 9)}
-    assert suite.on(GPUS).on(GPUS) == suite.on(GPUS)
 
 
 @pytest.mark.parametrize(

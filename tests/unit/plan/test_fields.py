@@ -86,10 +86,6 @@ def test_reading_json_names_what_is_missing() -> None:
         read(list[Sample], "x", "list")
 
 
-def test_a_digest_is_of_what_is_not_the_default() -> None:
-    assert Sample(size=4).digest == Sample().digest != Sample(size=5).digest
-
-
 def test_a_field_is_read_from_text() -> None:
     part, share, deep = (declared(Sample)[name] for name in ("part", "share", "deep"))
     assert parse_field(part, "1, auto,4") == (1, None, 4)

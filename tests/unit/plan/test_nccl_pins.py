@@ -23,7 +23,7 @@ from parabench.machine.machine import Machine
 from parabench.machine.versions import Nccl, this_nccl
 from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
-from parabench.plan.nccl_pins import communicators, launch_order, unpinned
+from parabench.plan.nccl_pins import launch_order, unpinned
 from parabench.plan.plan import Plan, make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import Suite, sweep
@@ -34,7 +34,6 @@ from parabench.session.request import TrainingRequest
 from parabench.session.session import run_session
 from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Finding, Launch, Status
 from parabench.store.results import load
-from parabench.strategies import STRATEGIES
 
 UNKNOWN = Nccl()
 GPUS = Machine(cores=8, gpus=tuple(Gpu("NVIDIA H100", 80_000_000_000, n) for n in range(4)))
@@ -92,17 +91,6 @@ def test_what_may_run_is_tried(pinned: Case) -> None:
     assert unpinned(pinned, UNKNOWN) is None
 
 
-def test_who_switches_pat_on_or_off_is_heeded() -> None:
-    gathered = CollectiveCase(
-        op="all_gather", algorithm="nccl:pat", world_size=4, redop="none", device="cuda", backend="nccl"
-    )
-    assert "pat for one GPU a node only" in str(unpinned(gathered, UNKNOWN, {}))
-    assert unpinned(gathered, UNKNOWN, {"NCCL_PAT_ENABLE": "1"}) is None
-    apart = gathered.replace(nodes=4)
-    assert unpinned(apart, UNKNOWN, {}) is None
-    assert "NCCL_PAT_ENABLE=0 switches pat off" in str(unpinned(apart, UNKNOWN, {"NCCL_PAT_ENABLE": "0"}))
-
-
 def test_single_collectives_are_judged_by_their_operation_and_reduction() -> None:
     def pinned(own: str, op: str, redop: str, **fields: Any) -> CollectiveCase:
         named = {"world_size": 2, "device": "cuda", "backend": "nccl", **fields}
@@ -112,12 +100,6 @@ def test_single_collectives_are_judged_by_their_operation_and_reduction() -> Non
     assert unpinned(pinned("pat", "reduce_scatter", "sum", nodes=2), UNKNOWN) is None
     assert "for sums, not for averages" in str(unpinned(pinned("nvls", "all_reduce", "avg"), UNKNOWN))
     assert "tree for all_reduce only" in str(unpinned(pinned("tree", "broadcast", "none"), UNKNOWN))
-
-
-def test_the_version_counts_where_it_is_known() -> None:
-    assert "needs NCCL 2.24 or later" in str(unpinned(case("ring"), Nccl((2, 21, 5))))
-    assert "here is NCCL 2.21.5" in str(unpinned(case("ring"), Nccl((2, 21, 5))))
-    assert unpinned(case("ring"), Nccl((2, 24, 3))) is None
 
 
 def test_the_version_is_unknown_where_another_library_may_be_loaded(
@@ -132,12 +114,6 @@ def test_the_version_is_unknown_where_another_library_may_be_loaded(
     monkeypatch.setattr("parabench.machine.versions.version", lambda name: None)
     assert this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) == Nccl(None, shares_gpu=True)
     assert not this_nccl({"NCCL_MULTI_RANK_GPU_ENABLE": "0"}).shares_gpu
-
-
-def test_every_strategy_that_takes_an_algorithm_is_known() -> None:
-    takes = {name for name, entry in STRATEGIES.items() if "algorithm" in entry.axes}
-    for name in takes:
-        assert communicators(Case(strategy=name, world_size=4, tp_size=2 if "_" in name else None)), name
 
 
 def test_the_plan_leaves_them_out_with_the_reason() -> None:
@@ -220,10 +196,6 @@ def test_the_same_command_resumes_what_was_left_out_on_the_way(refused: Callable
     assert CliRunner().invoke(main, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "page.html")]).exit_code == 0
 
 
-def test_a_session_of_nothing_but_refuted_pins_does_not_end_well(refused: Callable[..., int]) -> None:
-    assert refused(Refusing(), axes=("algorithm=nccl:nvls",)) == 1
-
-
 def test_plans_of_one_request_are_known_to_be() -> None:
     cases = (case("nvls"), case("ring"))
     plan: Plan[Case, Protocol] = Plan(cases=cases, skipped=(), protocol=Protocol(), seed=0)
@@ -271,18 +243,6 @@ def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
     environment = dict(fake.ENVIRONMENT, gpus=[{"name": "NVIDIA H100"}] * gpus)
     found = check(fake.write(path, launches, environment=environment))
     return [each for each in found if each.code == "shared_gpu_nccl"]
-
-
-def test_times_of_ranks_that_share_a_gpu_are_doubted(tmp_path: Path) -> None:
-    on = {"world_size": 4, "device": "cuda", "backend": "nccl"}
-    launches = [fake.launch(fake.case(**on), block=block) for block in range(3)]
-    (finding,) = shared(launches, tmp_path / "a.db", gpus=2)
-    assert "Up to 4 ranks over NCCL on 2 devices of a node" in finding.message
-    assert "for correctness only" in finding.message
-    assert shared(launches, tmp_path / "b.db", gpus=4) == []
-    assert shared(launches, tmp_path / "c.db", gpus=0) == [], "unknown devices"
-    gloo = [fake.launch(fake.case(**{**on, "backend": "gloo"}), block=block) for block in range(3)]
-    assert shared(gloo, tmp_path / "d.db", gpus=1) == []
 
 
 def own(strategy: str, algorithm: str = "ring", **fields: Any) -> Case:

@@ -18,10 +18,6 @@ def test_every_strategy_is_told_of_in_all_its_fields(field: str) -> None:
     assert not lacking, f"strategies/__init__.py: give {', '.join(lacking)} {field}=... (see StrategyEntry)"
 
 
-def test_every_strategy_has_a_colour_of_its_own() -> None:
-    assert len({entry.color for entry in STRATEGIES.values()}) == len(STRATEGIES)
-
-
 def test_a_strategy_without_lines_says_where_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES, "zero2", replace(STRATEGIES["zero2"], code=()))
     assert "No line does zero2: how it is done stands in parabench/strategies/fsdp.py." in snippet(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 import pickle
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from parabench.probes.ddp import after_forward, compiled_in_place
+from parabench.probes.ddp import after_forward
 
 
 class Own(nn.Module):
@@ -69,25 +68,6 @@ def test_a_copy_of_the_model_is_a_model_of_its_own() -> None:
     assert not told
 
 
-class Whole(Own):
-    """A model that hands over all that it has, as DDP does: nn.Module leaves out what it is called by."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
-def test_so_is_one_of_a_model_that_hands_over_what_it_is_called_by() -> None:
-    model, told = Whole(), list[int]()
-    with after_forward(model, lambda: told.append(1)):
-        pickled = pickle.dumps(model)
-        for other in (copy.deepcopy(model), pickle.loads(pickled)):
-            other.layer.weight.data.fill_(2.0)
-            other.layer.bias.data.zero_()
-            assert other(torch.ones(1, 1)).item() == 2.0
-    assert b"parabench" not in pickled.replace(Whole.__module__.encode(), b"")
-    assert not told
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_model_can_be_traced_and_exported() -> None:
     model, told, one = Own(), list[int](), torch.ones(1, 1)
@@ -98,39 +78,6 @@ def test_the_model_can_be_traced_and_exported() -> None:
         assert torch.equal(torch.func.functional_call(model, dict(model.named_parameters()), one), expected)
     assert told
     assert model._compiled_call_impl is None
-
-
-def test_one_that_is_compiled_in_place_meanwhile_stays_so() -> None:
-    model = Own()
-    with after_forward(model, lambda: None):
-        model.compile(backend="eager")
-        compiled = model._compiled_call_impl
-    assert model._compiled_call_impl is compiled
-
-
-def test_what_tells_of_a_model_does_not_make_it_a_compiled_one() -> None:
-    model = Own()
-    with after_forward(model, lambda: None), after_forward(model, lambda: None):
-        assert not compiled_in_place(model)
-    model.compile(backend="eager")
-    with after_forward(model, lambda: None):
-        assert compiled_in_place(model)
-    assert compiled_in_place(model)
-
-
-def test_blocks_end_in_any_order() -> None:
-    model, told = nn.Linear(1, 1), list[str]()
-    first, second, third = (after_forward(model, functools.partial(told.append, name)) for name in "abc")
-    for each in (first, second, third):
-        each.__enter__()
-    second.__exit__(None, None, None)
-    model(torch.ones(1, 1))
-    assert told == ["a", "c"]
-    first.__exit__(None, None, None)
-    model(torch.ones(1, 1))
-    assert told == ["a", "c", "c"]
-    third.__exit__(None, None, None)
-    assert "_compiled_call_impl" not in vars(model)
 
 
 class Wrapped(nn.Module):

@@ -64,14 +64,6 @@ def test_ddps_moments_and_ours_enclose_one_another(options: dict[str, Any], tmp_
         assert 0 < each["overlap_s"] <= min(each["backward_s"], each["communication_s"])
 
 
-def test_nobody_tells_of_ddp_where_there_is_none() -> None:
-    case = Case(strategy="fsdp", world_size=2, device="cpu", backend="gloo")
-    assert (
-        "ddp_logger"
-        not in launch(LaunchSpec.of(case, Protocol(warmup=2, steps=1, instrumented=1), deadline_s=GUARD_S)).facts
-    )
-
-
 class FakeDdp(nn.Identity):
     """A module's side of DDP: what it was asked for, in order, and what it logs when it is told to."""
 
@@ -123,13 +115,6 @@ def test_the_last_step_is_logged_when_it_is_over_and_then_as_seldom_as_before(mo
         "step": 1, "iteration": 12, "forward_end_s": 6.5, "forward_s": 0.002,
         "backward_s": None, "communication_s": None, "overlap_s": None,
     }  # fmt: skip
-
-
-def test_a_logger_that_saw_no_step_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = probed(monkeypatch, FakeDdp({}), Moments(torch.device("cpu")))
-    with probe.instrumented(SimpleNamespace()):
-        pass
-    assert reported(probe) == {}
 
 
 STEP = 7
@@ -206,9 +191,3 @@ def test_a_finding_says_both_numbers_where_they_disagree(
     if found == ["communication"]:
         assert "74.0 ms" in said[0].message
         assert "60.0 ms" in said[0].message
-
-
-def test_a_session_without_instruments_compares_nothing(tmp_path: Path) -> None:
-    plain = seen(tmp_path, fake.launch(CASE))
-    assert ddp_comparison(plain).empty
-    assert list(findings(plain)) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import namedtuple
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,8 +23,8 @@ from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import host
-from parabench.probes.host import ENDED, UNCOUNTED, Host
-from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
+from parabench.probes.host import ENDED, Host
+from parabench.probes.sampler import PERIOD_S, RankPids, Sampler
 from parabench.store.metrics import METRICS
 from parabench.store.record import MIB, HostSample, Phase, Status
 
@@ -173,13 +172,6 @@ def test_a_rank_that_has_ended_holds_an_unknown_amount_and_that_is_said_once(mon
     assert rows == [(0.0, 100.0, None), (0.1, 100.0, None), (0.2, 100.0, None), (0.3, 100.0, None), (0.4, None, ENDED)]
 
 
-def test_a_kernel_that_counts_nothing_is_unknown_not_idle(monkeypatch, tmp_path):
-    clock = Clock(0.5)
-    FakeHost(clock, others=1.0).install(monkeypatch).stands_still = True
-    rows = [(s.value, s.reason) for s in sampled(tmp_path, clock) if s.metric == "other_cpu_share"]
-    assert rows == [(None, UNCOUNTED)]
-
-
 def test_a_source_that_breaks_is_left_out_with_its_reason(tmp_path):
     def breaks() -> None:
         raise KeyError("cpu")
@@ -190,16 +182,6 @@ def test_a_source_that_breaks_is_left_out_with_its_reason(tmp_path):
     sampler.run()
     assert sampler.facts()["unread"] == {"host": "KeyError: 'cpu'"}
     assert sampler.facts()["ticks"] == 3
-
-
-def test_a_launch_that_can_have_no_thread_goes_on(monkeypatch):
-    def none(thread: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("threading.Thread.start", none)
-    with Sampler(0.0, [SimpleNamespace(name="host")]) as sampler:
-        pass
-    assert sampler.facts()["unread"] == {"host": "can't start new thread"}
 
 
 @pytest.mark.alone
@@ -242,13 +224,3 @@ def test_neighbouring_rises_are_one_allocation_and_what_shrinks_is_none():
     assert allocations(line, 50) == [first, last]
     assert [one.bytes for one in allocations(line, 5)] == [80.0, 220.5]
     assert [one.bytes for one in allocations(line, 5, pause_s=0.05)] == [30.0, 50.0, 5.0, 215.5]
-
-
-def test_what_is_known_of_ranks_belongs_to_whoever_asked(tmp_path: Path) -> None:
-    """A sampler that was left behind may still go through its own while another thread asks."""
-    leave_pid(tmp_path, 0)
-    pids = RankPids(tmp_path, range(2))
-    before = pids.look()
-    leave_pid(tmp_path, 1)
-    assert pids.look() == {0: os.getpid(), 1: os.getpid()}
-    assert before == {0: os.getpid()}

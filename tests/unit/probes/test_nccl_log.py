@@ -23,7 +23,7 @@ from parabench.plan.plan import Plan
 from parabench.plan.protocol import Protocol
 from parabench.probes import nccl
 from parabench.session.runner import EXPLAINING, TrainingRunner
-from parabench.store.record import EXPLAIN_BLOCK, REFERENCE_BLOCK, Failure, Launch, Status
+from parabench.store.record import EXPLAIN_BLOCK, Failure, Launch, Status
 from parabench.store.store import Store
 
 
@@ -72,11 +72,6 @@ def test_version_of_rccl_is_read(line: str) -> None:
     assert nccl.parse_log(f"host:1:1 [0] NCCL INFO {line}\n")["version"] == "2.18.3+hip6.0"
 
 
-def test_a_log_that_says_nothing_is_unknown() -> None:
-    seen = nccl.parse_log("some line\n")
-    assert (seen["version"], seen["nvls"], seen["choices"], seen["channels"]) == (None, None, [], {})
-
-
 def test_an_own_log_of_each_process_is_asked_for_and_read(tmp_path: Path) -> None:
     asked = nccl.NcclProbe.environment(EXPLAINING, tmp_path)
     assert asked["NCCL_DEBUG"] == "INFO"
@@ -123,12 +118,6 @@ def test_nccl_explains_itself_once_for_each_case_and_nobody_else_does() -> None:
     assert {protocol.instrumented for _, protocol in launches.protocols if protocol.explain} == {0}
 
 
-def test_what_was_explained_before_a_stop_is_not_explained_again() -> None:
-    done = {(NCCL.id, EXPLAIN_BLOCK), (NCCL.id, 0)}
-    assert [launch.block for launch in walked((NCCL,), done=done).kept] == [REFERENCE_BLOCK, 1]
-    assert walked((NCCL,), done=done | {(NCCL.id, 1)}).kept == []
-
-
 def explaining(text: str, **more: Any) -> Launch:
     facts = {"nccl": [{"rank": 0, **nccl.parse_log(text)}, {"rank": 1, **nccl.parse_log("")}]}
     return fake.launch(NCCL, 99.0, block=EXPLAIN_BLOCK, facts=facts, **more)
@@ -144,11 +133,6 @@ def test_an_explaining_launch_is_in_no_statistic_and_tells_the_choices(tmp_path:
     assert table["algorithm"].tolist() == ["tree", "nvlstree", "ring"]
     assert set(table["version"]) == {"2.27.5+cuda12.9"}
     assert set(table["case_id"]) == {NCCL.id}
-
-
-def test_a_session_in_which_nothing_was_explained_has_no_choices(tmp_path: Path) -> None:
-    results = fake.write(tmp_path / "r.db", [fake.launch(NCCL, 0.04)])
-    assert choices(session_data(results)).empty
 
 
 @pytest.mark.parametrize(("block", "well"), [(EXPLAIN_BLOCK, True), (0, False)])
@@ -197,58 +181,3 @@ def test_the_inspector_is_read_where_it_is_on(tmp_path: Path) -> None:
 
     path.unlink()
     assert nccl.read_inspector(on)["nccl_inspector"] == {"file": None, "ops": []}
-
-
-@pytest.mark.parametrize("off", [{}, {"NCCL_INSPECTOR_ENABLE": "0"}])
-def test_the_inspector_is_left_alone_where_it_is_off_or_writes_no_json(off: dict[str, str]) -> None:
-    assert nccl.read_inspector(off) == {}
-    assert nccl.read_inspector({"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_PROM_DUMP": "1"}) == {}
-
-
-def test_numbers_of_a_log_that_are_none_are_left_out() -> None:
-    digits = "9" * 5000
-    log = NCCL_2_27 + "".join(
-        f"h:1:1 [0] NCCL INFO {line}\n"
-        for line in (
-            f"AllReduce: {digits} Bytes -> Algo TREE proto LL",
-            f"AllReduce: 7 Bytes -> Algo {digits} proto LL",
-            f"Channel {digits}/24 : 0 1",
-            f"Trees [{digits}] 1/-1/-1->0->-1",
-            f"{digits} coll channels, {digits} p2p channels",
-            "AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={9..3}",
-        )
-    )
-    seen, sound = nccl.parse_log(log), nccl.parse_log(NCCL_2_27)
-    assert {name: seen[name] for name in ("rings", "trees", "channels")} == {
-        name: sound[name] for name in ("rings", "trees", "channels")
-    }
-    sizes = [(choice["bytes"], choice["channels"]) for choice in seen["choices"]]
-    assert sizes == [*((choice["bytes"], choice["channels"]) for choice in sound["choices"]), (7, None), (8, None)]
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        '{"coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
-        '{"header": [], "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
-        '{"header": {"n_ranks": [2]}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8}}',
-        '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": {"a": 1}}}',
-        '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 1e400}}',
-        '{"a":' * 100_000,
-        '{"a": ' + "1" * 5000 + "}",
-    ],
-)
-def test_what_is_no_call_of_the_inspector_is_left_out(odd: str) -> None:
-    call = '{"header": {"n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_msg_size_bytes": 8, %s}}'
-    sound, wordy = call % '"coll_exec_time_us": 61', call % '"coll_exec_time_us": "long"'
-    (told,) = nccl.inspector_ops(f"{sound}\n{wordy}\n{odd}")
-    assert (told["bytes"], told["ranks"], told["calls"]) == (8, 2, 2)
-    assert told["duration_s"] == pytest.approx(61e-6)
-
-
-def test_of_a_large_file_the_beginning_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nccl, "MOST_BYTES", len(NCCL_2_18))
-    log = tmp_path / f"nccl-{os.getpid()}.log"
-    log.write_text(NCCL_2_18 + NCCL_2_27)
-    seen = nccl.NcclProbe.left_behind(Protocol(explain=True), tmp_path)
-    assert seen["nccl"] == nccl.parse_log(NCCL_2_18)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ import torch
 
 from fake_cuda import Behind
 from parabench.launch import hang
-from parabench.machine.accelerator import clock_of
 from parabench.probes.step_clock import ANCHOR_TRIES, BLOCK, MARKS, StepClock, read_marks
 
 CUDA = torch.device("cuda", 0)
@@ -97,34 +96,6 @@ def test_a_block_is_read_between_two_steps(tmp_path: Path, behind: Behind) -> No
     assert (~np.isnan(read_marks(tmp_path / "marks", 3 * BLOCK))).sum() == BLOCK * MARKS
 
 
-def test_moments_between_steps_are_read_against_the_step_they_lie_in(tmp_path: Path, behind: Behind) -> None:
-    clock = StepClock(tmp_path / "marks", 8, CUDA)
-    behind.host(3600.0)
-    moments = []
-    for _ in range(8):
-        step(clock, behind, host_s=0.001, device_s=0.0101)
-        moments.append((clock_of(CUDA)(), behind.device_s))
-    clock.finish()
-    for moment, at_s in moments:
-        # Since the first event, the grid would be 250 us; anchors are right within 5.
-        assert clock.moments.seconds(moment) == pytest.approx(at_s, abs=2.1 * QUICK)
-
-
-def test_moments_of_many_steps_are_read_against_a_block_near_them(tmp_path: Path, behind: Behind) -> None:
-    """More instrumented steps than have events at a time: blocks whose events are used again leave one to read by."""
-    steps = 20 * BLOCK
-    clock = StepClock(tmp_path / "marks", steps, CUDA)
-    moments = []
-    for at in range(steps):
-        step(clock, behind, host_s=0.1, device_s=1.0)
-        if at >= steps - 1000:
-            moments.append((clock_of(CUDA)(), behind.device_s))
-    clock.finish()
-    errors = [abs(clock.moments.seconds(moment) - at_s) for moment, at_s in moments]
-    # Two blocks are 256 s, with a grid of 15 us; the launch is 2,560 s, with one of 244 us.
-    assert max(errors) < 15e-6 + 3 * QUICK
-
-
 @pytest.mark.parametrize("drift", [40e-6, -25e-6])
 def test_clocks_that_drift_apart_are_compared_at_both_ends(
     drift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,20 +113,6 @@ def test_clocks_that_drift_apart_are_compared_at_both_ends(
     numbers = clock.moments.numbers()
     assert numbers["device_clock_drift"] == pytest.approx(drift, abs=1e-6)
     assert numbers["device_clock_error_s"] == pytest.approx(QUICK, rel=0.01)
-
-
-def test_an_anchor_is_the_narrowest_of_several_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first records take long, and other processes on the device take its time: no drift is made of that."""
-    slow = chain([0.050, 0.003, 1e-5], repeat(0.002, ANCHOR_TRIES - 3), repeat(0.004))
-    device = Behind(monkeypatch, latency_s=slow)
-    clock = StepClock(tmp_path / "marks", 4, CUDA)
-    for _ in range(4):
-        step(clock, device, host_s=0.01, device_s=0.02)
-    clock.finish()
-    assert clock.moments.numbers()["device_clock_error_s"] == pytest.approx(0.002, rel=0.01)
-    marks = read_marks(tmp_path / "marks", 4)
-    # 2 ms of 80 ms would be 2.5 %.
-    assert (marks[1:, -1] - marks[1:, 0]).tolist() == pytest.approx([0.02] * 3, rel=1e-6)
 
 
 @pytest.mark.parametrize(

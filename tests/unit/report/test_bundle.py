@@ -34,15 +34,6 @@ def test_what_a_module_imports_stands_before_it_and_once():
     assert "export" not in script
 
 
-def test_a_path_is_relative_to_its_module():
-    texts = {
-        "start.js": 'import { a } from "./table/one.js";',
-        "table/one.js": 'import { b } from "../core/two.js";\nexport const a = b;',
-        "core/two.js": "export function b() {}",
-    }
-    assert 'const { b } = modules["core/two.js"];' in bundle(texts.__getitem__)
-
-
 @pytest.mark.parametrize(
     ("modules", "said"),
     [

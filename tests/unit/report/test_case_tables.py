@@ -40,11 +40,6 @@ def test_of_many_the_first_are_listed_and_it_is_said(cases, rows_each, listed, s
     assert found.note == f"Read it so. {said}"
 
 
-def test_no_rows_make_an_empty_table():
-    found = case_table("Title", (Column("Case", "case_id"),), pd.DataFrame({"case_id": []}))
-    assert (found.rows, found.cases, found.note) == ([], (), "")
-
-
 def test_a_column_finds_its_value_by_path_or_works_it_out_and_unknown_is_a_dash():
     rows = [{"case": fake.case(), "s": (0.0412, None)}, {"case": fake.case(strategy="fsdp"), "s": (math.nan, 2e-3)}]
     columns = (

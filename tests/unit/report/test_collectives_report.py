@@ -11,10 +11,9 @@ import pytest
 import fake_collectives as fake
 import fake_results
 from page_helpers import unpacked
-from parabench.collectives import ALGORITHMS, ON_ANY_BACKEND
+from parabench.collectives import ON_ANY_BACKEND
 from parabench.plan.collective_case import OPS
 from parabench.report.build import render
-from parabench.report.palette import ALGORITHM, algorithm_line
 from parabench.store.record import Failure, Status
 
 # Cases of the page that were measured, and how many of them are of an operation with two forms.
@@ -88,11 +87,6 @@ def test_the_answer_comes_first_then_figures_constants_and_every_size(page):
     assert "broadcast nccl:tree, 2 ranks : NCCL has no broadcast" in text
 
 
-def test_every_algorithm_has_a_colour():
-    lacking = [name for name in ON_ANY_BACKEND if name not in ALGORITHM]
-    assert not lacking, f"collectives/__init__.py: give {', '.join(lacking)} color=..., one that no other has"
-
-
 def test_the_data_of_the_figures_is_embedded_once(page):
     data = data_of(page)
     cases = data["cases"]
@@ -164,12 +158,6 @@ def test_nothing_ended_well_is_said_everywhere(tmp_path):
     assert figures_of(page) == {}
 
 
-def test_an_empty_session_has_a_page_too(tmp_path):
-    text = text_of(render(fake.write(tmp_path / "r.db", [], finished=False)))
-    assert "No launch was recorded, so there is no fastest algorithm." in text
-    assert "The session is not finished" in text
-
-
 def test_wrong_elements_are_loud_and_draw_nothing(tmp_path):
     wrong = fake.launch(fake.case(), lambda size: 1e-3, status=Status.WRONG, wrong=3, failure=Failure("wrong"))
     page = render(fake.write(tmp_path / "r.db", [wrong]))
@@ -191,23 +179,12 @@ def test_doubts_are_findings(tmp_path, launches, code):
     assert f">{code}</code>" in render(fake.write(tmp_path / "r.db", launches))
 
 
-def test_agreeing_launches_are_doubted_by_nothing(tmp_path):
-    results = fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda c, s: 1e-4 + s * 1e-10))
-    assert "None." in text_of(render(results))
-
-
 def test_either_session_of_a_store_has_its_page(tmp_path):
     path = tmp_path / "r.db"
     fake.write(path, fake.sweep([fake.case()], lambda c, s: 1e-3), label="bus")
     results = fake_results.write(path, fake_results.sweep([fake_results.case()], lambda c: 0.04), label="steps")
     assert "Step time against bucket size" in render(results)
     assert "Bus bandwidth against size" in render(results, "bus")
-
-
-def test_every_algorithm_has_a_look_of_its_own():
-    names = [*ALGORITHMS, "two_level(tree,ring)", "two_level(ring,tree)", "two_level(tree,tree)"]
-    looks = [tuple(sorted(algorithm_line(name).items())) for name in names]
-    assert len(set(looks)) == len(looks)
 
 
 def test_the_page_says_how_calls_were_timed(page, tmp_path):

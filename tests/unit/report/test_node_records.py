@@ -12,16 +12,13 @@ import page_helpers
 from answers_helpers import check
 from fake_devices import DEVICE, gpu_case
 from page_helpers import section
-from parabench.analysis.compare.sides import side_of
 from parabench.analysis.efficiency import efficiency, launch_joules
 from parabench.analysis.environment import nodes
-from parabench.analysis.environment.diff import differences, hardware_facts
-from parabench.analysis.environment.nodes import kinds, node_rows, nodes_compared
+from parabench.analysis.environment.nodes import node_rows, nodes_compared
 from parabench.analysis.session import select_session, session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
-from parabench.analysis.step.device_time import unread as unread_of
 from parabench.analysis.step.memory import memory_timeline
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
@@ -76,32 +73,12 @@ def test_clocks_of_two_nodes_may_both_be_off():
     assert nodes.clocks_said([{}]) == ""
 
 
-def test_of_each_node_as_many_ranks_are_drawn():
-    node_of = {rank: rank // 8 for rank in range(24)}
-    assert nodes.spread_over_nodes(range(24), node_of, 8) == [0, 1, 2, 8, 9, 10, 16, 17]
-    assert nodes.spread_over_nodes(range(24), {}, 8) == list(range(8))
-
-
 @pytest.mark.parametrize(
     ("world_size", "threads", "over", "short"),
     [(16, 1, 2, None), (16, 2, 2, (16, 8)), (16, 1, 1, (16, 8)), (8, 1, 1, None)],
 )
 def test_cores_are_those_of_a_node(world_size, threads, over, short):
     assert nodes.crowded(fake_nodes.environment(2, 8), world_size, threads, over) == short
-
-
-def test_of_the_nodes_of_a_case_the_one_with_the_fewest_cores_counts():
-    environment = fake_nodes.environment(3, 8, changed={1: {"cores": 4}, 2: {"cores": 2}})
-    assert nodes.crowded(environment, 16, 1, 2) == (8, 4)
-    assert nodes.crowded(environment, 8, 1, 1) is None
-    assert nodes.crowded({}, 16, 1, 1) is None
-
-
-@pytest.mark.parametrize(("ranks", "on"), [("0-3", 2), ("0-1", 1), ("0,2", 2), ("2,3", 1), ("what?", 1)])
-def test_a_group_of_ranks_lies_on_nodes(ranks, on):
-    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)))
-    assert nodes.nodes_of_group(ranks, of.facts) == on
-    assert nodes.nodes_of_group(ranks, {}) == 1
 
 
 # -- devices and hosts ---------------------------------------------------------------------------------------------
@@ -133,16 +110,6 @@ def test_a_finding_of_health_names_its_node(tmp_path):
     assert "node 1, device 0 had 1 corrected and 0 uncorrected memory errors during" in ecc.message
 
 
-def test_the_same_of_many_devices_is_one_finding(tmp_path):
-    hot = {(node, device): {"clock_event_reasons": 0x40} for node in range(1, 8) for device in (0, 1)}
-    launches = [fake_nodes.read(fake.launch(gpu_case(world_size=16)), 8, changed=hot)]
-    codes = [one for one in check(stored(tmp_path, launches, fake_nodes.environment(8))) if one.code == "throttled"]
-    assert len(codes) == 1
-    assert "node 1, device 0 throttled its clocks" in codes[0].message
-    assert "seen at 13 others: node 1, device 1; node 2, device 0; " in codes[0].message
-    assert codes[0].message.endswith("and 9 more.")
-
-
 def test_the_busiest_host_stands_for_a_case(tmp_path):
     known = seen(tmp_path, [gpu_launch(others={1: 0.2})])
     (row,) = host_table(known).to_dict("records")
@@ -170,18 +137,6 @@ def test_the_devices_of_every_node_count_for_the_peak(tmp_path):
     (row,) = efficiency(seen(tmp_path, [fake_nodes.spread(fake.launch(case))], environment)).to_dict("records")
     assert row["devices"] == 4
     assert row["peak_flops_per_s"] == 4 * 989.5e12
-
-
-def test_what_could_not_be_read_at_all_names_its_nodes(tmp_path):
-    of = fake_nodes.spread(fake.launch(fake.case(world_size=4)), 4)
-    for node in of.facts["nodes"]:
-        unread = {"nvml": "no driver"} if node["node"] else {}
-        node["sampler"] = {"cpu_s": 0.015 * (1 + node["node"]), "unread": unread}
-    known = seen(tmp_path, [of], fake_nodes.environment(4, 1))
-    (finding,) = [one for one in check(known.results) if one.code == "device_unreadable"]
-    assert finding.message == "The devices of nodes 1-3 could not be read: no driver."
-    assert unread_of(known) == ["no driver"]
-    assert host_table(known)["sampler_share"].tolist() == [pytest.approx(0.06 / 1.5)]
 
 
 def test_a_microbenchmark_on_one_node_says_nothing_of_calls_between_nodes(tmp_path):
@@ -217,14 +172,6 @@ def test_nodes_that_are_alike_are_counted_together():
     assert told["CPU"] == ("Some CPU", "Some CPU")
 
 
-def test_few_nodes_have_a_column_each_and_one_machine_none():
-    head, rows = node_rows(fake_nodes.environment(2, changed={1: {"cores": 4}}))
-    assert head == ("", "node 0", "node 1")
-    assert ("cores for ranks (differs)", "8", "4") in rows
-    assert nodes_compared(fake_nodes.environment(3)) == "all 3 nodes are alike"
-    assert nodes_compared(fake.ENVIRONMENT) == ""
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -246,23 +193,6 @@ def test_what_makes_a_node_another_machine(tmp_path, changed, said):
     assert finding.message == f"The nodes are not alike: node 1 differs: {said}."
 
 
-def test_hosts_and_names_of_cards_make_no_difference(tmp_path):
-    network = {"interfaces": [{"name": "eth0", "bits_per_s": 25 * 10**9}], "infiniband": []}
-    other = {"network": {"interfaces": [{"name": "ens1", "bits_per_s": 25 * 10**9}], "infiniband": []}}
-    environment = fake_nodes.environment(network=network, changed={1: other | {"memory_bytes": 15 * 2**30}})
-    assert len(kinds(environment)) == 1
-    assert "nodes_differ" not in found(tmp_path, [fake.launch(fake.case())], environment)
-
-
-def test_sessions_of_collectives_tell_their_nodes_too(tmp_path):
-    runs = [collectives.launch(collectives.case(), lambda size: 1e-3)]
-    environment = fake_nodes.environment(changed={1: {"cores": 4}})
-    results = collectives.write(tmp_path / "c.db", runs, environment=environment)
-    page = render(results)
-    assert "The nodes are not alike: node 1 differs: cores for ranks 4 against 8." in page
-    assert "cluster 2 nodes x 2 ranks" in section(page, "machine")
-
-
 def test_the_machine_section_stays_short_with_many_nodes(tmp_path):
     links = {"matrix": [["X", "NV18"], ["NV18", "X"]], "reasons": {}}
     busy = {"gpus": [DEVICE | {"sm_clock_hz": 1980 * 10**6}, DEVICE]}
@@ -280,27 +210,6 @@ def test_the_machine_section_stays_short_with_many_nodes(tmp_path):
     assert "lab0; lab1; lab2; and 61 more" in said
     assert "node 17 GPU0 GPU1 Name NVIDIA H200" in said
     assert "nodes" not in section(render(results), "environment")
-
-
-def test_a_machine_alone_is_told_as_before(tmp_path):
-    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case())])
-    shown = machine_section(select_session(results))
-    assert dict(shown.pairs)["host"] == "lab"
-    assert (shown.lead, shown.tables) == ("", ())
-
-
-def test_comparing_with_a_cluster_says_how_many_nodes_there_were(tmp_path):
-    many = [fake_nodes.environment(2, 8), fake_nodes.environment(2, 8, changed={1: {"cores": 4}}), fake.ENVIRONMENT]
-    first, other, one = (side_of(stored(tmp_path, [fake.launch(fake.case())], each)) for each in many)
-    (apart,) = [each for each in differences(first, other) if each.name in ("cluster", "nodes")]
-    assert apart.matters
-    assert str(apart) == (
-        "nodes differs: all 2 nodes are alike in base, node 1 differs: cores for ranks 4 against 8 in candidate"
-    )
-    told = {each.name: each for each in differences(first, one)}
-    assert (told["cluster"].base, told["cluster"].candidate) == ("2 nodes x 8 ranks", "1 node")
-    assert hardware_facts((first, one))["cluster"] == ["2 nodes x 8 ranks", "1 node"]
-    assert "cluster" not in hardware_facts((one, one))
 
 
 # -- slow nodes, slow ranks, clocks --------------------------------------------------------------------------------
@@ -330,23 +239,6 @@ def test_a_node_whose_ranks_compute_slower_in_most_launches(tmp_path):
 @pytest.mark.parametrize(("slow", "factor"), [((0, 1), 1.5), ((0, 1, 2), 1.15), ((), 1.0)])
 def test_a_node_that_is_slow_now_and_then_or_by_little_is_no_finding(tmp_path, slow, factor):
     assert "slow_node" not in found(tmp_path, spanning(slow=slow, factor=factor))
-
-
-def test_waiting_makes_no_slow_node(tmp_path):
-    launches = spanning()
-    for of in launches:
-        of.samples = [
-            one._replace(value=2 * one.value) if one.metric == "backward_s" and one.rank >= 2 else one
-            for one in of.samples
-        ]
-    assert "slow_node" not in found(tmp_path, launches)
-
-
-def test_a_node_that_did_not_tell_everything_is_not_judged(tmp_path):
-    launches = spanning(slow=(0, 1, 2))
-    for of in launches:
-        of.samples = [one for one in of.samples if one.rank != 1]
-    assert "slow_node" not in found(tmp_path, launches)
 
 
 def test_a_slow_rank_is_named_with_its_node(tmp_path):

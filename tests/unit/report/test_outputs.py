@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import sqlite3
-from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
 import fake_results as fake
 from command_line import parabench
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.sides import read_sides, side_of
+from parabench.analysis.compare.sides import side_of
 from parabench.analysis.session import select_session
 from parabench.analysis.tables import LAUNCH_NUMBERS, STEP_TIMES, launch_table
-from parabench.errors import UsageError
 from parabench.report.views import gate as compare_report
 from parabench.store.results import load
-from parabench.store.store import split
 
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 4.0, 25.0)]
 
@@ -44,13 +35,6 @@ def test_a_session_is_named_with_the_store_everywhere(store, tmp_path):
     assert "no instrumented" in parabench("export", f"{store}@one", "--trace", CASES[0].id).stderr
 
 
-def test_a_path_with_an_at_is_a_path(tmp_path):
-    path = tmp_path / "a@b.db"
-    path.touch()
-    assert split(str(path)) == (path, None)
-    assert split(f"{path}@c") == (path, "c")
-
-
 @pytest.mark.parametrize("option", ["--json", "--junit", "--markdown", "--html"])
 def test_a_dash_prints_the_file_and_nothing_else(store, tmp_path, option):
     sides = (f"{store}@one", f"{store}@two")
@@ -63,50 +47,12 @@ def test_a_dash_prints_the_file_and_nothing_else(store, tmp_path, option):
     assert (tmp_path / "other").stat().st_size > 0
 
 
-def test_history_prints_one_file_and_writes_the_other(store, tmp_path):
-    page = tmp_path / "page.html"
-    assert len(json.loads(parabench("history", store, "--json", "-", "--html", page).stdout)["sessions"]) == 2
-    assert page.read_text().startswith("<!")
-    assert parabench("history", store, "--html", "-").stdout == page.read_text()
-
-
-def test_a_history_file_that_fails_keeps_no_other_back(store, tmp_path):
-    page = tmp_path / "page.html"
-    page.touch()
-    result = parabench("history", store, "--json", page / "h.json", "--html", page)
-    assert result.exit_code == 2
-    assert "cannot be written" in result.stderr
-    assert page.stat().st_size > 0
-
-
-def test_the_first_of_a_front_saves_no_memory_and_not_minus_none(store):
-    assert '"less_memory": -0.0' not in parabench("best", store, "--json", "-").stdout
-
-
-def test_one_store_is_read_once_for_two_sides(store):
-    sides = read_sides(f"{store}@one", f"{store.parent}@two")
-    assert sides[0].results.whole_store is sides[1].results.whole_store
-    with pytest.raises(UsageError, match="session 'three' is not in"):
-        read_sides(f"{store}@one", f"{store}@three")
-
-
 def test_what_is_left_out_of_a_store_changes_no_number(store):
     whole, numbers, times = (load(store, rows) for rows in (None, LAUNCH_NUMBERS, STEP_TIMES))
     tables = [launch_table(results, select_session(results)) for results in (whole, numbers, times)]
     for table in tables[1:]:
         pd.testing.assert_frame_equal(table, tables[0])
     assert all("sample" not in vars(results.of([2])) for results in (whole, numbers, times))
-
-
-def test_a_reversed_label_turns_nothing_else_around(store, tmp_path):
-    store = shutil.copy(store, tmp_path)
-    with closing(sqlite3.connect(store)) as db, db:
-        db.execute("UPDATE session SET label = ? WHERE id = 1", ("one\u202eeno",))
-    results = load(Path(store))
-    gate = compare(side_of(results, 1), side_of(results, 2, "candidate"))
-    page = compare_report.render(replace(gate, candidate="two\u202eowt"))
-    assert "<bdi>two\u202eowt</bdi> get slower than <bdi>one\u202eeno</bdi>?" in page
-    assert "\u202e" not in page.partition('<p class="verdict">')[2].partition("</p>")[0]
 
 
 def test_launches_that_equal_sides_would_take_are_said_only_where_the_tolerance_is_not_ruled_out(store):

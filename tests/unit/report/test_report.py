@@ -113,11 +113,6 @@ def test_where_filters_leave_nothing_to_compare_it_is_not_said_that_nothing_was_
     assert all("elected" in why[name] for name in ("front", "heat", "algorithms", "scaling"))
 
 
-def test_missing_keys_of_the_environment_and_the_plan_are_no_error(tmp_path):
-    text, _ = empty(tmp_path, fake.sweep([fake.case()], lambda _: 0.04), environment={})
-    assert "memoryunknown" in text.replace(" ", "")
-
-
 def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
     launches = fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.01)
@@ -127,15 +122,6 @@ def test_several_works_each_have_their_answer_and_their_name(tmp_path):
     assert [work["name"] for work in found["works"]] == ["global batch 8", "global batch 16"]
     assert [found["cases"]["global_batch"][i] for i in range(4)] == [8, 16, 8, 16]
     assert found["cases"]["work"] == [0, 1, 0, 1]
-
-
-def test_the_data_names_the_cases_of_the_front(rich):
-    found = data(rich)
-    (work,) = found["works"]
-    labels = [found["cases"]["label"][row] for row in work["front"]]
-    assert labels == ["ddp ring 25 MiB, 4 ranks", "ddp ring 25 MiB, 2 ranks", "single, 1 rank"]
-    peaks = [found["cases"]["mean_peak_bytes"][row] for row in work["front"]]
-    assert peaks == sorted(peaks, reverse=True)
 
 
 def test_scaling_points_are_rows_of_cases(rich):
@@ -173,16 +159,3 @@ def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [p.name for p in out.parent.iterdir()] == ["report.html"]
     with pytest.raises(UsageError, match="cannot be written"):
         write_report(results, tmp_path / "r.db" / "x.html")
-
-
-def test_an_unknown_session_is_named(tmp_path):
-    results = fake.write(tmp_path / "r.db", [])
-    with pytest.raises(UsageError, match="session 'no' is not in"):
-        render(results, "no")
-
-
-def test_half_a_character_does_not_keep_a_page_from_being_written(tmp_path):
-    environment = fake.ENVIRONMENT | {"cpu": "half \ud800 a character", "host": "\udcff"}
-    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(), 0.04)], environment=environment)
-    page = write_report(results, tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "half ? a character" in Page(page).text

@@ -13,15 +13,12 @@ from page_helpers import Page, drawn, figures, made
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
-from parabench.analysis.step.timeline import timelines
 from parabench.report.build import render
-from parabench.report.figures.timeline import MOST_RANKS
 from parabench.report.page_data import case_columns
 from parabench.report.sections.calls import bandwidth_section, bucket_section, straggler_section
 from parabench.report.sections.step import shares_section, timeline_section
 from parabench.store.record import MIB
 
-IDS = ["anatomy", "timeline", "buckets", "bandwidth", "stragglers"]
 MAKERS = (shares_section, timeline_section, bucket_section, bandwidth_section, straggler_section)
 
 
@@ -61,10 +58,6 @@ def ddp(tmp_path_factory):
     launches = [step(step(fake.launch(fake.case(), 8.0, block=block)), 26, longer=1.0) for block in range(2)]
     fsdp = step(fake.launch(fake.case(strategy="fsdp"), 5.0), name="all_gather")
     return Shown(fake.write(tmp_path_factory.mktemp("ddp") / "r.db", [*launches, fsdp]))
-
-
-def test_sections_come_in_the_order_in_which_a_reader_asks(ddp):
-    assert list(ddp.sections) == IDS
 
 
 def test_a_step_is_what_its_parts_add_up_to_and_hidden_communication_is_apart(ddp):
@@ -149,24 +142,6 @@ def test_a_timeline_is_the_median_step_from_its_first_rank_on(tmp_path):
     assert found.figure("timeline")["layout"]["yaxis"]["ticktext"] == ["rank 0", "calls", "rank 1", "calls"]
 
 
-def test_timelines_are_of_the_fastest_of_each_strategy_or_of_each_algorithm(tmp_path):
-    def chosen(name, cases):
-        launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
-        results = fake.write(tmp_path / name, launches)
-        seen = session_data(results)
-        labels = seen.cases.set_index("case_id")["label"]
-        each, drawn = timelines(seen)
-        return each, [labels[one.case_id] for one in drawn]
-
-    ring = [fake.case(strategy="local_only"), *(fake.case(algorithm="ring", bucket_mib=size) for size in (1.0, 2.0))]
-    assert chosen("one.db", [*ring, fake.case()]) == ("algorithm", ["ddp ring 1 MiB, 2 ranks", "ddp native, 2 ranks"])
-    others = [fake.case(strategy=name) for name in ("zero1", "fsdp", "tp")]
-    assert chosen("many.db", [*ring, *others]) == (
-        "strategy",
-        ["ddp ring 1 MiB, 2 ranks", "zero1 native, 2 ranks", "fsdp native, 2 ranks"],
-    )
-
-
 def test_the_other_timelines_are_kept_for_the_details_of_their_cases(tmp_path):
     cases = [fake.case(bucket_mib=size) for size in (1.0, 2.0, 4.0)]
     launches = [step(fake.launch(case, 2.0 + i)) for i, case in enumerate(cases)]
@@ -178,12 +153,6 @@ def test_the_other_timelines_are_kept_for_the_details_of_their_cases(tmp_path):
     assert {trace["name"] for trace in figure["data"]} >= {"forward", "backward", "all_reduce"}
 
 
-def test_many_ranks_are_cut_and_it_is_said(tmp_path):
-    found = shown(tmp_path, step(fake.launch(fake.case(world_size=10), 8.0), ranks="0-9"))
-    assert f"The first {MOST_RANKS} of 10 ranks are drawn." in found.text("timeline")
-    assert found.figure("timeline")["layout"]["yaxis"]["ticktext"][-2:] == ["rank 7", "calls"]
-
-
 def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
     bars = ddp.traces("buckets")
     # Backward begins at 3: bucket 0 is ready at 0.25, reduced from 1 to 4, bucket 1 from 2 to 5.5, exposed from 4 on.
@@ -193,37 +162,6 @@ def test_buckets_are_drawn_from_the_beginning_of_backward(ddp):
     assert bars["ready"]["x"] == [250, 1250]
     assert len(ddp.sections["buckets"].panels) == 1
     assert "0: 2.0 MiB" in ddp.figure("buckets")["layout"]["yaxis"]["ticktext"]
-
-
-def test_where_backward_takes_turns_the_page_says_what_moments_count_from(ddp, tmp_path):
-    launch = fake.launch(fake.case(grad_accumulation=2), 8.0)
-    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
-    fake.instrumented(launch, 25, parts=parts, calls=[{"bucket": 0, "start_s": 7.0}])
-    found = shown(tmp_path, launch)
-
-    def axis(page):
-        return page.figure("buckets")["layout"]["xaxis"]["title"]["text"]
-
-    assert (axis(ddp), axis(found)) == ("since backward began (ms)", "since the first forward began (ms)")
-    assert [row[2] for page in (ddp, found) for row in page.rows("buckets")] == ["backward"] * 2 + ["the first forward"]
-    assert "times count from the first forward" in found.text("buckets")
-    assert "first forward" not in ddp.text("buckets")
-
-
-def test_a_pipelines_section_says_that_its_schedule_makes_one_rank_late(tmp_path):
-    launch = fake.launch(fake.case(strategy="layer_split"), 8.0)
-    for rank in range(2):
-        waits = [(4.0, 5.0)] if rank == 1 else []
-        fake.instrumented(launch, 25, rank, waits=waits, calls=[{"start_s": 4.5 - 0.5 * rank, "duration_s": 0.5}])
-    found = shown(tmp_path, launch)
-    assert found.rows("stragglers")[0][:3] == ("layer_split, 2 ranks", "0, by the schedule", "100 %")
-    assert found.text("stragglers").startswith("In a pipeline the schedule itself makes one rank the last")
-
-
-def test_a_ddp_whose_buckets_nobody_saw_says_so(tmp_path):
-    launch = fake.launch(fake.case(), 8.0)
-    fake.instrumented(launch, 25, calls=[{"start_s": 4.0}])
-    assert "No bucket reduction was recorded" in shown(tmp_path, launch).text("buckets")
 
 
 def test_bandwidth_is_compared_within_the_sizes_that_were_measured_alone(tmp_path):
@@ -293,11 +231,6 @@ def _json(protocol):
     return "".join(f'"{name}": {value}, ' for name, value in (protocol or {}).items())
 
 
-def test_no_good_launch_is_said(tmp_path):
-    launch = fake.launch(fake.case(), status=fake.Status.HUNG, failure=fake.Failure("no step for 60 s"))
-    assert "No launch succeeded, so no step was taken apart." in shown(tmp_path, launch).text("anatomy")
-
-
 def test_a_page_has_them_after_the_timed_parts_and_hostile_text_stays_text(tmp_path):
     hostile = "<b>x</b><img src=x>"
     html = render(fake.write(tmp_path / "r.db", [step(fake.launch(fake.case(), 8.0), algorithm=hostile)]))
@@ -322,9 +255,3 @@ def test_what_is_drawn_of_one_case_is_tied_to_it_and_what_is_of_several_to_all_o
     # FSDP gathers and DDP reduces, both natively: each figure is of one of them.
     tied = [[trace["meta"] for trace in ddp.figure("bandwidth", at)["data"]] for at in range(2)]
     assert tied == [[{"cases": [1]}], [{"cases": [0]}]]
-
-
-def test_a_curve_of_several_cases_names_each_of_them_once(tmp_path):
-    launches = [step(fake.launch(fake.case(bucket_mib=size), 8.0 + size)) for size in (1.0, 2.0)]
-    (trace,) = shown(tmp_path, *launches).figure("bandwidth")["data"]
-    assert trace["meta"] == {"cases": [0, 1]}

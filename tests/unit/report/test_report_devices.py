@@ -9,12 +9,9 @@ import pytest
 import fake_devices
 import fake_results as fake
 import page_helpers
-from fake_devices import BEGAN_S, HOT, device_samples, gpu_case, gpu_launches, host_samples, read
-from page_helpers import Page
+from fake_devices import BEGAN_S, device_samples, gpu_case, gpu_launches, host_samples, read
 from parabench.analysis.session import SessionData, session_data
 from parabench.analysis.step.device_time import device_table, too_short_said
-from parabench.analysis.step.memory import memory_timeline
-from parabench.report.build import render
 from parabench.report.figures import devices as figures_devices
 from parabench.report.page_data import case_columns
 from parabench.report.sections.devices import devices_section, health_section, host_section, memory_section
@@ -53,16 +50,6 @@ def test_memory_over_time_of_devices_and_ranks_with_phases_behind(tmp_path):
     assert [row[0] for row in host.rows] == ["ddp native 1 MiB, 2 ranks", "ddp native 25 MiB, 2 ranks"]
     assert [row[1] for row in host.rows] == ["2.0 %", "2.0 %"]
     assert [row[2] for row in host.rows] == ["1.0 %", "1.0 %"]  # 0.015 s of 1.5 s
-
-
-def test_the_drawn_launch_is_the_one_in_the_middle_of_the_fastest(tmp_path):
-    launches = gpu_launches()
-    for one in launches:
-        one.host_samples = [s._replace(value=s.value + one.block * MIB) if s.rank == 0 else s for s in one.host_samples]
-    memory = sections(tmp_path, launches)["time-memory"]
-    (line,) = [trace for trace in page_helpers.drawn(memory.panels[0]).data if trace.name == "rank 0"]
-    assert line.y[0] == pytest.approx((3e8 + MIB) / MIB, abs=0.01)  # block 1's
-    assert "1 MiB" in memory.panels[0].title
 
 
 def test_power_clocks_and_temperature_with_marks_where_clocks_were_held_down(tmp_path):
@@ -123,16 +110,6 @@ def test_what_is_not_there_has_its_reason(tmp_path):
     assert f"Not read: device 0: nvlink_tx_bytes_per_s {NOT_SUPPORTED}." in found["time-devices"].reading
 
 
-def test_where_nothing_was_read_there_is_no_tab_of_energy_and_health(tmp_path):
-    (memory,) = sections(tmp_path, [fake.launch(fake.case())]).values()
-    assert (memory.panels, memory.tables) == ([], ())
-    assert "unknown, not zero" in memory.empty
-    tabs = [attrs["id"] for _, attrs in Page(render(fake.write(tmp_path / "r.db", [fake.launch(fake.case())]))).tags
-            if attrs.get("role") == "tabpanel"]  # fmt: skip
-    assert "tab-memory" in tabs
-    assert "tab-energy" not in tabs
-
-
 def test_energy_of_a_step_and_of_a_token(tmp_path):
     known = seen(tmp_path, gpu_launches())
     columns = case_columns(known)
@@ -172,25 +149,3 @@ def test_a_gap_stays_a_gap_and_no_peak_is_lost_when_lines_are_thinned():
     assert points["value"].isna().sum() == 1
     assert (points["t_s"].iloc[0], points["t_s"].iloc[-1]) == (line["t_s"].iloc[0], line["t_s"].iloc[-1])
     assert figures_devices.thinned(line.head(50)) is not None
-
-
-def test_an_older_store_and_an_unknown_launch_have_an_empty_timeline(tmp_path):
-    known = seen(tmp_path, [fake.launch(fake.case())])
-    assert list(memory_timeline(known, 1).columns) == ["place", "t_s", "bytes"]
-    assert memory_timeline(known, 99).empty
-
-
-def test_devices_keep_their_order_in_figures_that_draw_them_all(tmp_path):
-    """Of the first case more devices than a figure draws: throttled ones come first, of it alone."""
-    n = figures_devices.MOST_LINES + 1
-    many = [each for device in range(n) for each in device_samples(device, **(HOT if device == n - 1 else {}))]
-    few = [*device_samples(0), *device_samples(1, **HOT)]
-    launches = [
-        read(fake.launch(gpu_case(bucket_mib=1.0), 0.04), many),
-        read(fake.launch(gpu_case(bucket_mib=25.0), 0.05), few),
-    ]
-    panels = sections(tmp_path, launches)["time-devices"].panels
-    traces = [page_helpers.drawn(panel).data for panel in panels]
-    names = [[trace.name for trace in each if str(trace.name).startswith("device ")] for each in traces]
-    assert [each[0] for each in names[:3]] == [f"device {n - 1}"] * 3
-    assert names[3:] == [["device 0", "device 1"]] * 3

@@ -14,11 +14,6 @@ def family(tmp_path_factory):
     return render(fake.family(tmp_path_factory.mktemp("family") / "r.db"))
 
 
-def rendered(tmp_path, launches):
-    page = render(fake.write(tmp_path / "r.db", launches))
-    return Page(page).text, data(page)["cases"]
-
-
 def by_label(page):
     cases = data(page)["cases"]
     return {label: {name: values[row] for name, values in cases.items()} for row, label in enumerate(cases["label"])}
@@ -51,20 +46,6 @@ def test_a_part_that_a_step_does_not_have_is_no_zero(family):
     assert len(set(parts.values())) == len(parts)
 
 
-def test_without_turns_there_is_no_such_part(tmp_path):
-    _, cases = rendered(tmp_path, fake.sweep([fake.case()], lambda _: 0.04))
-    assert cases["forward_backward_s"] == [None]
-    assert cases["forward_s"] == [pytest.approx(0.3 * 0.04)]
-
-
-def test_the_section_of_the_training_state_begins_with_its_answer(family):
-    section = family[family.index('id="state"') :]
-    assert (
-        section.index('class="lead"') < section.index("Lowest peak training state") < section.index('class="caption"')
-    )
-    assert "local_only (dashed): no-communication baseline, not ranked." in section
-
-
 @pytest.mark.parametrize(("blocks", "first"), [(1, "Lowest peak training state"), (3, "Fastest")])
 def test_the_page_begins_with_what_is_certain(tmp_path, blocks, first):
     seconds = {"ddp": 0.03, "fsdp": 0.06}
@@ -89,10 +70,3 @@ def test_the_training_state_has_its_theory(family):
     assert [ddp[name] / mib for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")] == [12, 12, 24]
     assert (ddp["state_formula"], ddp["state_bytes"] / mib, ddp["state_theory_bytes"] / mib) == ("4K", 48, 48)
     assert (fsdp["state_formula"], fsdp["state_bytes"] / mib, fsdp["state_theory_bytes"] / mib) == ("E + 4K/n", 24, 26)
-
-
-def test_a_users_strategy_has_no_theory(tmp_path):
-    one = fake.launch(fake.case(strategy="my.module:ddp"))
-    fake.tell(one, fake.SIZES, parameter_bytes=4.0, gradient_bytes=4.0, optimizer_bytes=8.0)
-    _, cases = rendered(tmp_path, [one])
-    assert (cases["state_theory_bytes"], cases["state_formula"], cases["state_bytes"]) == ([None], [None], [16])

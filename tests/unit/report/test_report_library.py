@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fake_results as fake
-from page_helpers import HOSTILE, Page
 from parabench.analysis.session import session_data
-from parabench.report.build import render
 from parabench.report.sections import libraries
 from parabench.report.spec import Section, Table
 from parabench.store.record import EXPLAIN_BLOCK, MIB, REFERENCE_BLOCK, Launch, Sample
@@ -80,11 +76,6 @@ def test_ddps_numbers_stand_beside_ours_as_medians_over_launches(tmp_path: Path)
     assert "differ by at most 10 % (forward of ddp native, 2 ranks: 1,800 ms and 2,000 ms)" in shown.lead
 
 
-def test_a_span_that_ddp_did_not_take_is_left_out_and_not_zero(tmp_path: Path) -> None:
-    rows = tables(section(tmp_path, logged(fake.launch(fake.case()), 2.0, communication_s=None)))
-    assert [row[1] for row in rows["DDP's logger and these instruments, in ms"].rows] == ["forward", "backward"]
-
-
 # -- memory by part ----------------------------------------------------------------------------------------------------
 
 
@@ -101,18 +92,6 @@ def test_the_resident_set_is_of_the_largest_rank_and_step_and_the_median_launch(
     assert table.rows == [(fake.case().label, "280", "320")]
 
 
-def test_where_parts_take_turns_they_are_one_column_and_who_lacks_it_has_a_dash(tmp_path: Path) -> None:
-    turns, apart = fake.case(grad_accumulation=2), fake.case()
-    shown = section(
-        tmp_path,
-        read(fake.launch(turns, 0.04), {"forward_backward_rss_bytes": 300}),
-        read(fake.launch(apart, 0.05), {"backward_rss_bytes": 200}),
-    )
-    table = tables(shown)["Resident set after each part of a step, in MiB"]
-    assert table.head == ("Case", "Backward", "Forward and backward")
-    assert [row[1:] for row in table.rows] == [("–", "300"), ("200", "–")]
-
-
 def test_the_allocators_parts_say_how_much_of_what_was_held_no_tensor_filled(tmp_path: Path) -> None:
     one = fake.launch(NCCL)
     for rank, more in ((0, 0.0), (1, 100.0)):
@@ -122,15 +101,6 @@ def test_the_allocators_parts_say_how_much_of_what_was_held_no_tensor_filled(tmp
     (row,) = tables(shown)["Torch's allocator in each part of a step, in MiB"].rows
     assert row[1:] == ("backward", "400", "500", "20 %", "90.0", "–")
     assert "Resident set after each part of a step, in MiB" not in tables(shown)
-
-
-def test_memory_of_other_phases_and_of_launches_that_do_not_count_is_left_out(tmp_path: Path) -> None:
-    reference = read(fake.launch(fake.case(strategy="single", world_size=1), block=REFERENCE_BLOCK), {"x": 1})
-    reference.samples.append(Sample(0, 22, "instrument", "forward_rss_bytes", 9e9))
-    counts = read(fake.launch(fake.case()), {"forward_rss_bytes": 100})
-    counts.samples.append(Sample(0, 24, "profile", "forward_rss_bytes", 9e9))
-    (row,) = tables(section(tmp_path, reference, counts))["Resident set after each part of a step, in MiB"].rows
-    assert row == (fake.case().label, "100")
 
 
 # -- NCCL --------------------------------------------------------------------------------------------------------------
@@ -152,20 +122,6 @@ def test_what_nccl_chose_and_how_it_is_connected(tmp_path: Path) -> None:
         "2.27.5+cuda12.9", "IB; Loaded net plugin Libfabric (v10)", "yes", "24 coll, 32 p2p", "3 P2P/CUMEM", "0 1",
         "1/-1/-1->0->-1",
     )  # fmt: skip
-
-
-def test_a_log_without_words_is_unknown_and_says_so(tmp_path: Path) -> None:
-    shown = section(tmp_path, explaining(NOTHING), fake.launch(NCCL))
-    (row,) = tables(shown)["How NCCL connected the ranks"].rows
-    assert row[1:] == (*["unknown"] * 4, "2 P2P/CUMEM", "unknown", "unknown")
-    assert shown is not None
-    assert "NCCL's choices were not recorded: unknown." in shown.caption
-
-
-def test_a_session_over_nccl_that_was_not_explained_says_that_nothing_is_known(tmp_path: Path) -> None:
-    shown = section(tmp_path, fake.launch(NCCL))
-    assert shown is not None
-    assert (shown.tables, shown.empty) == ((), "NCCL's choices were not recorded: unknown.")
 
 
 def test_the_inspectors_numbers_are_medians_over_ranks(tmp_path: Path) -> None:
@@ -204,26 +160,3 @@ def test_files_of_traced_steps_are_named_with_their_launch(tmp_path: Path) -> No
         ("block 2", "c-0.pickle", "0", "1.00"),
     ]
     assert "folder traces beside the store" in tables(shown)["Files of traced steps"].note
-
-
-def test_hostile_names_stay_text(tmp_path: Path) -> None:
-    told = TOLD | {"version": HOSTILE, "network": HOSTILE, "rings": {"0": HOSTILE}}
-    facts = {"profile": [{"rank": 0, "file": HOSTILE, "bytes": 1}]}
-    results = fake.write(tmp_path / "r.db", [explaining(told), fake.launch(NCCL, facts=facts)])
-    text = render(results)
-    page = Page(text)
-    assert page.text.count("alert(1)") == 4 * HOSTILE.count("alert(1)")
-    assert not [t for t in page.tags if t[0] == "img" or "onerror" in t[1]]
-    assert text.count("<script>alert") == 0
-
-
-@pytest.mark.parametrize("instrumented", [False, True])
-def test_only_a_session_with_instruments_says_that_nothing_was_told(instrumented: bool, tmp_path: Path) -> None:
-    one = fake.launch(fake.case(strategy="fsdp"))
-    shown = section(tmp_path, fake.instrumented(one, 22) if instrumented else one)
-    if not instrumented:
-        assert shown is None
-        return
-    assert shown is not None
-    assert (shown.tables, shown.lead) == ((), "")
-    assert shown.empty == "Neither torch nor NCCL reported anything: unknown, not zero."

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-import fake_collectives as collectives
 import fake_results as fake
 from fake_devices import DEVICE
 from page_helpers import section
@@ -126,18 +125,6 @@ def test_what_is_unknown_has_its_reason(tmp_path):
     assert "ddp native, 2 ranks 51,200 274 " in said
     assert 'id="energy"' not in page(tmp_path, fake.ENVIRONMENT, runs)
     assert "MFU: unknown: it ran on CPU cores, for which no peak is published." in said
-
-
-@pytest.mark.parametrize("environment", [{}, fake.ENVIRONMENT, {"gpus": [{"name": "H200", "memory_bytes": None}]}])
-def test_records_from_before_these_facts_are_still_shown(tmp_path, environment):
-    said = section(page(tmp_path, environment), "machine")
-    assert "GPUs" in said
-    assert "How the devices are linked" not in said
-
-
-def test_sessions_of_collectives_tell_their_machine_too(tmp_path):
-    runs = [collectives.launch(collectives.case(), lambda size: 1e-3)]
-    assert "cores for ranks" in section(render(collectives.write(tmp_path / "c.db", runs)), "machine")
 
 
 def test_a_comparison_names_another_driver_and_commit_but_not_what_older_records_lack(tmp_path):

@@ -76,16 +76,6 @@ def test_where_nothing_is_decided_step_times_are_ranked(tmp_path):
     assert not page["works"][0]["compared"]
 
 
-def test_what_is_not_ranked_is_beside_the_best_by_its_step_time(tmp_path):
-    cases = [fake.case(), fake.case(bucket_mib=4.0), fake.case(strategy="local_only")]
-    times = dict(zip((each.id for each in cases), (0.04, 0.05, 0.03), strict=True))
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases, lambda case: times[case.id], noise=0.001))
-    page = data(render(results))["cases"]
-    at = page["case_id"].index(cases[2].id)
-    assert page["slower"][at] == pytest.approx(-0.25, abs=0.01)
-    assert page["slower_low"][at] is None
-
-
 def test_the_race_is_a_line_that_falls_with_the_number_of_those_who_stay(seen):
     (answer,) = seen.once(spots)
     race = made(seen, sections.race_section)["race"]
@@ -108,9 +98,3 @@ def test_what_shared_launches_say_of_themselves_stands_beside_the_answer(results
     assert "nterference between interleaved configurations" in said[1]
     text = Page(render(results)).text
     assert all(each in text for each in said)
-
-
-def test_without_shared_launches_there_is_no_race(tmp_path):
-    seen = session_data(fake.write(tmp_path / "r.db", fake.sweep(CASES, lambda case: 0.04)))
-    assert made(seen, sections.race_section) == {}
-    assert of_turns(seen) == []

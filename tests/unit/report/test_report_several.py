@@ -25,7 +25,7 @@ from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.text.comparison import sentences, steps
 from parabench.errors import UsageError
 from parabench.report.sections.comparison import several_tabs
-from parabench.report.views.comparison import SIDES, render, several_data, side_styles, write_comparison
+from parabench.report.views.comparison import render, several_data, write_comparison
 from several_sides import CASES, dead_store, four_stores, write
 
 
@@ -71,12 +71,6 @@ def test_two_sides_of_a_known_truth(stores):
     assert text.startswith("new is faster overall: on old a step takes 1.2")
 
 
-def test_what_cannot_be_told_apart_is_said_so(stores):
-    _, one, text = told(stores["old"], stores["alike"])
-    assert one.tied
-    assert text.startswith("old and alike are not statistically distinguishable overall: on alike a step takes 1.00 ")
-
-
 def test_no_side_is_named_faster_by_less_than_sessions_differ(stores, tmp_path):
     """Launches that agree within 0.5 %, a session 4 % slower: what the gate calls unclear in every case."""
     _, one, text = told(stores["old"], write(tmp_path, "later", 1.04, seed=1))
@@ -115,14 +109,6 @@ def test_many_sides_over_the_cases_that_they_share(stores, tmp_path):
     assert text.startswith("new and few are fastest over 2 of 6 cases and not statistically distinguishable: a step ")
     assert text.endswith("4 cases were not measured on all of these.")
     assert one.means[1].ratio == pytest.approx(2, rel=0.01)
-
-
-def test_one_launch_a_case_gives_no_interval(tmp_path):
-    both = [write(tmp_path, name, factor, cases=[], launches=[fake.launch(CASES[0], 0.1 * factor)])
-            for name, factor in (("a", 1.0), ("b", 2.0))]  # fmt: skip
-    _, one, text = told(*both)
-    assert one.changes == ({Outcome.NOT_JUDGED: 1},)
-    assert text.startswith("On b a step takes 2.00 times as long as on a (in 1 case); with one launch per case, ")
 
 
 def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
@@ -189,25 +175,6 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
         assert {0.7: Outcome.FASTER, 1.2: Outcome.SLOWER, 1.5: Outcome.SLOWER}.get(factor, Outcome.BROKE) in outcomes
 
 
-def test_names_tell_sides_apart(tmp_path):
-    (tmp_path / "x").mkdir()
-    twice, _ = write(tmp_path, "same", cases=CASES[:1])
-    fake.write(twice, [fake.launch(CASES[0])], label="same")
-    fake.write(tmp_path / "x" / "results.db", [fake.launch(CASES[0])], label="same")
-    fake.write(tmp_path / "x" / "results.db", [fake.launch(CASES[0])], label=None)
-    stores = [(twice, "1"), (twice, "2"), (tmp_path / "x" / "results.db", "1"), (tmp_path / "x" / "results.db", "2")]
-    names = [side.role for side in read_several(stores)]
-    assert names == [f"same of {twice}@1", f"same of {twice}@2", "same of x", "session 2"]
-
-
-def test_long_labels_are_cut_and_still_tell_sides_apart(stores, tmp_path):
-    given = [write(tmp_path, name, label="a label of " + "x" * 50 + name, cases=CASES[:1]) for name in "ab"]
-    names = [side.role for side in read_several([*given, stores["old"]])]
-    cut = "a label of " + "x" * 28 + "…"
-    assert names == [f"{cut} of a", f"{cut} of b", "old"]
-    assert "x" * 50 + "a" in render(read(*given))  # where the numbers are from
-
-
 def test_what_makes_no_sense_is_one_line(stores, tmp_path):
     fake_collectives.write(tmp_path / "c.db", fake_collectives.sweep([fake_collectives.case()], lambda c, s: 1e-4))
     cases = {
@@ -223,24 +190,6 @@ def test_what_makes_no_sense_is_one_line(stores, tmp_path):
             write_comparison(given, tmp_path / "x.html")
         assert "\n" not in str(found.value)
     assert not (tmp_path / "x.html").exists()
-
-
-def test_no_case_in_common_and_no_launch_ok_have_their_sentence(stores, dead, tmp_path):
-    alone = write(tmp_path, "alone", cases=[fake.case(strategy="fsdp")])
-    of = read(stores["old"], alone)
-    assert told(stores["old"], alone)[2] == (
-        "No case of old has the same workload as one of alone, so there is no ratio to give."
-    )
-    assert "not measured in alone" in render(of)
-    assert told(stores["old"], dead)[2] == (
-        "No case succeeded both on old and on dead, so nothing can be compared. 6 cases succeeded on old and failed on "
-        "dead."
-    )
-    assert "out of memory" in render(read(dead, stores["old"]))
-    _, _, text = told(stores["old"], stores["new"], dead)
-    assert "new is faster overall" in text
-    assert text.endswith("dead has no case that succeeded there and on old.")
-    assert render(read(dead, write(tmp_path, "dead2", cases=[], launches=[fake.launch(CASES[0], **OOM)])))
 
 
 def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
@@ -261,20 +210,6 @@ def test_a_mean_is_of_just_the_cases_that_it_says(stores, tmp_path):
     assert "geometric means of the 4 cases that they share." in text
 
 
-def test_cases_that_no_longer_end_well_are_in_the_answer_and_the_badge(stores, tmp_path):
-    broken = [fake.launch(case, block=b, **OOM) for case in CASES[4:] for b in range(2)]
-    mixed = write(tmp_path, "mixed", cases=CASES[:4], seed=5, launches=broken)
-    of, one, text = told(stores["old"], mixed)
-    assert (one.left.lost, one.left.mended) == ((2,), (0,))
-    assert text.endswith("unclear in 4. 2 cases succeeded on old and failed on mixed.")
-    (message,) = {group.code: group.messages for group in several_findings(of)}["broken"]
-    assert message.startswith("2 cases succeeded on old and failed on mixed: ")
-    assert CASES[4].label in message
-    _, one, text = told(mixed, stores["old"])
-    assert (one.left.lost, one.left.mended) == ((0,), (2,))
-    assert text.endswith("2 cases failed on mixed and succeeded on old.")
-
-
 def test_what_is_no_answer_counts_nowhere(tmp_path):
     headroom = fake.case(strategy="local_only")
     slow = [write(tmp_path, name, factor, cases=CASES[:2], seed=factor,
@@ -285,30 +220,6 @@ def test_what_is_no_answer_counts_nowhere(tmp_path):
     assert one.means[0].ratio == pytest.approx(2, rel=0.01)
     alone = [write(tmp_path, name, cases=[], launches=[fake.launch(headroom)]) for name in ("c", "d")]
     assert told(*alone)[2] == "Only the no-communication baseline was measured, which is not ranked."
-
-
-def test_one_launch_among_several_sides_is_said(stores, tmp_path):
-    once = write(tmp_path, "once", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
-    again = write(tmp_path, "again", cases=[], launches=[fake.launch(case, 0.01) for case in CASES])
-    of, one, text = told(once, again, stores["old"])
-    assert one.best is None
-    assert "; with one launch per case, significance cannot be tested. " in text
-    assert steps(of, (one,))[0][0] == "more launches of every case on once, which give an interval"
-    _, one, text = told(stores["old"], stores["new"], once)
-    assert (one.best, one.judged) == (1, (0, 1))
-    assert text.startswith("Of old and new, new is fastest overall: a step takes ")
-    assert "once cannot be tested: one launch per case." in text
-
-
-def test_sides_that_share_no_case_all_together_have_no_winner(stores, tmp_path):
-    left, right = (write(tmp_path, name, 0.5, cases=cases, seed=7) for name, cases in
-                   (("left", CASES[:3]), ("right", CASES[3:])))  # fmt: skip
-    _, one, text = told(stores["old"], left, right)
-    assert (one.shared, one.best, [mean.cases for mean in one.means]) == (0, None, [3, 3])
-    assert text.startswith(
-        "No case can be compared on all of old, left and right, so none is called the fastest. Beside old a step takes "
-        "0.50 times as long on left (geometric mean of 3 cases; 95 %: "
-    )
 
 
 def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
@@ -323,28 +234,6 @@ def test_the_best_of_each_is_beside_the_firsts_at_the_same_work(tmp_path):
     assert found["first", "model gpt-nano"] == found["first", "model mlp"] == "1.00"
     assert found["second", "model mlp"] in ("1.49", "1.50", "1.51")  # 4 ranks beside 2
     assert found["third", "model cnn"] == "–"
-
-
-def test_what_a_gigabyte_gives_is_told_of_each_work(stores, tmp_path):
-    cases = [*CASES[:3], *(fake.case(model="mlp", bucket_mib=b) for b in (1.0, 4.0))]
-    fast = fake.sweep(cases, lambda c: 0.04 * (0.5 if c.model == "mlp" else 2.0), noise=0.005, blocks=4, seed=1)
-    fake.write(tmp_path / "b.db", fast, label="b")
-    a = tmp_path / "a.db"
-    fake.write(a, fake.sweep(cases, lambda c: 0.04, noise=0.005, blocks=4), label="a")
-    of = read((a, None), (tmp_path / "b.db", None))
-    works = {work.work["model"]: work for work in overall(of)}
-    assert works["mlp"].gives["per_gb"][0].ratio == pytest.approx(2, rel=0.02)
-    assert works["gpt-nano"].gives["per_gb"][0].ratio == pytest.approx(0.5, rel=0.02)
-    sections = {one.id: one for tab in several_tabs(of, overall(of), facts(of.sides)) for one in tab.sections}
-    said = (
-        r"Model mlp: Relative to a, tokens/s per GB of peak memory: (2\.0|1\.9)\d times on b "
-        r"\(geometric mean of 2 cases; "
-    )
-    assert re.search(said, sections["per-gb"].lead)
-    data = several_data(of, overall(of))
-    assert [work["means"]["per_gb"][0]["cases"] for work in data["works"]] == [
-        work.gives["per_gb"][0].cases for work in overall(of)
-    ]
 
 
 def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, dead, tmp_path):
@@ -367,12 +256,6 @@ def test_without_a_case_in_common_the_reason_and_the_next_step_say_so(stores, de
     assert "No side has a launch, so there is nothing to compare." in render(nothing)
 
 
-def test_each_kind_of_work_has_its_answer(tmp_path):
-    cases = [*CASES[:3], *(fake.case(bucket_mib=b, world_size=2, global_batch=32) for b in (1.0, 4.0))]
-    works = overall(read(write(tmp_path, "a", cases=cases), write(tmp_path, "b", 0.5, cases=cases, seed=1)))
-    assert {one.heading: one.shared for one in works} == {"global batch 8": 3, "global batch 32": 2}
-
-
 def test_what_differs_has_a_column_a_side(stores):
     of = read(*stores.values())
     told = {fact.name: fact for fact in facts(of.sides)}
@@ -382,20 +265,6 @@ def test_what_differs_has_a_column_a_side(stores):
     assert not told["OS"].differs
     assert apart(facts(of.sides), 3) == "CPU Other CPU, cores for ranks 16, torch 2.13.0"
     assert apart(facts(read(stores["old"], stores["alike"]).sides), 0) == ""
-
-
-def test_doubts_and_next_steps_fit_what_was_compared(stores):
-    of = read(stores["old"], stores["alike"], stores["other"])
-    found = {group.code: group.messages for group in several_findings(of)}
-    assert found["unpaired"][0].startswith("alike against old: The sides were not interleaved")
-    assert found["one_machine"][0].startswith("other against old: Each side is one machine")
-    commands = [command for _, command in steps(of, overall(of))]
-    assert commands[0] == f"parabench compare {stores['old'][0]}@1 {stores['alike'][0]}@1"
-    assert commands[1].endswith("--across-hardware")
-    assert commands[2] == "parabench ab quick --a OLD --b NEW"
-    two = read(stores["old"], stores["new"])
-    changed = [command for _, command in steps(two, overall(two))]
-    assert changed[0].endswith("--changed torch")
 
 
 def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
@@ -418,8 +287,3 @@ def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
     missing = render(of)
     for case in (new, gone, failed):
         assert missing.count(case["case_id"]) >= 2  # in the data, and in the table of what is missing
-
-
-def test_every_side_has_its_own_look():
-    styles = side_styles([str(i) for i in range(3 * len(SIDES))])
-    assert len({(style["color"], style["symbol"]) for style in styles}) == len(styles)

@@ -57,24 +57,6 @@ def test_every_launch_that_does_not_count_has_its_reason(tmp_path):
     )
 
 
-def test_of_very_many_the_first_are_listed_and_that_is_said(tmp_path):
-    bad = [
-        fake.launch(fake.case(bucket_mib=float(b)), status=Status.HUNG, failure=Failure("no answer"))
-        for b in range(1, 151)
-    ]
-    excluded = sections(fake.write(tmp_path / "r.db", [*bad, fake.launch(fake.case())]))["excluded"]
-    (table,) = excluded.tables
-    assert len(table.rows) == trust.MOST_EXCLUDED
-    assert table.note == "First 100 of 150; the table of launches under Data has all."
-    assert excluded.lead.endswith("Excluded: 150 of 151 launches: hung.")
-
-
-def test_where_every_launch_counts_there_is_no_table(tmp_path):
-    excluded = sections(fake.write(tmp_path / "r.db", fake.sweep([fake.case()], lambda c: 0.04)))["excluded"]
-    assert excluded.tables == ()
-    assert excluded.empty == "No launch is excluded."
-
-
 def test_limits_are_those_of_the_devices_that_were_measured(tmp_path):
     gpu = sections(fake.rich(tmp_path / "gpu.db", gpu=True))
     assert "±5.0 %" in gpu["drift"].caption

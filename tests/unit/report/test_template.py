@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import tomllib
@@ -36,13 +35,6 @@ def test_every_file_of_a_page_is_shipped_and_can_be_copied():
     there = {name for name in every if Path(name).parts[0] not in ("sample", "__pycache__")}
     shipped = {name for name in there if any(Path(name).match(each) for each in patterns["parabench.reports"])}
     assert shipped == there == {*assets.names(), *OTHERS}
-
-
-def test_every_package_is_shipped():
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    there = {".".join(file.parent.relative_to(ROOT).parts) for file in (ROOT / "parabench").rglob("__init__.py")}
-    assert set(listed) == there | {"parabench.reports", "parabench.suites"}
-    assert len(listed) == len(set(listed))
 
 
 def test_the_drawing_library_is_the_one_that_makes_the_figures():
@@ -94,17 +86,6 @@ def test_what_is_wrong_with_a_template_is_said_with_its_line(tmp_path, text, lin
     assert str(refusal.value).endswith("; fix it")
 
 
-def test_an_error_that_comes_up_in_one_of_ours_is_said_there(tmp_path):
-    with pytest.raises(UsageError, match=r"cannot be used: reports/page\.html, line \d+: 'csp' is undefined; fix it"):
-        own(tmp_path, "{% extends 'page.html' %}").render("own.html")
-
-
-def test_a_mistake_of_ours_is_no_mistake_of_theirs():
-    with pytest.raises(Exception, match="undefined") as mistake:
-        Look().render("waiting.html")
-    assert not isinstance(mistake.value, UsageError)
-
-
 def test_what_a_template_is_given_is_text():
     page = Look().render("waiting.html", csp="<b>&", style="", scripts=[], data="null", figures="{}")
     assert "&lt;b&gt;&amp;" in page
@@ -112,13 +93,6 @@ def test_what_a_template_is_given_is_text():
 
 
 EVERY_PAGE = {"csp", "style", "scripts", "data", "figures", "sections"}
-
-
-@pytest.mark.parametrize("one", json.loads((ROOT / "tests/fixtures/formats.json").read_text()), ids=str)
-def test_a_filter_says_a_number_as_the_page_does(one):
-    """tests/js/format.test.js reads the same file; of a margin the last is the number that it is of."""
-    name, value, said, *of = one
-    assert assets.FILTERS[name](value, *of) == said
 
 
 def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):

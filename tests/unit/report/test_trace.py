@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
 
@@ -66,50 +65,6 @@ def test_the_trace_keeps_the_documented_rules(events, tmp_path):
     assert len({event["id"] for event in events if event["ph"] == "s"}) == 6
 
 
-def slice_of(ts, dur, **more):
-    return {"ph": "X", "ts": ts, "dur": dur, "pid": 1, "tid": 7, "name": "a"} | more
-
-
-NAMES = [
-    {"ph": "M", "ts": 0, "pid": 1, "tid": tid, "name": f"{what}_name", "args": {"name": what}}
-    for what, tid in (("process", 1), ("thread", 7))
-]
-FLOW = {"cat": "called", "id": 1, "name": "flow", "pid": 1, "tid": 7}
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        ([slice_of(0, 2), slice_of(1, 2)], "overlap"),
-        ([slice_of(0, -1)], "below 0"),
-        ([slice_of(float("nan"), 1)], "a time that is none"),
-        ([slice_of(0, 1) | {"pid": 0}], "pid or tid"),
-        ([slice_of(0, 1, tid=8)], "thread (1, 8) has no name"),
-        ([slice_of(0, 1, pid=2)], "process 2 has no name"),
-        ([slice_of(0, 1, ph="Y")], "phase"),
-        ([slice_of(0, 1, ph="B")], "begins and never ends"),
-        ([slice_of(0, 1, ph="E")], "ends and never began"),
-        ([slice_of(0, 1, args=[1])], "args"),
-        ([slice_of(0, 1, ph="C", args={"memory": None})], "counts nothing"),
-        ([slice_of(0, 1, ph="i", s="x")], "scope"),
-        ([slice_of(0, 1, ph="i")], "lacks ['s']"),
-        ([slice_of(0, 2), FLOW | {"ph": "s", "ts": 1}], "no start and then an end"),
-        ([slice_of(0, 2), FLOW | {"ph": "s", "ts": 2}, FLOW | {"ph": "f", "bp": "e", "ts": 1}], "no start and then"),
-        ([slice_of(0, 1), FLOW | {"ph": "s", "ts": 1}, FLOW | {"ph": "f", "bp": "e", "ts": 3}], "no slice encloses"),
-        (NAMES[1:], "told twice"),
-    ],
-)
-def test_a_trace_that_breaks_a_rule_is_found(broken, said):
-    assert violations(json.dumps({"traceEvents": [*NAMES, slice_of(9, 1)]})) == []
-    assert any(said in each for each in violations(json.dumps({"traceEvents": [*NAMES, *broken]})))
-
-
-def test_parts_of_a_step_touch(events):
-    parts = [event for event in events if event.get("cat") == "step" and not event["name"].startswith("step")]
-    for one, other in pairwise(event for event in parts if event["pid"] == 1):
-        assert one["ts"] + one["dur"] == other["ts"]
-
-
 def test_a_rank_is_a_process_with_its_step_its_waits_and_its_communication(events):
     names = [event["args"]["name"] for event in events if event["name"] in ("process_name", "thread_name")]
     rank = ["step", "waiting", "communication 0-1 native", "communication 0-1 native (2)", "communication 0-1 ring"]
@@ -155,26 +110,6 @@ def test_without_a_clock_no_memory_is_drawn_and_profiles_are_pointed_at(tmp_path
     assert "no memory is drawn" in done.output
     assert ", ".join(str(tmp_path / "traces" / f"ddp-rank{rank}.json.gz") for rank in (0, 1)) in done.output
     assert '"ph":"C"' not in (tmp_path / "trace.json").read_text()
-
-
-def test_a_disk_that_is_full_leaves_the_older_trace(store, tmp_path, full_disk):
-    out = tmp_path / "trace.json"
-    out.write_text("older")
-    with full_disk(1000):
-        done = parabench("export", "--trace", "ddp-native", store, "-o", out)
-    assert done.exit_code == 2
-    assert f"{out} cannot be written: File too large; give another file with -o" in done.stderr
-    assert out.read_text() == "older"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["results.db", "trace.json"]
-
-
-def test_the_store_is_where_a_run_leaves_it(store, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "parabench-results").mkdir()
-    store.rename(tmp_path / "parabench-results" / "results.db")
-    done = parabench("export", "--trace", "ddp")
-    assert done.output.startswith("trace.json\n")
-    assert (tmp_path / "trace.json").exists()
 
 
 @pytest.mark.parametrize(

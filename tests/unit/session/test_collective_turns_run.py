@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import sqlite3
 
 import pytest
 from rich.console import Console
 
 import fake_collectives as fake
 from fake_launch import FakeLauncher
-from parabench.analysis.collectives.crossover import bus_answers
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.collective_protocol import ROUNDS
@@ -69,26 +67,6 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(tmp_path
     assert {json.loads(facts)["turns"]["rounds"] for facts in results.launch["facts"]} == {ROUNDS}
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"batches": 4}, "3 cases in turns: 4 rounds, "),
-        ({"algorithm": "ring", "op": "all_reduce,broadcast"}, "2 cases one after the other: "),
-    ],
-)
-def test_progress_names_the_number_of_rounds(tmp_path, more, said):
-    _, told = run(request(tmp_path, launches=1, **more), FakeLauncher())
-    assert f", {said}" in told
-
-
-def test_the_same_launches_by_themselves_decide_nothing(tmp_path):
-    launcher = FakeLauncher(seconds=four_percent, level=uneven)
-    run(request(tmp_path, rounds=0), launcher)
-    assert {len(each) for each in shared(launcher)} == {1}
-    (answer,) = bus_answers(load(tmp_path / "results.db"))
-    assert [each.algorithms for each in answer.ranges if len(each.algorithms) < 3] == []
-
-
 def test_a_case_that_fails_costs_one_shared_launch_and_runs_alone_from_then_on(tmp_path):
     launcher = FakeLauncher(failing={"ring": CRASHED})
     code, said = run(request(tmp_path, launches=3), launcher)
@@ -134,32 +112,6 @@ def test_what_was_interrupted_goes_on_and_remembers_what_failed(tmp_path):
     assert code == 1
     assert "# resuming: 3 of 9 launches are done" in said
     assert [sorted(each) for each in shared(second)] == [["native", "tree"], ["ring"]] * 2
-
-
-def test_a_session_that_was_planned_without_turns_goes_on_without(tmp_path):
-    """A plan that an older version stored."""
-    first, second = FakeLauncher(), FakeLauncher()
-    first.interrupt_at = 2
-    run(request(tmp_path, rounds=0, launches=2), first)
-    with sqlite3.connect(tmp_path / "results.db") as store:
-        (text,) = store.execute("SELECT plan FROM session").fetchone()
-        plan = json.loads(text)
-        del plan["protocol"]["rounds"]
-        store.execute("UPDATE session SET plan = ?", [json.dumps(plan)])
-    assert run(CollectivesRequest.of(argv=[], out=tmp_path, resume=True), second)[0] == 0
-    assert [len(each) for each in shared(second)] == [1] * 4
-
-
-def test_a_shared_launch_has_a_deadline_of_all_its_cases(tmp_path):
-    launcher = FakeLauncher()
-    run(request(tmp_path, max_size="64MiB", iterations=None, launches=2), launcher)
-    run(request(tmp_path / "own", max_size="64MiB", iterations=None, launches=1, rounds=0), launcher)
-    first, later, *own = launcher.deadlines
-    # Before anything is known one case may take ten times what it must take at most, as in a launch of its own.
-    assert max(own) < first < 2 * max(own)
-    assert later == 60.0
-    run(request(tmp_path / "asked", deadline_s=7.0, launches=1), launcher)
-    assert launcher.deadlines[-1] == 3 * 7.0
 
 
 def test_pins_of_nccls_have_launches_of_their_own(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -185,13 +184,6 @@ def test_on_devices_all_of_them_take_part_and_nccls_own_runs_only_what_it_has(tm
         planned(CollectivesRequest.of(argv=[], out=tmp_path, op="broadcast", algorithm="nccl:tree"), GPUS)
 
 
-def test_equal_names_are_one_case(tmp_path, machine):
-    asked = CollectivesRequest.of(
-        argv=[], out=tmp_path, op="all_reduce", world_size="4", algorithm="two_level,two_level(ring,ring),ring,ring"
-    )
-    assert [case.algorithm for case in planned(asked, machine).cases] == ["two_level", "ring"]
-
-
 # -- nccl-tests' conventions -------------------------------------------------------------------------------------
 
 
@@ -261,11 +253,6 @@ def test_json_has_nccl_tests_layout_with_ours_beside(session):
     assert "in place only" in reduce["out_of_place_reason"]
 
 
-def test_more_ranks_than_cores_is_said(tmp_path):
-    results = fake.write(tmp_path / "r.db", [fake.launch(fake.case(world_size=16), lambda size: 1e-3)])
-    assert "# warning: 16 ranks on 8 core(s) take turns" in list(table_lines(results, select_session(results)))
-
-
 # -- the other commands ------------------------------------------------------------------------------------------
 
 
@@ -278,33 +265,6 @@ def test_best_answers_for_either_kind_of_session(tmp_path):
     (found,) = answer["ranges"]
     assert (found["first_bytes"], found["last_bytes"], found["algorithms"]) == (65536, 4194304, ["native"])
     assert "ddp native" in parabench("best", f"{path}@training").output
-
-
-@pytest.mark.parametrize("kind", ["symbolic", "hard"])
-def test_a_link_to_the_store_is_the_store(tmp_path, kind):
-    run(request(tmp_path), FakeLauncher())
-    link, store = tmp_path / "link.json", tmp_path / "out" / "results.db"
-    link.symlink_to(store) if kind == "symbolic" else link.hardlink_to(store)
-    with pytest.raises(UsageError, match="own store or report"):
-        run(request(tmp_path, json_file=link), FakeLauncher())
-    assert len(load(store).launch) == 4
-
-
-def test_json_that_cannot_be_written_in_the_end_hides_nothing_else(tmp_path):
-    console = Console(file=io.StringIO(), width=400)
-    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device"):
-        run_session(request(tmp_path, json_file=Path("/dev/full")), console, FakeLauncher())
-    assert "# store:  " in console.file.getvalue()
-    assert "# report: " in console.file.getvalue()
-    assert Path("/dev/full").is_char_device()
-
-
-def test_json_takes_the_place_of_an_older_one_as_a_whole(tmp_path):
-    file = tmp_path / "r.json"
-    file.write_text("older")
-    run(request(tmp_path, json_file=file), FakeLauncher())
-    assert json.loads(file.read_text())["version"] == 3
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "r.json"]
 
 
 def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_path):
@@ -328,22 +288,6 @@ def test_launches_that_failed_are_in_the_json_and_wrong_ones_in_no_average(tmp_p
     assert said.count("# Avg bus bandwidth    : N/A") == 1
     assert told["nccl_version"] is None
     assert (told["config"]["blocking_collectives"], told["config"]["graph"]) == ("false", 0)
-
-
-def test_a_seed_is_no_more_ignored_by_a_resume_than_anything_else(tmp_path):
-    run(request(tmp_path), FakeLauncher())
-    with pytest.raises(UsageError, match="was planned otherwise"):
-        run(request(tmp_path, resume=True, seed=5), FakeLauncher())
-    assert run(request(tmp_path, resume=True, seed=0), FakeLauncher())[0] == 0
-    result = parabench("run", "--resume", "--seed", "5", "--out", tmp_path / "out")
-    assert "--seed cannot change a session that is resumed" in result.stderr
-
-
-def test_best_says_when_no_launch_ended_well(tmp_path):
-    path = tmp_path / "r.db"
-    fake.write(path, [fake.launch(fake.case(), lambda size: 1e-3, status=Status.FAILED, failure=Failure("no"))])
-    assert parabench("best", path).output == ("No launch succeeded, so there is no fastest algorithm.\n")
-    assert json.loads(parabench("best", path, "--json", "-").output) == []
 
 
 def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.suite import shipped
 from parabench.session.deadlines import first_deadline_s
-from parabench.session.request import CollectivesRequest, TrainingRequest
+from parabench.session.request import TrainingRequest
 from parabench.session.runner import EXPLAINING, RUNNERS
 from parabench.store.record import Launch, Status
 
@@ -57,14 +57,6 @@ def test_first_deadlines_of_a_suite_are_minutes(suite, nodes, gpus):
     assert max((spec.deadline_s for spec in explaining if not spec.case.compile), default=0.0) <= MOST_S / 3
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), MACHINES)
-@pytest.mark.parametrize("rounds", [None, 0])
-def test_first_deadlines_of_collectives_are_minutes(rounds, nodes, gpus):
-    request = CollectivesRequest.of(argv=[], out=None, **({} if rounds is None else {"rounds": rounds}))
-    specs = specs_if_all_hang(request, machine(nodes, gpus))
-    assert max((spec.deadline_s for spec in specs), default=0.0) <= MOST_S
-
-
 def test_first_deadlines_of_a_small_model_are_short():
     """They follow the rate of a GPU, not the CPU's, which would reach the cap."""
     request = TrainingRequest.of(suite="quick", argv=[], out=None, axes=("model=gpt-nano", "compile=off"))
@@ -84,12 +76,6 @@ def test_first_deadline_is_capped_on_an_accelerator_only():
     assert first_deadline_s("cuda", expected_s=1e6, allowance_s=7.0, most_s=180.0) == 247.0
     assert first_deadline_s("cuda", expected_s=7.0) == 130.0
     assert first_deadline_s("cpu", expected_s=0.0) == 60.0
-
-
-def test_first_deadline_adds_the_start_to_the_least():
-    """Contexts and the first communicator may take a minute, however small the model."""
-    assert first_deadline_s("cuda", expected_s=0.0) == 120.0
-    assert first_deadline_s("cuda", expected_s=0.0, allowance_s=180.0) == 300.0
 
 
 def test_group_timeout_follows_the_deadline(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import multiprocessing.synchronize
 import os
 import subprocess
@@ -18,7 +17,7 @@ import pytest
 
 from parabench import files
 from parabench.errors import UsageError
-from parabench.files import replacing, shared_memory_folder
+from parabench.files import shared_memory_folder
 
 HOLDER = """
 import sys
@@ -122,52 +121,6 @@ def test_what_is_not_ours_stays(places: tuple[Path, Path], tmp_path: Path, monke
     assert "parabench-run-3-abc" not in names(memory)
 
 
-def test_a_folder_that_was_taken_for_abandoned_before_it_was_locked_is_made_again(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, taken = fcntl.flock, []
-
-    def late(handle: int, how: int) -> None:
-        if not taken and how == fcntl.LOCK_EX:
-            taken.append(names(places[0]))
-            files.remove_abandoned()
-        lock(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    folder = files.own_folder()
-    assert folder.is_dir()
-    assert names(places[0]) == [folder.name] != taken[0]
-
-
-def test_a_folder_that_was_removed_before_it_was_opened_is_made_again(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, made = tempfile.mkdtemp, []
-
-    def late(*arguments: Any, **options: Any) -> str:
-        made.append(make(*arguments, **options))
-        if len(made) == 1:
-            files.remove_abandoned()
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", late)
-    assert str(files.own_folder()) == made[-1]
-    assert names(places[0]) == [Path(made[-1]).name] != [Path(made[0]).name]
-
-
-def test_a_file_system_without_locks_is_used_and_nothing_is_removed_from_it(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(handle: int, how: int) -> None:
-        raise OSError("no locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    (places[0] / "parabench-run-1-abc").mkdir()
-    assert files.own_folder().is_dir()
-    files.remove_abandoned()
-    assert names(places[0]) == sorted(["parabench-run-1-abc", files.own_folder().name])
-
-
 def test_what_multiprocessing_listens_at_lies_in_the_folder_if_its_path_is_short_enough(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,19 +132,6 @@ def test_what_multiprocessing_listens_at_lies_in_the_folder_if_its_path_is_short
         with files.sockets_in_own_folder():
             assert tempfile.gettempdir() == (str(folder) if lies else usual)
         assert tempfile.gettempdir() == usual
-
-
-def test_what_was_left_of_a_file_goes_when_it_is_written_again(tmp_path: Path) -> None:
-    whole = tmp_path / "page.html"
-    for name in (".page.html.abcd1234.part", ".page.html.notes.part", ".other.html.abcd1234.part"):
-        (tmp_path / name).touch()
-    with replacing(whole) as one, replacing(whole) as other:  # two at once take nothing from each other
-        one.write_text("one")
-        other.write_text("other")
-    assert whole.read_text() == "one"
-    assert names(tmp_path) == [
-        ".other.html.abcd1234.part", ".page.html.notes.part", "disk", "memory", "page.html",
-    ]  # fmt: skip
 
 
 def room(blocks: int, free_bytes: int) -> Any:
@@ -240,15 +180,3 @@ def test_memory_without_room_for_a_lock_is_said_before_a_run(monkeypatch: pytest
         "/dev/shm cannot be used: No space left on device; the locks that processes share lie there: let it be "
         "written, and have room (docker run --shm-size 1g)"
     )
-
-
-def test_a_umask_that_takes_the_users_own_rights_is_said_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root may write all the same."""
-    before = os.umask(0o777)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "access", lambda path, mode: bool(os.stat(path).st_mode & 0o700))
-            assert "umask 0777" in refused(files.check_own_folder)
-        assert os.umask(0o777) == 0o777
-    finally:
-        os.umask(before)

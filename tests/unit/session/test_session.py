@@ -3,10 +3,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
-import sqlite3
 import subprocess
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +20,8 @@ from parabench.session.request import TrainingRequest
 from parabench.session.resume import left_of
 from parabench.session.runner import TrainingRunner
 from parabench.session.session import run_session
-from parabench.store import database
 from parabench.store.record import REFERENCE_BLOCK, UNVERIFIED, Failure, Launch, Phase, Sample, Status
 from parabench.store.results import load
-from parabench.store.store import Store
 from parabench.workloads.verify import LOSS_COST, NO_EXCHANGE, TOLERANCES, reference_of, verify
 
 SUITE = '''"""Which is fastest?"""
@@ -142,101 +138,12 @@ def test_a_finished_suite_of_several_sessions_needs_no_options_to_be_resumed(tmp
         run(left, again)
 
 
-def test_a_resume_changes_no_label(suite, tmp_path):
-    run(request(suite, tmp_path, label="first"), FakeLauncher())
-    again = FakeLauncher()
-    for other in (bare(tmp_path, label="second"), request(suite, tmp_path, resume=True, label="second")):
-        with pytest.raises(UsageError, match="has the label 'first', and label 'second' cannot change a session"):
-            run(other, again)
-    code, _ = run(bare(tmp_path, label="first"), again)
-    assert (code, again.calls) == (0, [])
-
-
-def test_resuming_a_session_that_had_failures_still_says_so(suite, tmp_path):
-    fake = FakeLauncher()
-    fake.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
-    assert run(request(suite, tmp_path), fake)[0] == 1
-    assert run(bare(tmp_path), FakeLauncher())[0] == 1
-
-
 def test_a_full_disk_ends_in_a_line_with_the_way_on(suite, tmp_path):
     def full(spec):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UsageError, match="No space left on device; every finished launch is kept; resume with"):
         run(request(suite, tmp_path), full)
-
-
-class FullDisk:
-    """Of a store's connection: a full disk, once `full` is set."""
-
-    def __init__(self, monkeypatch):
-        self.full = False
-        whole = Store._transaction
-
-        @contextmanager
-        def transaction(store):
-            with whole(store) as connection:
-                if self.full:
-                    # As SQLite does by itself.
-                    connection.execute("ROLLBACK")
-                    raise sqlite3.OperationalError("database or disk is full")
-                yield connection
-
-        monkeypatch.setattr(Store, "_transaction", transaction)
-
-
-def test_a_launch_that_the_disk_has_no_room_for_ends_in_a_line_with_the_way_on(suite, tmp_path, monkeypatch):
-    disk, fake = FullDisk(monkeypatch), FakeLauncher()
-
-    def launch(spec):
-        disk.full = len(fake.specs) == 3
-        return fake(spec)
-
-    told = (
-        r"^the run cannot go on: \S*results.db cannot be written: database or disk is full; every finished launch is "
-        r"kept; resume with: parabench run --resume --out \S*out$"
-    )
-    with pytest.raises(UsageError, match=told):
-        run(request(suite, tmp_path), launch)
-    assert len(load(tmp_path / "out" / "results.db").launch) == 3
-    disk.full = False
-    again = FakeLauncher()
-    assert run(request(suite, tmp_path, resume=True), again)[0] == 0
-    assert len(again.calls) == 4
-
-
-def test_a_disk_that_is_full_before_anything_is_launched(suite, tmp_path, monkeypatch):
-    FullDisk(monkeypatch).full = True
-    told = (
-        r"^the run cannot begin: \S*results.db cannot be written: database or disk is full; nothing was launched; give"
-    )
-    with pytest.raises(UsageError, match=told):
-        run(request(suite, tmp_path), FakeLauncher())
-
-
-def test_a_store_that_cannot_be_closed_keeps_all_and_says_how_to_go_on(suite, tmp_path, monkeypatch):
-    def close(store):
-        store._db.close()
-        raise database.StoreError(f"{store.path} cannot be closed: disk I/O error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "close", close)
-        told = (
-            "^the run does not end well: .*closed: disk I/O error; every launch is kept; go on with: parabench run --r"
-        )
-        with pytest.raises(UsageError, match=told):
-            run(request(suite, tmp_path), FakeLauncher())
-    assert run(bare(tmp_path), FakeLauncher())[0] == 0
-    assert len(load(tmp_path / "out" / "results.db").launch) == 7
-
-
-def test_a_page_that_cannot_be_written_says_that_all_is_stored_and_how_to_get_one(suite, tmp_path):
-    (tmp_path / "out" / "report.html").mkdir(parents=True)
-    again = f"all is stored, write the report with: parabench report {tmp_path / 'out'} -o FILE$"
-    with pytest.raises(UsageError, match=again):
-        run(request(suite, tmp_path), FakeLauncher())
-    assert len(load(tmp_path / "out" / "results.db").launch) == 7
 
 
 def test_a_folder_that_cannot_be_locked_is_refused(suite, tmp_path, monkeypatch):
@@ -386,25 +293,6 @@ def test_what_is_not_finite_or_not_there_is_wrong():
     launch = launch_with(a=[3.0, 2.0, 1.0], b=[3.0, 2.0, 1.0])
     assert verified(launch) is Status.WRONG
     assert "on one device None" in str(launch.failure)
-
-
-def test_what_failed_is_not_doubted_for_its_reference_too():
-    """It has no losses that anybody would compare; that its reference failed is said of those that ran."""
-    case = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo")
-    plan = Plan(cases=(case,), skipped=(), protocol=Protocol(warmup=2, steps=20, launches=2), seed=0)
-    kept = []
-    fake = FakeLauncher()
-    fake.failing = {name: (Status.CRASHED, Failure("ended by SIGKILL")) for name in ("single", "ddp")}
-    TrainingRunner(plan=plan, launch=fake, keep=kept.append).run()
-    assert [each.case.strategy for each in kept] == ["single", "ddp"] * 2  # a reference that failed is tried again
-    assert {each.status for each in kept} == {Status.CRASHED}
-    assert [each.findings for each in kept] == [[]] * 4
-
-
-def test_a_reference_of_zero_is_compared_too():
-    launch = launch_with(a=[1.0], b=[1.0])
-    verify(launch, reference_of(launch_with(a=[0.0], b=[0.0])))
-    assert launch.status is Status.WRONG
 
 
 # More than a pipe and the buffers before it hold.

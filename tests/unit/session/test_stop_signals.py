@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,30 +75,3 @@ def test_what_comes_while_a_users_module_is_imported_is_no_fault_of_it(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Interrupted, match="SIGTERM"), stop_signals():
         load({}, "probe", "stopping:Probe")
-
-
-def test_other_errors_there_are_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
-    monkeypatch.setattr("sys.unraisablehook", lambda ignored: told.append(ignored.exc_value))
-
-    class Broken:
-        def __del__(self) -> None:
-            raise ValueError("broken")
-
-    with stop_signals():
-        Broken()
-    assert [str(each) for each in told] == ["broken"]
-
-
-def test_afterwards_nothing_of_it_is_left() -> None:
-    import sys
-
-    before = sys.unraisablehook, signal.getsignal(signal.SIGTERM)
-
-    def block() -> Iterator[None]:
-        with stop_signals():
-            yield
-
-    for _ in block():
-        assert sys.unraisablehook is not before[0]
-    assert (sys.unraisablehook, signal.getsignal(signal.SIGTERM)) == before

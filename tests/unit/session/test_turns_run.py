@@ -62,13 +62,6 @@ def test_what_launches_differ_by_is_no_part_of_a_comparison_inside_them(run, tmp
     assert not answer.tied
 
 
-def test_the_same_launches_by_themselves_decide_nothing(run):
-    fake = FakeLauncher(lambda case: 0.010 if case.bucket_mib == 4 else 0.0102, level=noisy)
-    code, said = run(fake, rounds=0)
-    assert code == 0
-    assert "No clear winner" in said
-
-
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_case_that_fails_costs_at_most_one_shared_launch_and_runs_alone_from_then_on(run, tmp_path, alone):
     class Failing(FakeLauncher):
@@ -123,12 +116,6 @@ def test_a_shared_launch_has_ten_times_what_its_cases_took_by_themselves_and_its
     assert [spec.deadline_s for spec in shared] == [pytest.approx(10 * 4 * (took + 1.01 * steps))] * 3
 
 
-def test_a_deadline_that_was_asked_for_is_each_cases(run):
-    fake = FakeLauncher()
-    run(fake, deadline_s=70.0)
-    assert {(spec.kind, spec.deadline_s) for spec in fake.specs} == {("training", 70.0), ("turns", 280.0)}
-
-
 def test_cases_that_do_not_fit_into_memory_together_are_compared_over_blocks_that_split_them_otherwise(
     run, tmp_path, monkeypatch
 ):
@@ -158,33 +145,6 @@ def test_a_case_that_is_measured_twice_shows_the_noise_floor_and_changes_no_answ
     assert set(seen.cases["n_launches"]) == {4}
     (answer,) = answers(seen.launches)
     assert answer.launches == 12
-
-
-def test_a_twin_is_of_pytorchs_default_where_that_takes_part(run, tmp_path):
-    fake = FakeLauncher()
-    run(fake, self_check=True, axes=("bucket_mib=1,default",))
-    assert {spec.cases[-1].bucket_mib for spec in fake.specs if spec.kind == "turns"} == {None}
-
-
-def test_what_fails_as_a_twin_is_the_case(run, tmp_path):
-    class Failing(FakeLauncher):
-        def _take_turns(self, spec):
-            launch = super()._take_turns(spec)
-            twin = spec.cases.count(spec.cases[-1]) > 1 and launch.arms[-1]
-            if not twin or spec.cases[-1].bucket_mib != 1:
-                return launch
-            failed = replace(twin, status=Status.CRASHED, failure=Failure("ended by SIGKILL"), samples=[])
-            return replace(failed, arms=[failed])
-
-    code, _ = run(Failing(), self_check=True)
-    assert code == 1
-    table = session_data(load(tmp_path / "out" / "results.db")).cases.set_index("bucket_mib")
-    assert table.loc[1.0, "status"] == "3 ok, 1 crashed"
-
-
-def test_self_check_needs_launches_that_cases_share(run):
-    with pytest.raises(UsageError, match="--self-check measures a case twice"):
-        run(FakeLauncher(), rounds=0, self_check=True)
 
 
 class Racing(FakeLauncher):

@@ -26,7 +26,6 @@ from parabench.analysis.stats.block_model import MOST_BLOCKS
 from parabench.analysis.tables import case_table, launch_table
 from parabench.analysis.text.ranking import sentence
 from parabench.cli import main
-from parabench.errors import UsageError
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.session.request import TrainingRequest
@@ -186,14 +185,6 @@ def test_a_block_that_would_overrun_the_budget_is_not_begun(suite: str, tmp_path
     assert plan_of(stored(tmp_path)) == grown
 
 
-def test_a_budget_that_is_used_up_ends_after_the_planned_blocks(suite: str, tmp_path: Path) -> None:
-    code, said = run(suite, tmp_path, Noisy(0.01), budget=0.00001)
-    assert code == 0
-    assert "the budget of 1e-05 min has 0 s left" in said
-    assert f"go on with: parabench run --resume --until-decided --budget 1e-05 --out {tmp_path / 'out'}" in said
-    assert len(order(stored(tmp_path))) == 8
-
-
 def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_there_is_a_budget(
     suite: str, tmp_path: Path
 ) -> None:
@@ -216,23 +207,6 @@ def test_what_is_too_noisy_for_any_number_of_blocks_is_said_and_left_unless_ther
     assert lines == [
         f"block 6: {len(grown.extra[-1])} candidates left, perhaps more than 100 blocks would be needed to resolve 2 %"
     ]
-
-
-def test_after_one_block_everything_is_a_candidate(suite: str, tmp_path: Path) -> None:
-    code, said = run(suite, tmp_path, Noisy(0.002), launches=1)
-    assert code == 0
-    assert "block 2: 4 candidates left, too few blocks to know how many would resolve 2 %" in said
-    assert len(plan_of(stored(tmp_path)).extra[0]) == 4
-
-
-def test_a_single_configuration_or_none_is_nothing_to_decide(suite: str, tmp_path: Path) -> None:
-    code, said = run(suite, tmp_path, Noisy(0.01), axes=("bucket_mib=1",))
-    assert "nothing is left to decide after 2 blocks" in said
-    broken = Noisy(0.01)
-    broken.failing = {"ddp": (Status.CRASHED, Failure("ended by SIGKILL", 1, "SIGKILL"))}
-    code, said = run(suite, tmp_path / "broken", broken)
-    assert code == 1
-    assert "nothing is left to decide after 2 blocks" in said
 
 
 def of(*launches: object, path: Path) -> pd.DataFrame:
@@ -277,23 +251,6 @@ def test_blocks_that_only_fail_do_not_go_on_for_ever(tmp_path: Path) -> None:
     assert candidates(ended) == candidates(ended, patient=True) == ((), None, ("",))
 
 
-@pytest.mark.parametrize("slow", [1, 2])
-def test_slow_launches_end_nothing(tmp_path: Path, slow: int) -> None:
-    """After them the estimate is more than MOST_BLOCKS, but the noise of all the others is small."""
-    random.seed(5)
-    cases = [fake_results.case(bucket_mib=mib) for mib in (1, 2)]
-    blocks = 4 + slow  # of 5 on it may be given up
-    seconds = {
-        (each, block): 0.04 * random.lognormvariate(0, 0.01) * (2 if block < slow and each == cases[block % 2] else 1)
-        for block in range(blocks)
-        for each in cases
-    }
-    launches = [fake_results.launch(each, spent, block=block) for (each, block), spent in seconds.items()]
-    spoilt = candidates(of(*launches, path=tmp_path / "spoilt.db"))
-    assert spoilt.more_blocks == MOST_BLOCKS + 1 - blocks
-    assert set(spoilt.cases) == {case.id for case in cases}
-
-
 def test_a_case_that_left_the_set_is_not_flattered_by_the_blocks_that_it_was_spared(tmp_path: Path) -> None:
     """The machine gets slower by a third after two blocks, when only one case is left."""
     fast, slow = (fake_results.case(bucket_mib=mib) for mib in (1, 2))
@@ -307,29 +264,3 @@ def test_a_case_that_left_the_set_is_not_flattered_by_the_blocks_that_it_was_spa
     assert answer.candidates[1].step_time_s < answer.candidates[0].step_time_s
     assert "is 10 % slower than ddp native 1 MiB, 2 ranks, although its mean is better" in sentence(answer)
     assert dict(zip(case_table(table)["case_id"], case_table(table)["n_ok"], strict=True)) == {fast.id: 5, slow.id: 2}
-
-
-def test_extra_blocks_are_each_in_a_seeded_order_of_their_own(suite: str, tmp_path: Path) -> None:
-    run(suite, tmp_path, Noisy(0.01), until_decided=False)
-    plan = plan_of(stored(tmp_path))
-    ids = tuple(case.id for case in plan.cases)
-
-    def block(seed: int, *extra: tuple[str, ...]) -> list[str]:
-        launches = plan.replace(seed=seed, extra=extra).launches()
-        return [each.case.id for each in launches if each.block == plan.blocks + len(extra) - 1]
-
-    orders = [block(0, *[ids] * count) for count in range(1, 12)]
-    assert all(sorted(each) == sorted(ids) for each in orders)
-    assert len({tuple(each) for each in orders}) > 3  # of 24
-    assert orders[4] == block(0, *[ids[:2]] * 4, ids)  # whatever came before
-    assert orders != [block(1, *[ids] * count) for count in range(1, 12)]
-
-
-def test_a_session_of_collectives_has_no_such_blocks(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    with Store.open_or_create(tmp_path / "out" / "results.db") as store:
-        store.begin_session(
-            label=None, suite="collectives", argv=[], seed=0, environment={}, question="", plan={"kind": "collectives"}
-        )  # fmt: skip
-    with pytest.raises(UsageError, match="measured collectives, not training; resume it with 'parabench collectives"):
-        run(None, tmp_path, Noisy(0.01))

@@ -32,20 +32,6 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_beside_it(tmp_path: Path,
         assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("page.html", "older")] * bool(older)
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "page.html")
-    write(tmp_path / "link")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "page.html").read_text() == "new"
-
-
-def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
-    write(Path("/dev/null"))
-    assert Path("/dev/null").is_char_device()
-    with pytest.raises(UsageError, match="/dev/full cannot be written: No space left on device; give another"):
-        write(Path("/dev/full"))
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [("db", "is a database, not a page"), (".", "Is a directory"), ("file/x", "cannot be written: ")],

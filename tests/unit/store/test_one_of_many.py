@@ -5,7 +5,6 @@ from __future__ import annotations
 import fake_results as fake
 from parabench.analysis.compare.between import MOST_SESSIONS, alike
 from parabench.analysis.session import session_data
-from parabench.report.sections import history
 from parabench.store.record import DeviceSample, Finding
 from parabench.store.results import load
 from parabench.store.store import Store
@@ -23,19 +22,6 @@ def test_of_a_long_store_the_newest_sessions_of_the_suite_tell_what_sessions_dif
     found = [side.session.label for side in alike(base, session_data(other))]
     assert found == [f"s{at}" for at in range(MOST_SESSIONS + 2, 3, -1)]
     assert len(found) == MOST_SESSIONS - 1
-
-
-def test_a_report_tells_of_the_newest_sessions_and_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(history, "MOST_SESSIONS", 3)
-    path = tmp_path / "r.db"
-    for at in range(6):
-        results = fake.write(path, [fake.launch(fake.case(), 0.04)], label=f"s{at}")
-    seen = session_data(results, "s1")
-    section = history.history_section(results, seen.session)
-    assert section.lead.startswith("4 sessions of quick")
-    assert "Of this suite 2 older sessions of the store are left out" in section.lead
-    section = history.history_section(results, session_data(results, "s5").session)
-    assert section.lead.startswith("3 sessions of quick")
 
 
 def test_a_session_among_others_has_the_tables_that_it_has_alone(tmp_path):
@@ -63,17 +49,3 @@ def test_a_session_among_others_has_the_tables_that_it_has_alone(tmp_path):
     assert results.of(sessions) is results
     assert one.of([sessions[1]]) is two
     assert one.whole_store is results
-
-
-def test_what_a_store_gets_after_it_was_loaded_is_not_read(tmp_path):
-    path = tmp_path / "r.db"
-    results = fake.write(path, [fake.launch(fake.case(), 0.04)])
-    with Store.open_or_create(path) as opened:
-        late = fake.launch(fake.case(), 0.04, block=1)
-        late.findings += [Finding("drift", "It drifts.", "Wait.")]
-        opened.append(1, late)
-    fake.write(path, [fake.launch(fake.case(), 0.04)], label="late")
-    assert results.launch["id"].tolist() == [1]
-    assert len(results.finding) == 0
-    assert results.session["id"].tolist() == results.listed["id"].tolist() == [1]
-    assert set(results.steps["launch_id"]) == {1}

@@ -12,7 +12,6 @@ import fake_results as fake
 from parabench import __version__
 from parabench.errors import UsageError
 from parabench.serve.progress import read_progress
-from parabench.store.database import check_store
 from parabench.store.record import DeviceSample, HostSample, LinkMessage, LinkSample, Phase
 from parabench.store.results import load
 from parabench.store.schema import SCHEMA_VERSION, create_statements
@@ -94,26 +93,3 @@ def test_links_are_kept_by_session_and_measured_anew_as_a_whole(tmp_path):
     messages = load(path).link_messages
     assert list(messages.columns) == ["session_id", *LinkMessage._fields]
     assert [tuple(row) for row in messages.to_numpy()] == [(2, *other), (1, *message)]
-
-
-def test_links_that_cannot_be_written_leave_those_of_before(tmp_path):
-    path = tmp_path / "r.db"
-    fake.write(path, [fake.launch(fake.case())])
-    one = LinkSample(0, 1, 0, 1, "cpu", "cpu", 1e-5, 1e9)
-    with Store.open_or_create(path) as store:
-        store.add_links(1, [one])
-        with pytest.raises(sqlite3.IntegrityError):
-            store.add_links(1, [one, one._replace(from_device=None)])
-    assert len(load(path).links) == 1
-
-
-def test_a_store_that_another_process_has_locked_is_not_called_none(tmp_path):
-    path = tmp_path / "r.db"
-    fake.write(path, [fake.launch(fake.case())])
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with (
-            closing(sqlite3.connect(path, timeout=0)) as db,
-            pytest.raises(UsageError, match=r"r\.db cannot be read: database is locked; see which process holds it"),
-        ):
-            check_store(db, path)

@@ -17,7 +17,7 @@ from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.watching.describe import caps_of
 from parabench.watching.group import Group
-from parabench.watching.race import Verdict, agreed, all_ranks_can, checked, set_cap, slowest, verdict
+from parabench.watching.race import Verdict, agreed, checked, set_cap, verdict
 
 PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3)
 
@@ -64,10 +64,6 @@ def test_all_ranks_have_the_verdict_of_the_first() -> None:
     assert [agreed(*each) for each in zip(late, [None, verdicts[0]], strict=True)] == [None, None]
 
 
-def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
-    assert slowest([[[1, 5], [2, 2]], [[3, 4], [1, 9]]]) == [[3, 5], [2, 9]]
-
-
 @pytest.mark.parametrize(
     "race",
     [
@@ -84,13 +80,6 @@ def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
 def test_checked_refuses_what_is_no_race(race: Any) -> None:
     with pytest.raises(UsageError, match="give two or more bucket caps"):
         checked(race, nn.Linear(1, 1))
-
-
-def test_a_model_without_ddp_cannot_race(alone: None) -> None:
-    with pytest.raises(UsageError, match="no DistributedDataParallel"):
-        checked({"bucket_mib": [1, 2]}, nn.Linear(1, 1))
-    with pytest.raises(UsageError, match="outermost"):
-        checked({"bucket_mib": [1, 2]}, nn.Sequential(DistributedDataParallel(nn.Linear(1, 1))))
 
 
 def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> None:
@@ -182,12 +171,6 @@ def test_set_cap_keeps_the_cap_when_a_rank_fails(own: bool, alone: None, monkeyp
         called.clear()
         module(torch.ones(1, 4)).sum().backward()
         assert called == [0]
-
-
-def test_all_ranks_can_counts_the_ranks_of_the_group(alone: None) -> None:
-    module = DistributedDataParallel(nn.Linear(1, 1))
-    assert all_ranks_can(module, torch.device("cpu"), True)
-    assert not all_ranks_can(module, torch.device("cpu"), False)
 
 
 def test_hooks_that_cannot_go_from_one_reducer_to_another_have_no_race(alone: None) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.models import IEEE
-from parabench.watching.describe import OWN_STRATEGY, caps_of, describe, name_of, precision_of, size_of, strategy_of
+from parabench.watching.describe import OWN_STRATEGY, describe, name_of, precision_of, size_of, strategy_of
 
 
 @pytest.fixture
@@ -78,22 +78,6 @@ def test_a_case_says_what_can_be_told(alone: None) -> None:
         autocast=None,
     )  # fmt: skip
     assert (named.model, named.global_batch, named.precision) == ("mine", 5, IEEE)
-
-
-def test_the_default_cap_is_none(alone: None) -> None:
-    assert caps_of(DistributedDataParallel(Small())) is None
-    assert caps_of(DistributedDataParallel(Small(), bucket_cap_mb=2)) == 2
-    assert caps_of(Small()) is None
-
-
-@pytest.mark.parametrize("cap", [0.001, 0.2, 0.3, 1, 12.7, 25.0])
-def test_a_cap_is_the_number_that_was_given(alone: None, cap: float) -> None:
-    assert caps_of(DistributedDataParallel(Small(), bucket_cap_mb=cap)) == cap
-
-
-def test_pure_half_precision_is_seen() -> None:
-    assert precision_of(Small().to(torch.bfloat16), None) == "bf16-true"
-    assert precision_of(Small(), torch.float16) == "fp16-mixed"
 
 
 def test_the_name_of_a_compiled_or_replicated_model_is_its_own(alone: None) -> None:

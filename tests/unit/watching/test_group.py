@@ -19,11 +19,6 @@ def store(tmp_path: Path) -> dist.Store:
     return dist.HashStore()
 
 
-def test_nodes_are_told_by_hosts() -> None:
-    of = Group(None, 5, ("a", "a", "a", "b", "b", "b"))
-    assert (of.size, of.nodes, of.ranks_per_node, of.node, of.local_rank) == (6, 2, 3, 1, 2)
-
-
 def test_what_ranks_hand_over_comes_in_their_order(store: dist.Store) -> None:
     for rank in (2, 0, 1):
         Group(store, rank, ("a",) * 3).publish("seen", {"rank": rank})
@@ -48,18 +43,6 @@ def test_all_ranks_agree_on_what_the_first_said(store: dist.Store) -> None:
 def test_a_rank_that_hands_nothing_over_is_none(store: dist.Store) -> None:
     Group(store, 1, ("a",) * 3).publish("seen", {"rank": 1})
     assert Group(store, 0, ("a",) * 3).collect("seen", {}, 0.05) == [{}, {"rank": 1}, None]
-
-
-def test_who_is_asked_to_end_does_not_wait_long(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "FAILED_S", 0.05)
-    asked = iter([False, True])
-    assert Group(store, 0, ("a",) * 2).collect("seen", {}, 1e6, lambda: next(asked)) == [{}, None]
-
-
-def test_one_process_has_nobody_to_wait_for() -> None:
-    alone = Group(None, 0, ("a",))
-    alone.publish("seen", {})
-    assert alone.collect("seen", {"x": 1}, 100.0) == [{"x": 1}]
 
 
 @pytest.mark.parametrize("hosts", [("a", "b", "a", "b"), ("a", "a", "b")])

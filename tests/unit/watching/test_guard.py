@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from parabench import watch
-from parabench.probes.memory import MemoryClock, held_bytes
+from parabench.probes.memory import MemoryClock
 from parabench.probes.step_clock import StepClock
 from parabench.watching import observer
 from parabench.watching.guard import GuardedRecorder
@@ -115,13 +115,6 @@ def test_guard_keeps_a_closure_when_an_instrument_fails(tmp_path: Path, monkeypa
     assert count(tmp_path, "metric = 'step_s'") == 10
 
 
-def test_guard_says_why_there_is_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepClock, "mark", failing(StepClock.mark, 0))
-    said: list[str] = []
-    losses(tmp_path, said)
-    assert said == ["watch: nothing is recorded: the marking of steps failed (RuntimeError: the instrument is broken)"]
-
-
 class Recorder:
     """A recorder of collectives that fails before or after it makes the call."""
 
@@ -215,12 +208,3 @@ def test_watch_takes_models_of_every_kind(tmp_path: Path, kind: str) -> None:
     assert not [line for line in said if "after an error" in line]
     assert count(tmp_path, "metric = 'step_s'") == 34
     assert count(tmp_path, "metric = 'gradient_bytes' AND value > 0") == 1
-
-
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-def test_held_bytes_counts_what_sparse_tensors_store() -> None:
-    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2, 4), (9, 4))
-    assert held_bytes([sparse]) == 2 * 8 + 2 * 4 * 4
-    dense = torch.eye(3)
-    assert held_bytes([dense.to_sparse_csr()]) == 4 * 8 + 3 * 8 + 3 * 4
-    assert held_bytes([torch.ones(3, dtype=torch.complex64), dense]) == 3 * 8 + 9 * 4

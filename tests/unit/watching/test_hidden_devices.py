@@ -86,13 +86,6 @@ def test_ranks_that_see_a_device_each_have_all_of_them_together(say, shown):
     assert not any(address in json.dumps(recorded) for address in ADDRESSES)
 
 
-def test_links_that_no_process_can_look_at_are_unknown(say):
-    links = hosts.environment_of(say(*APART))["links"]
-    assert [row[at] for at, row in enumerate(links["matrix"])] == ["X"] * 4
-    assert all(cell is None for at, row in enumerate(links["matrix"]) for to, cell in enumerate(row) if to != at)
-    assert {links["reasons"][f"{a}-{b}"] for a in range(4) for b in range(a + 1, 4)} == {hosts.APART}
-
-
 def test_links_are_those_of_the_devices_that_are_used():
     matrix = [["X", "NV1", "SYS"], ["NV1", "X", "PIX"], ["SYS", "PIX", "X"]]
     known = {"matrix": matrix, "nvlinks_to_switches": [1, 2, 3], "reasons": {"0": "a", "1-2": "b"}}
@@ -107,27 +100,6 @@ def test_ranks_that_see_all_use_one_each_and_the_record_has_the_others_too(say):
     said = say(*[(ADDRESSES, "3,0,1")] * 2)
     assert [gpu.index for gpu in planned(said).gpus] == [3, 0]
     assert [gpu["index"] for gpu in hosts.environment_of(said)["gpus"]] == [3, 0, 1]
-
-
-@pytest.mark.parametrize("shown", [[(ADDRESSES[:1], None)] * 2, [(ADDRESSES[:2], None), (ADDRESSES[:1], None)]])
-def test_two_ranks_on_one_device_are_one_device(say, shown):
-    here = planned(say(*shown))
-    assert len(here.gpus) == 1
-    assert exceeds_machine(nccl(2), here) == "world_size 2 is larger than the 1 device(s) here; use 1 or fewer"
-
-
-def test_without_devices_the_reason_is_kept(say):
-    said = say((ADDRESSES, ""), (ADDRESSES, ""))
-    assert (planned(said).gpus, planned(said).gpus_reason) == ((), "no CUDA device is visible")
-    assert hosts.environment_of(said)["gpus"] == []
-
-
-def test_cuda_does_not_count_devices_that_the_process_may_not_use(monkeypatch):
-    FakeNvml(device(ADDRESSES[0], forbidden=True), *map(device, ADDRESSES[1:])).install(monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0,3")
-    assert nvml.visible_devices() == [2, 1]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert nvml.visible_devices() == [1, 2, 3]
 
 
 def test_a_device_is_found_by_its_address_and_named_by_its_number(monkeypatch, tmp_path):

@@ -130,15 +130,6 @@ def test_a_validation_in_the_loop_is_no_forward(trained: Trained) -> None:
     assert not np.isnan(trained.rows[:2]).any()
 
 
-def test_a_forward_past_the_hook_leaves_its_moment_unknown(trained: Trained) -> None:
-    for _ in trained.loop.over(range(2)):
-        trained.model.forward(torch.ones(1, 1)).sum().backward()
-        trained.optimizer.step()
-    trained.loop.finish()
-    assert np.isnan(trained.rows[:2, FORWARD]).all()
-    assert not np.isnan(trained.rows[:2, BACKWARD]).any()
-
-
 def test_an_optimizer_that_steps_twice_ends_with_its_last(trained: Trained) -> None:
     for _ in trained.loop.over(range(2)):
         trained.computes()
@@ -164,17 +155,6 @@ def test_forward_and_backward_in_a_closure_of_the_optimizer_s_step_are_no_part_o
     assert (np.diff(trained.rows[:2], axis=1) > 0).all()
 
 
-def test_a_step_outside_of_the_loop_marks_nothing(trained: Trained) -> None:
-    trained.computes()
-    trained.optimizer.step()
-    trained.steps(1)
-    trained.computes()
-    trained.optimizer.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 1
-    assert np.isnan(trained.rows[1:]).all()
-
-
 def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
     with trained.loop.hooked(trained.model, trained.optimizer):
@@ -185,42 +165,6 @@ def test_hooks_go_with_the_block(tmp_path: Path) -> None:
     assert trained.model._compiled_call_impl is None
     assert not trained.optimizer._optimizer_step_pre_hooks
     assert not trained.optimizer._optimizer_step_post_hooks
-
-
-def test_a_step_that_went_on_in_the_next_loop_is_none(trained: Trained) -> None:
-    for _ in range(2):
-        for at, _ in enumerate(trained.loop.over(range(5))):
-            trained.computes()
-            if at % 2:
-                trained.optimizer.step()
-        # Here a validation may be.
-    trained.loop.finish()
-    # Of each loop the fifth batch is left over, and the first loop's is part of the second's first step.
-    assert trained.loop.steps == 3
-    assert trained.loop.batches_of_step == 2
-    assert trained.begun == [0, 1, 2, 2, 3]
-    assert set(trained.loop.later_waits(range(9))) == {0, 1, 2}
-    assert not np.isnan(trained.rows[:3, [REQUESTED, LOADED, BACKWARD, OPTIMIZER, END]]).any()
-    assert np.isnan(trained.rows[3:]).all()
-
-
-def test_one_step_an_epoch_ends_with_the_optimizer_s(trained: Trained) -> None:
-    for epoch in range(2):
-        for _ in trained.loop.over(range(2)):
-            trained.computes()
-        trained.optimizer.step()
-        assert trained.loop.steps == epoch + 1
-        assert not np.isnan(trained.rows[epoch, END])
-
-
-def test_what_most_steps_have_counts_as_accumulated(trained: Trained) -> None:
-    for at, _ in enumerate(trained.loop.over(range(7))):
-        trained.computes()
-        if at not in (2, 5):  # a loss scaler left two steps out
-            trained.optimizer.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 5
-    assert trained.loop.batches_of_step == 1
 
 
 def test_a_closure_that_is_called_many_times_is_forward_and_backward(trained: Trained) -> None:
@@ -258,44 +202,6 @@ def test_copies_of_the_model_have_no_hooks_of_ours(trained: Trained) -> None:
     assert not np.isnan(trained.rows[:2, FORWARD]).any()
 
 
-def test_a_batch_that_nobody_asked_for_begins_its_step(trained: Trained) -> None:
-    for _ in range(3):
-        trained.loop.has(None)
-        trained.computes()
-        trained.optimizer.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 3
-    assert not trained.loop.later_waits(range(9))
-
-
-def test_a_later_batch_that_nobody_asked_for_was_not_waited_for(trained: Trained) -> None:
-    for at in range(4):
-        trained.loop.has(None)
-        trained.computes()
-        if at % 2:
-            trained.optimizer.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 2
-    assert trained.loop.batches_of_step == 2
-    assert not trained.loop.later_waits(range(9))
-
-
-def test_loop_counts_no_accumulation_for_other_optimizers(trained: Trained) -> None:
-    others = nn.Linear(1, 1)
-    other = torch.optim.Adam(others.parameters())
-    for at, _ in enumerate(trained.loop.over(range(15))):
-        if at % 5 == 4:
-            trained.computes()
-            trained.optimizer.step()
-        else:
-            others(trained.model(torch.ones(1, 1))).sum().backward()
-            other.step()
-    trained.loop.finish()
-    assert trained.loop.steps == 3
-    assert trained.loop.batches_of_step == 1
-    assert trained.loop.other_steps == {"Adam": 12}
-
-
 def test_loop_counts_no_optimizer_around_the_watched_one(trained: Trained) -> None:
     class Around(torch.optim.Optimizer):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
@@ -320,17 +226,6 @@ def test_loop_keeps_pauses_between_loops_over_batches(trained: Trained, monkeypa
     assert trained.loop.pauses == {2: 7.0, 4: 7.0}
 
 
-def test_batches_have_the_attributes_of_their_loader(trained: Trained) -> None:
-    loader = torch.utils.data.DataLoader([torch.ones(1)] * 6, batch_size=3)
-    watched = trained.loop.over(loader)
-    assert watched.sampler is loader.sampler
-    assert watched.dataset is loader.dataset
-    assert (watched.batch_size, len(watched)) == (3, 2)
-    assert len(copy.copy(watched)) == 2
-    with pytest.raises(AttributeError, match="no_such"):
-        _ = watched.no_such
-
-
 def test_batches_of_an_iterator_are_taken_by_next(trained: Trained) -> None:
     watched = trained.loop.over(iter([4, 5]))
     taken = []
@@ -341,15 +236,3 @@ def test_batches_of_an_iterator_are_taken_by_next(trained: Trained) -> None:
     assert taken == [4, 5]
     assert list(watched) == []
     assert trained.loop.steps == 2
-
-
-def test_where_no_step_is_begun_nothing_is_marked(trained: Trained) -> None:
-    loop = Loop(trained.clock, begin_step=lambda step: trained.clock if step < 2 else None)
-    with loop.hooked(trained.model, trained.optimizer):
-        assert [at for at in loop.over(range(4)) for _ in (trained.computes(), trained.optimizer.step())][::2] == [
-            0, 1, 2, 3,
-        ]  # fmt: skip
-    loop.finish()
-    assert loop.steps == 2
-    assert not loop.later_waits(range(9))
-    assert np.isnan(trained.rows[2:]).all()

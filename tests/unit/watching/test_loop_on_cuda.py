@@ -13,7 +13,7 @@ from torch import nn
 
 from fake_cuda import Behind
 from parabench.probes.step_clock import BLOCK, StepClock, read_marks
-from parabench.watching.loop import FORWARD, WIDTH, Loop
+from parabench.watching.loop import WIDTH, Loop
 
 QUICK = 5e-6
 
@@ -58,17 +58,6 @@ def test_moments_are_the_device_s_and_nobody_waits_for_them(tmp_path: Path, behi
     assert np.diff(rows[1:, 0]) == pytest.approx(0.009, abs=QUICK)
     # A hook that was there before the loop's comes first: its 3 ms are backward's.
     assert np.diff(rows[1]) == pytest.approx([0, 0.002, 0.007, 0, 0], abs=3 * QUICK)
-
-
-def test_accumulation_is_seen_on_a_device_too(tmp_path: Path, behind: Behind) -> None:
-    clock = StepClock(tmp_path / "marks", 8, behind.device, WIDTH)
-    loop = Loop(clock, begin_step=lambda step: clock)
-    take(loop, behind, 3, forwards=2)
-    loop.finish()
-    clock.finish()
-    rows = read_marks(tmp_path / "marks", 8, WIDTH)[:3]
-    assert np.isnan(rows[:, FORWARD]).all()
-    assert not np.isnan(np.delete(rows, FORWARD, axis=1)).any()
 
 
 def test_a_long_loop_uses_its_events_again(tmp_path: Path, behind: Behind) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from parabench.watching.loop import FORWARD, WIDTH
+from parabench.watching.loop import FORWARD
 from parabench.watching.loop_time import expensive_steps, loop_time
 
 FIRST = 5
@@ -95,18 +95,6 @@ def test_loop_time_moves_later_waits_to_data() -> None:
     assert "forward_s" not in found["seconds"]
 
 
-@pytest.mark.parametrize(("steps", "instrumented"), [(0, ()), (FIRST, ()), (FIRST + 2, (5, 6))])
-def test_loop_time_is_none_without_plain_steps(steps: int, instrumented: tuple[int, ...]) -> None:
-    marks = np.zeros((steps, WIDTH))
-    assert loop_time(marks, FIRST, [at in instrumented for at in range(steps)], {}, {}) is None
-
-
-def test_loop_time_ends_where_timestamps_end() -> None:
-    marks = marks_of(table(45))
-    marks[40:] = np.nan
-    assert account(marks)["steps"] == 35
-
-
 def test_expensive_steps_tells_nested_periods_apart() -> None:
     at = np.arange(1000)
     extra = 0.02 * (at % 4 == 3) + 1.0 * (at % 100 == 99)
@@ -116,37 +104,10 @@ def test_expensive_steps_tells_nested_periods_apart() -> None:
     assert often["extra_s"] == pytest.approx(0.02)
 
 
-def test_expensive_steps_finds_every_second_step() -> None:
-    (group,) = of_loop(0.02 * (np.arange(50) % 2))
-    assert (group["every"], group["steps"]) == (2, 25)
-
-
-def test_expensive_steps_tolerates_jitter_of_the_period() -> None:
-    at = np.cumsum([13, 14, 13, 13, 14] * 5) - 1  # epochs whose number of steps varies by one
-    extra = np.zeros(at[-1] + 5)
-    extra[at] = 0.5
-    (group,) = of_loop(extra)
-    assert (group["every"], group["steps"]) == (13, 25)
-
-
-def test_expensive_steps_keeps_a_group_of_uneven_members() -> None:
-    rng = np.random.default_rng(0)
-    extra = np.where(np.arange(400) % 8 == 7, rng.uniform(0.01, 0.04, 400), 0.0) + rng.exponential(0.0003, 400)
-    extra[100] = 3.0  # and another process came once
-    groups = {group["every"]: group for group in of_loop(extra)}
-    assert groups.keys() == {None, 8}
-    assert groups[8]["steps"] >= 49
-    assert groups[None]["steps"] == 1
-
-
 def test_expensive_steps_shows_the_part_that_is_long() -> None:
     extra = 0.1 * (np.arange(64) % 4 == 0)
     assert [group["part"] for group in of_loop(extra, part=0)] == ["data_s"]
     assert [group["part"] for group in of_loop(extra, part=2)] == ["backward_s"]
-
-
-def test_expensive_steps_omits_a_small_share() -> None:
-    assert not of_loop(0.003 * (np.arange(1000) % 10 == 9))
 
 
 @pytest.mark.parametrize("steps", [60, 200, 1000])

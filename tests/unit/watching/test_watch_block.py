@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import json
-import signal
 import sqlite3
 import sys
 import weakref
@@ -22,8 +20,7 @@ import torch
 from torch import nn
 
 from parabench import watch
-from parabench.analysis.ranking.objectives import OBJECTIVES
-from parabench.analysis.ranking.ranking import ranked, spots
+from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
 from parabench.analysis.text import best
 from parabench.errors import UsageError
@@ -32,7 +29,6 @@ from parabench.session.resume import store_in
 from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import load
 from parabench.watching import record, schedule
-from parabench.watching.observer import ROOM
 
 
 def rows(out: Path, query: str) -> list[Any]:
@@ -87,27 +83,6 @@ def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
     assert "backward_s" not in counts
 
 
-def test_the_training_state_is_counted(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    training.optimizer = torch.optim.AdamW(training.model.parameters())
-    training.run(8)
-    numbers = dict(rows(tmp_path, "SELECT metric, value FROM sample WHERE step IS NULL AND metric LIKE '%r_bytes'"))
-    numbers |= dict(rows(tmp_path, "SELECT metric, value FROM sample WHERE step IS NULL AND metric LIKE '%t_bytes'"))
-    held = 4 * (4 * 4 + 4)
-    assert numbers["parameter_bytes"] == numbers["gradient_bytes"] == held
-    assert numbers["optimizer_bytes"] >= 2 * held
-
-
-def test_one_that_is_watched_amid_another_is_not_compiled(tmp_path: Path) -> None:
-    inner = Training(tmp_path / "inner")
-    with watch(inner.model, inner.optimizer, out=tmp_path, log=inner.said.append) as steps:
-        inner.run(30)
-        inner.take(steps([torch.ones(2, 4)] * 4))
-    for out in (tmp_path, tmp_path / "inner"):
-        ((case,),) = rows(out, "SELECT case_json FROM launch")
-        assert not json.loads(case)["compile"]
-
-
 def test_runs_of_one_label_are_launches_of_one_session(tmp_path: Path) -> None:
     for label in ("a", "a", "b"):
         Training(tmp_path, label=label).run(12)
@@ -142,41 +117,6 @@ def test_a_step_that_is_stopped_amid_instruments_is_none(tmp_path: Path) -> None
         training.take(steps(batches()))
     assert rows(tmp_path, "SELECT status FROM launch") == [("ok",)]
     assert rows(tmp_path, "SELECT max(step) FROM sample") == [(26,)]
-
-
-@pytest.mark.parametrize("options", [{"name": "my model!"}, {"global_batch": 7.5}, {"seq_len": 0}])
-def test_what_no_case_can_hold_is_said_before_the_first_step(tmp_path: Path, options: dict[str, Any]) -> None:
-    training = Training(tmp_path, **options)
-    with pytest.raises(UsageError):
-        training.run(1)
-    assert training.model.weight.grad is None
-    assert training.model._compiled_call_impl is None
-
-
-def test_a_handler_that_is_set_in_the_block_stays(tmp_path: Path) -> None:
-    def mine(number: int, frame: object) -> None: ...
-
-    training = Training(tmp_path)
-    try:
-        with watch(training.model, training.optimizer, **training.options):
-            signal.signal(signal.SIGTERM, mine)
-        assert signal.getsignal(signal.SIGTERM) is mine
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with watch(training.model, training.optimizer, **training.options):
-        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_a_folder_is_where_it_was_when_the_block_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "elsewhere").mkdir()
-    training = Training(Path("seen"))
-    with watch(training.model, training.optimizer, **training.options) as steps:
-        training.take(steps(range(6)))
-        monkeypatch.chdir("elsewhere")
-    assert rows(tmp_path / "seen", "SELECT status FROM launch") == [("ok",)]
-    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_store_that_is_held_leaves_the_session_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,21 +158,6 @@ def test_watch_keeps_measured_steps_when_its_clock_fails(tmp_path: Path, monkeyp
     assert [line for line in training.said if "clock" in line] == [
         "watch: rank 0 could not read its device's clock, so some times are missing: CUDA error: invalid handle"
     ]
-
-
-def test_without_room_for_marks_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_room = StepClock.make_room
-
-    def full(clock: StepClock, steps: int) -> None:
-        if steps > ROOM:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        make_room(clock, steps)
-
-    monkeypatch.setattr(StepClock, "make_room", full)
-    training = Training(tmp_path)
-    training.run(ROOM + 40)
-    assert f"steps from {ROOM} on are not seen" in training.said[0]
-    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(ROOM,)]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -330,25 +255,6 @@ def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypa
     assert any(line.startswith("Every 50th step takes 599 ms longer after the optimizer") for line in training.said)
 
 
-def test_watch_says_that_samples_are_unknown(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    with watch(training.model, training.optimizer, **training.options) as steps:
-        training.take(steps(range(12)))
-    text = "\n".join(training.said)
-    assert "ms per step, samples/s unknown." in text
-    assert "Samples per second are unknown: the batches of the loop hold no tensor" in text
-    data = session_data(load(tmp_path / "results.db"), 1)
-    assert data.cases["tokens_per_s"].isna().all()
-    with pytest.raises(UsageError, match="the samples in its batches could not be counted"):
-        ranked(data, OBJECTIVES["tokens_per_s"])
-
-
-def test_watch_says_that_all_steps_were_warm_up(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    training.run(3)
-    assert "The loop took 3 steps, and the first 5 are warm-up, so its step time is unknown." in training.said
-
-
 class Lookahead(torch.optim.Optimizer):
     """An optimizer around another one, which calls no `Optimizer.__init__`."""
 
@@ -418,15 +324,6 @@ def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], m
         training.run(1)
     assert training.model.weight.grad is None
     assert [*tmp_path.iterdir()] == []
-
-
-def test_watch_survives_a_log_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(line: str) -> None:
-        raise OSError("the pipe is closed")
-
-    Training(tmp_path, log=fail).run(12)
-    assert rows(tmp_path, "SELECT status FROM launch") == [("ok",)]
-    assert "watch: log failed (OSError: the pipe is closed) with this line: Measured: " in capsys.readouterr().err
 
 
 def test_watch_warns_of_a_model_that_is_not_trained(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Phase
-from parabench.watching.schedule import INSTRUMENTED_AT, LEAST_RECORDED, RECORDED, Schedule
+from parabench.watching.schedule import INSTRUMENTED_AT, RECORDED, Schedule
 
 RACE = TurnsProtocol(rounds=4, settle=2, timed=5)
 
@@ -20,10 +20,6 @@ def test_a_loop_warms_up_then_is_measured_and_seldom_instrumented() -> None:
         *range(500, 508),
     ]
     assert phases[508:] == [Phase.MEASURE] * 492
-
-
-def test_instruments_can_be_left_out() -> None:
-    assert Phase.INSTRUMENT not in Schedule(instrumented=0).phases(INSTRUMENTED_AT[1] + 10)
 
 
 def test_less_than_one_step_in_a_hundred_is_instrumented_in_the_long_run() -> None:
@@ -56,12 +52,6 @@ def test_steps_of_a_race_are_not_the_training_s_own() -> None:
     assert first == INSTRUMENTED_AT[0] + len(schedule.race_steps)
 
 
-def test_of_few_steps_all_are_recorded() -> None:
-    assert Schedule().recorded(RECORDED, ranks=1).tolist() == list(range(RECORDED))
-    assert Schedule().recorded(LEAST_RECORDED, ranks=10_000).tolist() == list(range(LEAST_RECORDED))
-    assert not len(Schedule().recorded(0, ranks=8))
-
-
 def test_of_a_long_loop_a_sample_is_recorded_with_all_that_is_no_plain_step() -> None:
     schedule = Schedule(warmup=5, instrumented=8, race=RACE, arms=3)
     recorded, phases = schedule.recorded(300_000, ranks=8), schedule.phases(300_000)
@@ -70,11 +60,6 @@ def test_of_a_long_loop_a_sample_is_recorded_with_all_that_is_no_plain_step() ->
     assert not {*range(300_000)} - {*recorded.tolist()} - {*plain}
     halves = [sum(step < 150_000 for step in recorded), sum(step >= 150_000 for step in recorded)]
     assert halves[0] == pytest.approx(halves[1], rel=0.1)
-
-
-def test_a_rank_that_took_fewer_steps_records_the_same_ones() -> None:
-    longer = {*Schedule().recorded(40_000, ranks=16).tolist()}
-    assert {step for step in longer if step < 39_000} <= {*Schedule().recorded(39_000, ranks=16).tolist()}
 
 
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule(3, 2, RACE, 2), Schedule(5, 0)])
@@ -86,15 +71,3 @@ def test_until_the_next_step_that_is_not_plain_all_are(schedule: Schedule) -> No
         assert {*phases[step:until]} <= {Phase.MEASURE}
         if step < schedule.race_steps.stop or phase is not Phase.MEASURE:
             assert until == step
-
-
-def test_between_two_instrumented_parts_steps_are_plain() -> None:
-    assert [Schedule(5, 8).plain_until(step) for step in (4, 6, 24, 25, 33, 507, 508)] == [
-        4,
-        25,
-        25,
-        25,
-        500,
-        507,
-        5_000,
-    ]

@@ -71,14 +71,6 @@ def test_the_time_box_is_filled_by_batches_of_the_same_number_of_calls(group, mo
     assert group.barriers == [{}, {}]
 
 
-def test_a_slow_first_call_does_not_make_batches_small(group, monkeypatch):
-    host, protocol = HostTime(monkeypatch, lambda n: 5.0 if n == 0 else 1e-3), CollectiveProtocol(measure_s=0.2)
-    seen = rows(protocol)
-    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
-    assert set(seen[2:, 2]) == {20}
-    assert seen[0, 1] == pytest.approx(5.004)
-
-
 @pytest.mark.parametrize(
     ("call_s", "given", "calls"),
     [
@@ -102,15 +94,6 @@ def test_all_ranks_have_the_number_that_rank_0s_time_makes(group, monkeypatch):
     seen = rows(protocol)
     Bench(protocol, "gloo", CPU, 1).time(host.call, seen)
     assert set(seen[2:, 2]) == {20}
-
-
-def test_what_a_batch_took_is_kept_as_it_was(group, monkeypatch):
-    """Each batch is one number of its own: the fourth was disturbed."""
-    host = HostTime(monkeypatch, lambda n: 1.0 if n == 4 + 4 + 3 * 2 else 1e-3)
-    protocol = CollectiveProtocol(iterations=2, warmup=4, batches=5)
-    seen = rows(protocol)
-    Bench(protocol, "gloo", CPU, 0).time(host.call, seen)
-    assert list(seen[:, 1]) == pytest.approx([4e-3, 4e-3, 2e-3, 2e-3, 2e-3, 1.001, 2e-3])
 
 
 def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
@@ -138,17 +121,6 @@ def test_each_turn_begins_with_calls_that_settle_and_do_not_count(group, monkeyp
     assert [seen[at, 0] for at in (1, 3, 5)] == pytest.approx([begins[0], begins[1] + 6e-3, begins[2] + 6e-3], abs=1e-9)
     # Together before the first calls and before each turn.
     assert len(group.barriers) == 1 + 3
-
-
-def test_isolated_calls_of_a_turn_settle_with_one(group, monkeypatch):
-    host = HostTime(monkeypatch, lambda n: 1e-3 * (n + 1))
-    seen = np.full((6, MARKS), np.nan)
-    timing = Bench(CollectiveProtocol(mode="latency"), "gloo", CPU, 0).warmed_up
-    with timing(host.call, seen[:2], in_turns=True) as turn:
-        turn(seen[2:4])
-        turn(seen[4:])
-    assert list(seen[:, 1]) == pytest.approx([1e-3, 2e-3, 4e-3, 5e-3, 7e-3, 8e-3])
-    assert len(group.barriers) == host.calls == 8
 
 
 # ---- on a device
@@ -277,10 +249,3 @@ def test_graphs_of_several_are_replayed_in_turns_and_all_gone_in_the_end(group, 
     for own in seen:
         assert list(own[2:, 2]) == [40, 40]
         assert own[2:, 1] / own[2:, 2] == pytest.approx(1e-6, rel=1e-9)
-
-
-def test_isolated_calls_on_a_device_have_the_hosts_time_to_start_them_in_it(group, monkeypatch):
-    stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(mode="latency")
-    seen = np.full((3, MARKS), np.nan)
-    Bench(protocol, "nccl", CUDA, 0).time(stream.call, seen)
-    assert seen[:, 1] == pytest.approx(130e-6)

@@ -42,14 +42,6 @@ def test_the_readings_of_each_case_are_its_schedule(protocol):
         assert [row.slot for row in table if row.place == place and row.slot] == protocol.schedule(each)
 
 
-def test_a_case_that_has_its_launch_to_itself_marks_nothing_else():
-    alone = BATCHES.alone()
-    assert [row.slot for row in rows(alone, MIXED[:1])] == alone.schedule(MIXED[0])
-    (first, _) = stages(alone, MIXED[:1])
-    # A reading of warm-up, then one turn: a batch that is not counted, and all that are.
-    assert (first.warmup, [turn.readings for turn in first.turns]) == (1, [1 + 10])
-
-
 @pytest.mark.parametrize(("protocol", "timed", "warmup"), [(BATCHES, [1] * 10, 1), (CALLS, [2, 3] * 5, 3)])
 def test_those_that_differ_by_their_algorithm_take_turns(protocol, timed, warmup):
     found = stages(protocol, MIXED)
@@ -120,8 +112,3 @@ def test_those_that_are_alike_share_a_launch_and_pins_of_nccls_do_not():
     assert cohorts([two, pin, *apart, four]) == [(two, four), (pin,), *((each,) for each in apart)]
     assert why_alone(pin) == "nccl:ring is set for a whole process, in NCCL's environment"
     assert why_alone(two) is None
-
-
-def test_what_settles_is_short_and_never_more_than_warm_up():
-    protocol = CollectiveProtocol(warmup=5)
-    assert [protocol.settling_calls(seconds) for seconds in (1e-6, 2e-3, 4e-3, 1.0)] == [5, 2, 1, 1]

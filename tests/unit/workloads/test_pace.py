@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -13,19 +12,16 @@ from torch._C._distributed_c10d import FileStore, HashStore
 
 from command_line import parabench
 from fake_launch import FakeLauncher
-from faulty_helpers import FAULTY_RANK, FAULTY_STEP
 from guard import GUARD_S
 from parabench.ab.pairing import check_alike
 from parabench.analysis.environment.diff import session_facts
 from parabench.analysis.session import select_session
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
-from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import NodeResult, RankReport
 from parabench.launch.spec import LaunchSpec
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
-from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, MOST_STEPS, Counts, Protocol
+from parabench.plan.protocol import LEAST_MEASURED, LEAST_WARMUP, Counts, Protocol
 from parabench.session.request import TrainingRequest, protocol_of
 from parabench.session.runner import TrainingRunner, reference_protocol
 from parabench.store.record import REFERENCE_BLOCK, Phase, Sample, Status
@@ -83,35 +79,6 @@ def test_warm_up_and_measurement_fill_their_seconds():
     assert training._queued == RUN_IN * STEP_S
 
 
-def test_what_a_step_takes_is_told_by_the_last_piece():
-    counts, _ = paced(BY_TIME, lambda step: 2 * STEP_S if step < 50 else STEP_S / 2)
-    assert counts.measured == 256
-
-
-def test_a_step_longer_than_the_time_is_taken_a_few_times_all_the_same():
-    counts, _ = paced(BY_TIME, lambda step: 3.0)
-    assert counts == Counts(warmup=LEAST_WARMUP + 1 + RUN_IN, measured=LEAST_MEASURED)
-
-
-@pytest.mark.parametrize("warmup", [2, 3, 5, 40])
-def test_so_many_warm_up_steps_and_measurement_by_time(warmup):
-    counts, training = paced(Protocol(warmup=warmup, measure_s=0.5), lambda step: 9.0 if step == 0 else STEP_S)
-    assert counts == Counts(warmup=warmup, measured=32)
-    assert sum(training.pieces) == warmup
-
-
-def test_warm_up_by_time_and_so_many_measured_steps():
-    counts, _ = paced(Protocol(warmup_s=1.0, steps=7), compiling)
-    assert counts.measured == 7
-    assert counts.warmup >= LEAST_WARMUP + 64
-
-
-def test_there_is_an_end_to_it_where_a_clock_does_not_move():
-    counts, _ = paced(BY_TIME, lambda step: 0.0)
-    assert counts.warmup <= MOST_STEPS
-    assert counts.measured == MOST_STEPS
-
-
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
     """Nothing else ties them here, as in an asynchronous strategy."""
@@ -125,10 +92,6 @@ def test_ranks_of_different_speed_take_the_same_steps(size, tmp_path):
     assert len(set(told)) == 1
     # The slowest rank's steps fill the time.
     assert told[0].measured == pytest.approx(2.0 / (0.01 * (size + 0.1)), rel=0.05)
-
-
-def test_a_rank_that_is_alone_needs_no_store():
-    assert Agreement(None, 0, 1)(0.25) == 0.25
 
 
 def test_an_agreement_is_to_the_last_bit():
@@ -158,11 +121,6 @@ def test_what_nobody_chose_is_the_devices():
     assert BY_TIME.all_steps == LEAST_WARMUP + LEAST_MEASURED + 4
 
 
-def test_seconds_are_a_number():
-    with pytest.raises(UsageError, match="measure_s is '2'; it must be a number above 0"):
-        Protocol(measure_s="2")
-
-
 def asked(**options):
     return TrainingRequest.of(suite="s", argv=[], out=None, **options)
 
@@ -187,19 +145,6 @@ def test_sides_of_an_ab_must_take_as_long():
     with pytest.raises(UsageError, match=r"give --warmup or --warmup-seconds$"):
         check_alike(plans)
     check_alike([{"protocol": BY_TIME.to_dict(), "seed": 0}] * 2)
-
-
-def test_it_travels_as_it_is():
-    case = Case(world_size=2, **HERE)
-    assert LaunchSpec.from_dict(LaunchSpec.of(case, BY_TIME, 60.0).to_dict()).protocol == BY_TIME
-    plan = Plan(cases=(case,), skipped=(), protocol=BY_TIME, seed=0)
-    assert Plan.from_dict(plan.to_dict()) == plan
-    part = NodeResult(
-        node=0, host="h", first_rank=0, began_s=0.0, outcome=ProcessOutcome(ok=True), reports=[RankReport(rank=0)],
-        marks=[], counts=(7, 20),
-    )  # fmt: skip
-    assert NodeResult.from_dict(part.to_dict(), RankReport).counts == (7, 20)
-    assert NodeResult.from_dict(replace(part, counts=None).to_dict(), RankReport).counts is None
 
 
 def test_sessions_that_went_by_time_and_by_steps_differ_in_it():
@@ -240,19 +185,6 @@ def test_the_reference_takes_a_fixed_number_of_steps():
     assert fake.deadlines[1:] == pytest.approx([10 * 45.1 + 2 * 4.0, 60.0])
 
 
-@pytest.mark.parametrize("strategy", ["local_only", "parameter_server_async"])
-def test_of_another_training_the_first_loss_is_compared(strategy):
-    (_, seen) = walked(BY_TIME.replace(launches=1), FakeLauncher(), Case(strategy=strategy, world_size=2, **HERE))
-    assert (seen.status, seen.facts["verified_steps"]) == (Status.OK, 1)
-
-
-def test_the_deadline_is_of_the_launch_not_of_a_reference_of_the_same_case():
-    case = Case(strategy="single", **HERE)
-    fake = FakeLauncher(lambda case: 0.01)
-    walked(Protocol(warmup_s=100.0, measure_s=100.0, launches=2), fake, case)
-    assert fake.deadlines[1] == pytest.approx(10 * 0.55 + 2 * 200.0)
-
-
 def verified(loss_of, taken, reference_steps=45):
     fake = FakeLauncher(lambda case: 0.01)
     case = Case(world_size=2, **HERE)
@@ -274,13 +206,6 @@ def test_losses_of_the_steps_that_both_took_are_compared(taken, compared):
     last = verified(lambda step, loss: loss * (1 + 1e-3 * (step == compared - 1)), taken)
     assert last.status is Status.WRONG
     assert f"loss at step {compared - 1} is" in last.failure.message
-
-
-def test_beyond_the_reference_losses_must_be_finite():
-    assert verified(lambda step, loss: loss * 2 if step >= 45 else loss, 60).status is Status.OK
-    seen = verified(lambda step, loss: None if step == 50 else loss, 60)
-    assert seen.status is Status.WRONG
-    assert seen.failure.message == "loss at step 50 is not finite, or not every rank recorded it"
 
 
 def test_a_loss_that_the_launch_must_have_and_has_not_is_wrong():
@@ -343,15 +268,6 @@ def sum_of_slowest(samples: list[Sample], phase: Phase) -> float:
         if sample.metric == "step_s" and sample.phase is phase and sample.step is not None:
             slowest[sample.step] = max(slowest.get(sample.step, 0.0), sample.value or 0.0)
     return math.fsum(slowest.values())
-
-
-def test_a_rank_that_fails_amid_its_warm_up_leaves_warm_up_steps():
-    case = Case(strategy="faulty_helpers:raising", world_size=2, **HERE)
-    seen = launch(LaunchSpec.of(case, Protocol(warmup_s=600.0, measure_s=600.0), deadline_s=GUARD_S))
-    assert seen.status is Status.FAILED
-    assert seen.facts["counts"]["measured"] == 0
-    assert {sample.phase for sample in seen.samples} == {Phase.WARMUP}
-    assert {sample.step for sample in seen.samples if sample.rank == FAULTY_RANK} == set(range(FAULTY_STEP))
 
 
 def test_a_session_of_the_command_goes_by_time(tmp_path):

@@ -12,7 +12,7 @@ from parabench.analysis.collectives.crossover import answers, bus_answers
 from parabench.analysis.session import select_session
 from parabench.analysis.text import collectives as collectives_text
 from parabench.collectives import LEVELS
-from parabench.store.record import MIB, Failure, Status
+from parabench.store.record import MIB, Status
 
 SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22)
 
@@ -38,13 +38,6 @@ def test_a_call_takes_as_long_as_its_slowest_rank_and_warm_up_is_left_out(tmp_pa
     assert list(rows["algbw"]) == pytest.approx([1.0] * 4)
     assert list(rows["busbw"]) == pytest.approx([1.5] * 4)
     assert rows["spread"].isna().all()
-
-
-def test_a_call_that_a_rank_did_not_come_through_does_not_count(tmp_path):
-    launch = fake.launch(fake.case(), lambda size: 1e-3)
-    launch.collectives = [call for call in launch.collectives if call.rank == 0 or call.seq != 4]
-    sizes, _ = table(fake.write(tmp_path / "r.db", [launch]))
-    assert list(sizes["calls"]) == [3, 4, 4, 4]
 
 
 def test_quantiles_are_over_calls_and_spread_over_launches(tmp_path):
@@ -120,30 +113,6 @@ def test_the_size_at_which_the_best_changes_is_between_two_that_are_sure(tmp_pat
     assert answer.peak == pytest.approx(4 * MIB / crossing(fake.case(algorithm="ring"), 4 * MIB) / 1e9, rel=0.02)
 
 
-def test_between_sizes_that_are_not_sure_the_change_is_wider(tmp_path):
-    """At 256 KiB and 1 MiB the two are alike: the change lies between the sizes around them."""
-
-    def truth(case, size):
-        alike = size in SIZES[1:3]
-        return 1e-3 if alike else (1e-3 if (case.algorithm == "native") == (size == SIZES[0]) else 2e-3)
-
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), truth, noise=0.01, blocks=4))
-    (answer,) = bus_answers(results)
-    (change,) = answer.changes
-    assert (change.above_bytes, change.below_bytes) == (SIZES[0], SIZES[3])
-
-
-def test_noise_alone_makes_no_change(tmp_path):
-    results = fake.write(
-        tmp_path / "r.db", fake.sweep(cases("native", "ring", "tree"), lambda c, s: 1e-3 + s * 1e-9, noise=0.05)
-    )
-    (answer,) = bus_answers(results)
-    assert answer.changes == ()
-    assert "No difference was found between the 3 algorithms at any size with 3 blocks." in collectives_text.sentence(
-        answer
-    )
-
-
 @pytest.mark.parametrize(
     ("names", "blocks"), [(("native", "ring"), 3), pytest.param(LEVELS, 3, marks=pytest.mark.slow)]
 )
@@ -188,26 +157,3 @@ def test_what_is_sure_at_some_sizes_only_is_said_so(tmp_path):
         "native is among the fastest from 64 KiB to 4 MiB, and the only one at 64 KiB (4 blocks)."
         in collectives_text.sentence(answer)
     )
-
-
-def test_one_block_claims_nothing(tmp_path):
-    results = fake.write(tmp_path / "r.db", fake.sweep(cases("native", "ring"), crossing, blocks=1))
-    (answer,) = bus_answers(results)
-    assert answer.ranges == ()
-    assert "One block cannot be tested against noise" in collectives_text.sentence(answer)
-
-
-def test_every_operation_and_world_size_is_a_question_of_its_own(tmp_path):
-    asked = [fake.case(op, world_size=n) for op in ("broadcast", "all_reduce") for n in (4, 2)]
-    found = bus_answers(fake.write(tmp_path / "r.db", fake.sweep(asked, lambda c, s: 1e-3)))
-    assert [(a.op, a.world_size) for a in found] == [
-        ("all_reduce", 2), ("all_reduce", 4), ("broadcast", 2), ("broadcast", 4),
-    ]  # fmt: skip
-
-
-def test_nothing_measured_is_no_answer(tmp_path):
-    failed = fake.launch(fake.case(), lambda size: 1e-3, status=Status.CRASHED, failure=Failure("gone"))
-    results = fake.write(tmp_path / "r.db", [failed])
-    sizes, rows = table(results)
-    assert (len(sizes), len(rows)) == (0, 0)
-    assert answers(sizes) == ()

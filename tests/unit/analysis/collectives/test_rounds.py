@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
 
@@ -11,7 +10,6 @@ from message_logs import BYTES, sent
 from parabench.analysis.collectives.rounds import BETWEEN, PIECE_BYTES, WITHIN, Round, rounds
 from parabench.collectives import LEVELS
 from parabench.errors import UsageError
-from parabench.plan.collective_case import OPS
 from simulated import Record
 
 MIB = 1 << 20
@@ -74,22 +72,6 @@ def test_rounds_by_hand(op, algorithm, n, g, expected):
     assert rounds(op, algorithm, n, g, size) == tuple(expected)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_rounds_of_two_ranks_carry_one_share_whatever_the_size(op):
-    for algorithm, g in itertools.product((*LEVELS, "native", *TWO_LEVELS), (1, 2)):
-        small, large = (rounds(op, algorithm, 2, g, size) for size in (1000, 64 * MIB))
-        tier = BETWEEN if g == 1 else WITHIN
-        assert across(small, tier) == across(large, tier)
-        assert {each.tier for each in (*small, *large)} == {tier}
-
-
-def test_rounds_are_none_for_unknown_schedules():
-    assert rounds("all_reduce", "ring", 1, 8, MIB) == ()
-    for name in ("nccl:ring", "mine:ALGORITHM"):
-        assert rounds("all_reduce", name, 4, 2, MIB) is None
-    assert rounds("barrier", "ring", 4, 2, MIB) is None
-
-
 def test_rounds_reject_nodes_that_are_not_full_and_unknown_levels():
     with pytest.raises(ValueError, match="6 ranks do not fill nodes of 4"):
         rounds("all_reduce", "ring", 6, 4, MIB)
@@ -111,10 +93,3 @@ def test_bytes_between_nodes_are_those_of_the_messages(algorithm, op):
             assert link * 0.99 <= counted
         else:
             assert counted == pytest.approx(link)
-
-
-def test_rounds_of_ten_thousand_ranks_are_few():
-    for op, algorithm in itertools.product(OPS, (*LEVELS, "native", *TWO_LEVELS)):
-        found = rounds(op, algorithm, 10_000, 8, 100 * MIB)
-        assert found is not None
-        assert len(found) <= 2 * math.ceil(math.log2(10_000))

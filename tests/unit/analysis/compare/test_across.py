@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 
 import jsonschema
 import numpy as np
@@ -19,11 +18,9 @@ from parabench.analysis.compare.overall import overall
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.stats.geometric import Logs, geometric_mean
 from parabench.analysis.text import across as across_text
-from parabench.analysis.text.comparison import steps
 from parabench.errors import UsageError
 from parabench.report.views import comparison, markdown
 from parabench.store.record import MIB, DeviceSample
-from parabench.store.results import load
 from schema_helpers import EVIL, SCHEMA, check
 
 BUCKETS = (1.0, 4.0, 25.0)
@@ -115,13 +112,6 @@ def test_it_is_said_like_a_person(gpus):
     )
 
 
-def test_a_cpus_case_and_a_devices_are_the_same_work(mixed):
-    assert {(case.base_device, case.candidate_device) for case in mixed.cases} == {("cuda", "cpu")}
-    assert {case.label for case in mixed.cases} >= {case.label for case in CPU}
-    assert mixed.step_time.ratio == pytest.approx(10, rel=0.02)
-    assert mixed.candidate_hardware == "8 cores of Some CPU"
-
-
 def test_what_is_unknown_has_its_reason(mixed):
     cases = {case.label: case for case in mixed.cases}
     failed, once = cases["zero1 native, 2 ranks"], cases["zero2 native, 2 ranks"]
@@ -150,58 +140,12 @@ def test_doubts(gpus, mixed):
     assert "the median of its steps on base and the 10th percentile on candidate" in mixed.findings[1].message
 
 
-def test_joules_of_two_kinds_are_a_doubt(tmp_path):
-    old = [burning(each, 400.0) for each in fake.sweep(CUDA, lambda c: 0.05)]
-    new = [burning(each, 400.0, "power_w") for each in fake.sweep(CUDA, lambda c: 0.05)]
-    sides = [side(tmp_path, role, each, environment=on("A100", 2)) for role, each in (("a", old), ("b", new))]
-    found = across(machines(*sides))
-    assert found.per_joule.ratio == pytest.approx(1)
-    assert [each.code for each in found.findings] == ["one_machine", "energy"]
-    assert "from the energy counter on a and from the power readings on b" in found.findings[1].message
-
-
-def test_facts_that_differ_are_listed(gpus):
-    assert [each.name for each in gpus.hardware] == ["host", "GPUs"]
-    assert gpus.hardware[1].candidate == "2 × H200 (80 GiB)"
-    assert [each.name for each in gpus.software] == ["torch"]
-
-
-def test_one_work_twice_on_a_side_has_no_single_partner(tmp_path):
-    both = side(tmp_path, "both", [*map(fake.launch, CPU[:2]), *map(fake.launch, CUDA[:1])])
-    cuda = side(tmp_path, "cuda", [fake.launch(CUDA[0]), fake.launch(CUDA[1])])
-    found = across(machines(both, cuda))
-    assert {(case.base_case, case.candidate_case) for case in found.cases} == {
-        (CUDA[0].id, CUDA[0].id), (CPU[1].id, CUDA[1].id)
-    }  # fmt: skip
-    (other,) = found.alone
-    assert (other.case, other.side) == (CPU[0].id, both.role)
-    assert other.reason.startswith("several cases are this work")
-
-
 def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
     old, new = (side(tmp_path, name, [fake.launch(case)]) for name, case in (("a", CPU[0]), ("b", CPU[1])))
     with pytest.raises(UsageError, match=r"no case of a of .* has the same workload as one of b of "):
         machines(old, new)
     with pytest.raises(UsageError, match=r"both sides are a of "):
         machines(old, old)
-
-
-def test_a_session_and_its_copy_are_one_session(tmp_path):
-    old = side(tmp_path, "a", [fake.launch(CPU[0])])
-    shutil.copy(tmp_path / "a.db", tmp_path / "copy.db")
-    with pytest.raises(UsageError, match=r"both sides are a of .*a.db; name two sessions"):
-        machines(old, side_of(load(tmp_path / "copy.db")))
-
-
-def test_no_launch_ended_well(tmp_path):
-    sides = machines(*(side(tmp_path, name, [fake.launch(CPU[0], **OOM)]) for name in ("a", "b")))
-    found = across(sides)
-    assert across_text.sentence(found).startswith(
-        "No case succeeded on both sides, so base (8 cores of Some CPU) cannot be "
-    )
-    check(found)
-    assert "its launches ended oom" in comparison.render(sides)
-    assert "its launches ended oom" in markdown.render(found)
 
 
 def logs(random, cases, blocks, shared):
@@ -232,22 +176,6 @@ def test_with_every_launch_there_it_is_welchs_test_of_block_means():
     assert np.log([found.low, found.high]) == pytest.approx([expected.low, expected.high])
 
 
-def test_a_missing_launch_takes_its_block_along_no_further_than_it_must():
-    random = np.random.default_rng(2)
-    pairs = list(zip(logs(random, 3, 4, 0.05), logs(random, 3, 4, 0.05), strict=True))
-    whole = geometric_mean(pairs, "")
-    pairs[0] = (Logs(pairs[0][0].block[1:], pairs[0][0].value[1:]), pairs[0][1])
-    missing = geometric_mean(pairs, "")
-    assert (missing.cases, missing.base_blocks) == (3, 4)
-    assert missing.ratio == pytest.approx(whole.ratio, rel=0.05)
-    pairs[0] = (Logs(pairs[0][0].block[:1], pairs[0][0].value[:1]), pairs[0][1])
-    assert geometric_mean(pairs, "").cases == 2
-    single = geometric_mean([(pairs[0][0], pairs[0][1])], "")
-    assert (single.cases, single.low) == (1, None)
-    assert single.reason == "an interval needs 2 launches of a case on each side"
-    assert geometric_mean([], "nothing").reason == "nothing"
-
-
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_json_is_what_the_schema_says(request, which):
     written = check(request.getfixturevalue(which))
@@ -272,16 +200,6 @@ def test_markdown_and_page_hold_every_case_and_no_script(request, which):
     tables = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     for block in re.findall(r"(?:^\|.*\|\n)+", tables, flags=re.MULTILINE):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block
-
-
-def test_the_page_has_the_same_mean_as_the_text(gpus, gpu_sides):
-    (work,) = overall(gpu_sides)
-    assert work.means == (gpus.step_time,)
-    assert work.gives == {"per_joule": (gpus.per_joule,), "per_gb": (gpus.per_gb,)}
-    assert work.changes == ({},)
-    page = comparison.render(gpu_sides)
-    assert "--across-hardware</pre>" in page
-    assert steps(gpu_sides, (work,)) == []
 
 
 def test_the_page_leads_with_the_mean_of_all_common_cases_whatever_their_work(tmp_path):

@@ -19,15 +19,12 @@ from command_line import parabench
 from docs.site.schemas import schema
 from page_helpers import figures as figures_of
 from parabench.analysis.history.history import history, numbers_of, of_visits, visits_of
-from parabench.analysis.history.series import NO_RUPTURES, History
+from parabench.analysis.history.series import NO_RUPTURES
 from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
 from parabench.analysis.stats.level_cost import LevelCost
 from parabench.analysis.tables import launch_table
 from parabench.analysis.text import history as history_text
-from parabench.report.build import render as render_report
-from parabench.report.sections.history import _sessions, history_section, render
-from parabench.report.spec import Section
 from parabench.store.record import Status
 from parabench.store.results import load
 
@@ -203,29 +200,6 @@ def test_a_change_says_since_when_how_much_and_what_changed_with_it(stepped):
     assert len(history_text.lines(outcome, every=True)) == 3
 
 
-def test_a_number_can_be_traced_to_launches_of_the_store(stepped):
-    point = history([stepped]).series[0].points[3]
-    launches = launch_table(stepped, select_session(stepped, 4)).set_index("launch_id")
-    numbers = np.log(launches.loc[list(point.launches), "launch_step_s"].to_numpy(dtype=float))
-    assert len(numbers) == 3
-    assert point.step_time_s == pytest.approx(np.exp(numbers.mean()))
-    assert point.low_s < point.step_time_s < point.high_s
-
-
-def test_references_and_bad_launches_do_not_count(tmp_path):
-    path = tmp_path / "results.db"
-    for _ in range(2):
-        bad = fake.launch(A, block=1, status=Status.OOM)
-        fake.write(path, [fake.launch(A, 9.0, block=-1), fake.launch(A, 0.04), bad, fake.launch(B, status=Status.HUNG)])
-    good, hung = history([load(path)]).series
-    assert [point.step_time_s for point in good.points] == pytest.approx([0.04, 0.04])
-    assert [point.status for point in good.points] == ["1 ok, 1 oom"] * 2
-    assert good.points[0].low_s is None  # one launch has no spread
-    assert good.why_not == "2 sessions with a number so far, and a change point needs 6"
-    assert [point.step_time_s for point in hung.points] == [None, None]
-    assert hung.state == "no number"
-
-
 def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
     path = tmp_path / "results.db"
     for day in range(7):
@@ -240,48 +214,6 @@ def test_of_two_that_took_turns_only_b_is_followed(tmp_path):
     assert series.shifts == ()
     assert [point.level_s is None for point in series.points] == [True, False] * 7
     assert history_text.to_dict(outcome)["sessions"][0]["judged"] is False
-
-
-def test_stores_are_put_in_order_of_time_and_copies_count_once(tmp_path, stepped):
-    later = nightly(tmp_path / "later.db", [{A: 0.04 * wobble(day)} for day in range(2)], month=4)
-    both = history([later, stepped, stepped])
-    assert len(both.visits) == 14
-    assert [visit.results.path.name for visit in both.visits][-3:] == ["results.db", "later.db", "later.db"]
-
-
-def test_suites_are_apart(tmp_path):
-    path = tmp_path / "results.db"
-    nightly(path, [{A: 0.04}] * 2)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE session SET suite = 'mine' WHERE id = 2")
-    outcome = history([load(path)])
-    assert sorted(series.suite for series in outcome.series) == ["mine", "quick"]
-    assert [visit.session.suite for visit in history([load(path)], suite="mine").visits] == ["mine"]
-    table = _sessions(outcome)
-    assert (table.head[1], table.texts) == ("Suite", 3)
-    assert [row[1] for row in table.rows] == ["mine", "quick"]
-
-
-def test_a_newest_session_that_is_away_is_listed(tmp_path):
-    steps = [{A: 0.04 * wobble(day) * (1.3 if day == 9 else 1)} for day in range(10)]
-    outcome = history([nightly(tmp_path / "results.db", steps)])
-    assert outcome.changed == []
-    assert outcome.series[0].away == pytest.approx(0.3, abs=0.03)
-    assert history_text.lines(outcome)[0].endswith("in 1 the newest session alone is away from its level.")
-    assert "one more will tell" in history_text.lines(outcome)[1]
-
-
-def test_what_changed_is_text_in_its_figure(tmp_path):
-    def environment(day: int) -> dict[str, Any]:
-        commit = {"commit": f"<i>{day}", "dirty": False, "reasons": {}}
-        return fake.ENVIRONMENT | {"versions": {"torch": f"<img>{day // 4}"}, "git": commit}
-
-    steps = [{A: 0.04 * wobble(day) * (1.1 if day >= 4 else 1)} for day in range(8)]
-    outcome = history([nightly(tmp_path / "results.db", steps, environments=environment)])
-    assert len(outcome.changed) == 1
-    texts = json.dumps(figures_of(render(outcome)))
-    assert "&lt;img" in texts
-    assert "<i" not in texts
 
 
 # ---- the command
@@ -330,52 +262,9 @@ def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
         assert said in page
 
 
-def test_the_report_has_a_section_once_a_case_was_measured_twice(tmp_path):
-    path = tmp_path / "results.db"
-
-    def told() -> Section | None:
-        results = load(path)
-        return history_section(results, select_session(results))
-
-    fake.write(path, [fake.launch(A)], interleaved={"run": "1", "side": "a"})
-    fake.write(path, [fake.launch(A)], interleaved={"run": "1", "side": "b"})
-    assert told() is None  # taking turns is no time
-    fake.write(path, [fake.launch(B)])
-    assert told() is None  # another case
-    fake.write(path, [fake.launch(B)])
-    section = told()
-    assert section is not None
-    assert "a change point needs 6" in section.lead
-    assert len(section.panels) == 1
-    page = render_report(load(path))
-    assert page.index('<section id="parts">') < page.index('<section id="history">') < page.index('id="machine">')
-
-
-@pytest.mark.parametrize(
-    ("values", "distance"),
-    [([1.0, 2.0, 3.0, 4.0, 5.0, 9.0], 2.0), ([0.0, 1.0], 1.0), ([5.0, 0.0, 1.0, 3.0], 2.0), ([2.0] * 4 + [50.0], 0.0)],
-)
-def test_qn_is_the_lower_quartile_of_distances(values, distance):
-    """By hand. Of six values the 6th smallest of 15 distances (1 1 1 1 2 2 ...), of four the 3rd of 6 (1 2 2 3 4 5)."""
-    assert qn_scale(np.array(values)) == pytest.approx(2.2191444659851 * distance)
-
-
 def test_qn_is_the_standard_deviation_of_normal_values_whatever_a_third_of_them_are():
     random = np.random.default_rng(0)
     values = 3 * random.standard_normal(1000)
     assert qn_scale(values) == pytest.approx(3, rel=0.05)
     values[:300] = 1e6 * random.standard_normal(300)
     assert qn_scale(values) < 3 * 3
-
-
-def test_a_history_without_sessions_of_its_own_has_no_row(stepped):
-    """Every row has the columns of the head, whatever there is; none is no mistake."""
-    none = _sessions(History((), ()))
-    assert (none.head, none.rows) == (
-        ("Session", "Changed since the one before", "Began", "Host", "torch", "Commit"), [],
-    )  # fmt: skip
-    table = _sessions(history([stepped]))
-    assert (len(table.head), table.texts) == (6, 2)
-    assert {len(row) for row in table.rows} == {6}
-    first = dict(zip(table.head, table.rows[0], strict=True))
-    assert (first["Session"], first["Commit"]) == ("nightly-11", f"b{0:011x}")

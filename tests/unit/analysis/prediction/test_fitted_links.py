@@ -8,13 +8,11 @@ import pytest
 
 from fake_base import FAR, NEAR, pair_rows
 from message_logs import BYTES, Line, clocked, sent
-from parabench.analysis.collectives.rounds import BETWEEN, OPS, WITHIN, rounds
+from parabench.analysis.collectives.rounds import BETWEEN, OPS, WITHIN
 from parabench.analysis.prediction.links import BEYOND, Link, Links, Row, given_link, links_from_rows
-from parabench.collectives import LEVELS
 from parabench.errors import UsageError
 
 MIB = 1 << 20
-ALGORITHMS = (*LEVELS, "native", "two_level", "two_level(tree,halving_doubling)", "two_level(ring,parameter_server)")
 FAST, SLOW = Link(2e-6, 1 / 50e9), Link(20e-6, 1 / 1e9)
 OVER = Links({}, {WITHIN: FAST, BETWEEN: SLOW})
 
@@ -73,11 +71,6 @@ def test_links_from_rows_reproduce_a_log_of_nccl_tests(op: str, ranks: int, node
     assert links.fitted[op, "native", tier].byte_s == pytest.approx(expected, rel=0.05)
 
 
-def test_links_from_rows_leave_out_unknown_schedules() -> None:
-    rows = [Row("all_reduce", name, 2, 1, MIB, 1e-3) for name in ("nccl:ring", "two_level")]
-    assert links_from_rows([*rows, Row("barrier", "ring", 2, 1, 0, 1e-5)], "nccl") == {}
-
-
 def test_given_link_is_never_faster_than_messages_within_a_node() -> None:
     fitted = {("all_reduce", "ring", WITHIN): Link(1e-3, 1e-9)}
     quick = Links(fitted, {BETWEEN: Link(1e-9, 1e-12)})
@@ -126,16 +119,6 @@ def test_seconds_are_near_those_of_messages_that_share_links(algorithm: str, op:
     assert {key: ratio for key, ratio in found.items() if not least <= ratio <= NEAR_SIMULATED[algorithm]} == {}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_seconds_grow_with_bytes_and_slower_links(algorithm: str) -> None:
-    near = Links({}, {WITHIN: FAST, BETWEEN: FAST})
-    for op, (n, g) in itertools.product(OPS, [(2, 1), (3, 1), (6, 3), (12, 4), (64, 8), (10_000, 8)]):
-        took = [OVER.seconds(op, algorithm, n, g, 10**power) for power in (3, 5, 7, 9)]
-        assert took == sorted(set(took))
-        assert all(took[at] > near.seconds(op, algorithm, n, g, 10**power) for at, power in enumerate((3, 5, 7, 9)))
-    assert OVER.seconds("all_reduce", algorithm, 1, 8, MIB) == 0
-
-
 def test_unmeasured_links_are_refused_with_the_command() -> None:
     links = Links(links_from_rows([row for row in pair_rows() if row.nodes == 1], "gloo"), {})
     with pytest.raises(UsageError, match="links between nodes were not measured for ring; measure them: parabench col"):
@@ -153,9 +136,3 @@ def test_messages_far_beyond_the_measured_ones_are_refused() -> None:
     with pytest.raises(UsageError, match="more than 8 times the largest measured") as raised:
         links.seconds("all_gather", "ring", 2, 2, 2 * most)
     assert "--op all_gather --algorithm ring --world-size 2 --max 32MiB" in str(raised.value)
-
-
-def test_rounds_of_two_ranks_know_one_message_size() -> None:
-    """So the times of two ranks tell latency and bandwidth of a link."""
-    for op, algorithm in itertools.product(OPS, ALGORITHMS):
-        assert {each.tier for each in rounds(op, algorithm, 2, 1, MIB) or ()} == {BETWEEN}

@@ -11,7 +11,7 @@ import pytest
 from fake_base import DDP, FAR, NEAR, ROWS, base, computed, of_ranks
 from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction import question
-from parabench.analysis.prediction.base import Measured, slowest, work_of
+from parabench.analysis.prediction.base import Measured, slowest
 from parabench.analysis.prediction.links import given_link
 from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, place_of
 from parabench.analysis.prediction.program import Call, Group
@@ -112,20 +112,6 @@ def test_place_of_a_group(group: Group, ranks: int, nodes: int, place: tuple[int
     assert place_of(Call("all_reduce", 8, group), of_ranks(ranks, nodes=nodes)) == place
 
 
-def test_work_is_the_same_if_only_the_way_of_data_differs() -> None:
-    assert work_of(of_ranks(2)) == work_of(of_ranks(16, nodes=8, algorithm="ring", bucket_mib=1.0))
-    assert work_of(of_ranks(2)) != work_of(replace(of_ranks(2), global_batch=16))
-    tensor = DDP.replace(strategy="tp")
-    assert work_of(tensor) != work_of(replace(tensor, world_size=4))
-    # Gradients are held back only between micro-batches.
-    assert work_of(DDP.replace(no_sync=False)) == work_of(DDP)
-    several = DDP.replace(grad_accumulation=2)
-    assert work_of(replace(several, no_sync=False)) != work_of(several)
-    # Ranks that share a shard with fewer others compute differently.
-    shards = [of_ranks(8, nodes=8 // shared, strategy="hsdp", ranks_per_node=shared) for shared in (4, 2)]
-    assert work_of(shards[0]) != work_of(shards[1])
-
-
 def test_questions_are_cases_of_the_base() -> None:
     asked = question.cases(base(), [2, 8], {"bucket_mib": (None, 1.0), "algorithm": ("native", "two_level")})
     assert [each.label for each in asked][-1] == "ddp two_level 1 MiB, 8 ranks on 4 nodes"
@@ -149,15 +135,6 @@ def test_questions_are_cases_of_the_base() -> None:
 def test_questions_without_a_case_are_rejected(sizes: list[int], axes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         question.cases(base(), sizes, axes)
-
-
-def test_candidates_are_measured_algorithms_and_usual_caps() -> None:
-    found = question.candidates(base(), 8, {})
-    assert {each.algorithm for each in found} == {"native", "ring"}
-    assert {each.bucket_mib for each in found} == {None, 1, 2, 4, 10, 25, 100}
-    assert {each.algorithm for each in question.candidates(base(), 8, {"algorithm": ("ring",)})} == {"ring"}
-    with pytest.raises(UsageError, match="does not fill nodes"):
-        question.candidates(base(), 3, {})
 
 
 def test_nodes_are_as_few_as_share_ranks_evenly() -> None:

@@ -55,12 +55,6 @@ def test_timeline_overlaps_a_call_that_is_waited_for_later() -> None:
     assert step_s(program_of(events, 2), 3.0) == 8.0
 
 
-def test_timeline_ends_with_calls_that_nothing_waits_for() -> None:
-    assert (
-        step_s(program_of([["part", "optimizer"], ["work", 1.0], call("broadcast", 8), ["work", 1.0]], 2), 5.0) == 6.0
-    )
-
-
 def test_among_grows_groups_of_all_ranks_alone() -> None:
     events = [["part", "forward"], call("all_gather", 8, [0, 2, 4, 6]), call("all_reduce", 8, [0, 1]),
               call("all_gather", 8, list(range(8)))]  # fmt: skip
@@ -86,13 +80,6 @@ def test_with_caps_makes_buckets_of_the_gradients() -> None:
     assert step_s(two, 1.0) == 9.0
     # A list: one gradient, then the rest.
     assert [each.bytes for each in calls(program.with_caps([10, 30]))] == [10, 30, 8]
-
-
-@pytest.mark.parametrize("by", [0.5, 3.0])
-def test_scaled_program_takes_as_many_times_as_long(by: float) -> None:
-    events = [["part", "backward"], ["work", 2.0], call("all_reduce", 8), ["work", 1.0]]
-    program = program_of(events, 2, [["a", 8, 2.0]]).scaled(by)
-    assert (program.work_s, program.gradients[0].ready_s) == (3.0 * by, 2.0 * by)
 
 
 @pytest.mark.parametrize(

@@ -98,24 +98,6 @@ def test_the_least_memory_is_of_the_rank_that_holds_most(tmp_path):
     )
 
 
-def test_bytes_that_agree_exactly_make_sense(tmp_path):
-    ranked = [fake.case(strategy=name, device="cuda", backend="nccl") for name in ("ddp", "zero1", "fsdp")]
-    peaks = list(zip(ranked, (0.04, 0.05, 0.06), (100, 100, 100 + 1 / MIB), strict=True))
-    (answer,) = spots(tmp_path, holding(peaks, time=0.01), "memory", environment=GPU)
-    assert [each.strategy for each in (answer.best, *answer.tied)] == ["ddp", "zero1"]
-    assert [each.strategy for each in answer.slower] == ["fsdp"]  # one byte more, in every launch
-    assert (answer.half_width, answer.more_blocks) == (pytest.approx(0, abs=1e-9), None)
-    assert sentence(answer).startswith("Lowest peak memory: ddp native, 2 ranks: 100 MiB (identical in every launch), ")
-    assert "Not statistically distinguishable from it (95 %, 3 blocks, no spread): zero1 native, 2 ranks." in sentence(
-        answer
-    )
-    assert answer.basis == "peak allocated memory of the largest rank"
-    (answer,) = spots(tmp_path, holding(peaks[:2]), "memory", environment=GPU)
-    assert sentence(answer).startswith(
-        "No significant difference between the 2 configurations (95 %, 3 blocks, no spread). Lowest mean: "
-    )
-
-
 def test_a_launch_without_a_number_is_named_and_not_ranked(tmp_path):
     launches = fake.sweep([fake.case(strategy=name) for name in ("ddp", "fsdp")], lambda _: 0.04)
     unknown = [fake.launch(fake.case(strategy="tp"), block=b, peak_bytes=None) for b in range(3)]
@@ -153,17 +135,6 @@ def test_energy_is_of_a_token(tmp_path):
     assert sentence(answer).startswith("Lowest energy: ddp native, 2 ranks: 97.7 mJ per token (±")
     assert "ddp native, 1 rank needs 20 % more energy (95 %, 3 blocks)." in sentence(answer)
     assert answer.basis == "energy of its devices over the measured steps (energy counter)"
-
-
-def test_energies_of_two_kinds_are_not_mixed(tmp_path):
-    cases = [fake.case(device="cuda", backend="nccl", strategy=name) for name in ("ddp", "fsdp", "tp")]
-    launches = [
-        metered(case, 300.0, block, "power_w" if case.strategy == "tp" else "energy_j")
-        for block in range(3)
-        for case in cases
-    ]
-    (answer,) = spots(tmp_path, launches, "joules", environment=GPU)
-    assert answer.unknown == ("tp native, 2 ranks",)
 
 
 # -- by an axis --------------------------------------------------------------------------------------------------
@@ -208,15 +179,6 @@ def test_several_axes_in_a_table(tmp_path):
     ]
 
 
-def test_one_block_leaves_it_open_who_can_be_told_apart(tmp_path):
-    launches = fake.sweep([fake.case(strategy=name) for name in ("ddp", "fsdp")], lambda _: 0.04, blocks=1)
-    (answer,) = spots(tmp_path, launches, by=("strategy", "compile"))
-    assert [place.distinguishable for place in answer.by] == [None, None]
-    assert {place.names[1] for place in answer.by} == {"off"}
-    table = parabench("best", tmp_path / "r.db", "--by", "strategy").output
-    assert "unknown" in table
-
-
 # -- step time against peak memory -------------------------------------------------------------------------------
 
 
@@ -233,18 +195,6 @@ def test_the_front_is_what_no_other_beats_in_both(tmp_path):
     at = lines.index("Pareto-optimal in step time and peak memory:")
     assert [line.split()[0] for line in lines[at + 2 : at + 5]] == ["ddp", "zero1", "fsdp"]
     assert lines[at + 4].endswith("60.0 ms      150 MiB    50 %         50 %")
-
-
-def test_noise_is_no_trade(tmp_path):
-    """A hair less memory for a hair more time, both within the noise, is no second point of the front."""
-    peaks = [
-        (fake.case(strategy=n), s, m) for n, s, m in (("ddp", 0.04, 201), ("zero1", 0.0401, 200), ("fsdp", 0.06, 100))
-    ]
-    (answer,) = spots(tmp_path, holding(peaks, time=0.02, memory=0.02))
-    assert len(answer.front) == 2
-    assert answer.front[1].strategy == "fsdp"
-    (answer,) = spots(tmp_path, holding(peaks, blocks=1))
-    assert answer.front == ()
 
 
 # -- words and JSON ----------------------------------------------------------------------------------------------
@@ -267,20 +217,6 @@ def test_the_output_has_the_code_the_statistic_and_what_settles_it(tmp_path):
     fake.write(tmp_path / "results.db", launches, label="newer")
     assert "To settle it" not in parabench("best", f"{tmp_path}/results.db@fake").output  # only the newest resumes
     assert "To settle it" not in parabench("best", tmp_path / "results.db", "--objective", "memory").output
-
-
-def test_what_looks_hopeless_is_offered_a_budget(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 25.0)]
-    fake.write(tmp_path / "results.db", fake.sweep(cases, lambda _: 0.04, noise=0.3))
-    said = parabench("best", tmp_path / "results.db").output
-    assert "too noisy" in said
-    assert said.endswith(f"To narrow it down: parabench run --resume --until-decided --budget 30 --out {tmp_path}\n")
-
-
-def test_what_is_decided_needs_no_more_blocks(tmp_path):
-    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp")]
-    fake.write(tmp_path / "results.db", fake.sweep(cases, lambda c: 0.04 + 0.04 * (c.strategy == "fsdp"), noise=0.001))
-    assert "To settle it" not in parabench("best", tmp_path / "results.db").output
 
 
 def test_on_dedicated_gpus_the_statistic_is_the_median(tmp_path):

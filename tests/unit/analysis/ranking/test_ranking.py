@@ -16,7 +16,7 @@ from parabench.analysis.ranking.answer import case_rows
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
-from parabench.analysis.stats.quantiles import dunnett, studentized_range
+from parabench.analysis.stats.quantiles import dunnett
 from parabench.analysis.tables import case_table, launch_table
 from parabench.analysis.text.best import lines
 from parabench.analysis.text.ranking import notes, sentence, to_dict
@@ -167,14 +167,6 @@ def test_one_block_cannot_decide(tmp_path):
     assert "Lowest mean: ddp native 1 MiB" in sentence(answer)
 
 
-def test_one_case_has_nothing_to_rank(tmp_path):
-    (answer,) = spots(tmp_path, fake.sweep([fake.case()], lambda _: 0.0412))
-    assert sentence(answer) == (
-        "Measured: ddp native, 2 ranks: 41.2 ms per step, 12,400 tokens/s. "
-        "Only one configuration has a result, so there is nothing to rank."
-    )
-
-
 def test_no_good_launch_is_said_in_words(tmp_path):
     bad = [fake.launch(fake.case(), block=b, status=s) for b, s in enumerate((Status.OOM, Status.OOM, Status.HUNG))]
     (answer,) = spots(tmp_path, bad)
@@ -199,23 +191,6 @@ def test_different_work_gets_its_own_answer(tmp_path):
     assert "global batch 16" in answers[1].best.label
 
 
-def test_exact_agreement_leaves_no_half_width(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.04))
-    assert len(answer.tied) == 2
-    assert answer.half_width == pytest.approx(0, abs=1e-9)
-    assert answer.more_blocks is None
-
-
-@pytest.mark.parametrize(("k", "df"), [(2, 1), (3, 1), (3, 4), (5, 8), (12, 22), (30, 58), (100, 198)])
-@pytest.mark.parametrize("confidence", [0.95, 0.9917])
-def test_the_studentized_range_is_scipys(k, df, confidence):
-    found = studentized_range(k, df, confidence)
-    assert stats.studentized_range.cdf(found, k, df) == pytest.approx(confidence, abs=1e-8)
-    if (k, df) in ((3, 4), (12, 22)):
-        assert found == pytest.approx(stats.studentized_range.ppf(confidence, k, df), abs=1e-6)
-
-
 def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     cases = [fake.case(algorithm=a, bucket_mib=b) for a in ("ring", "tree") for b in (1.0, 4.0, 10.0, 25.0)]
     near = {("ring", 10.0): 0.0400, ("ring", 25.0): 0.0401, ("tree", 25.0): 0.0402}
@@ -231,33 +206,6 @@ def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
     assert f"from it (95 %, 5 blocks, {within}): ddp tree 25 MiB, 2 ranks. {more}" in said
 
 
-def test_a_size_between_that_is_not_in_the_set_breaks_the_range(tmp_path):
-    sizes = (1.0, 4.0, 10.0, 25.0, None)
-    slow = {1.0: 0.06, 10.0: 0.06}
-    cases = [fake.case(bucket_mib=b, world_size=4, static_graph=True) for b in sizes]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: slow.get(c.bucket_mib, 0.04), noise=0.001))
-    assert [each.name for each in answer.members] == ["ddp native static_graph, 4 and 25 MiB and default, 4 ranks"]
-    assert "These bucket sizes are not statistically distinguishable (95 %, 3 blocks" in sentence(answer)
-
-
-def test_a_size_that_failed_breaks_the_range_too(tmp_path):
-    cases = [fake.case(bucket_mib=b) for b in (1.0, 4.0, 16.0)]
-    failed = [fake.launch(cases[1], block=block, status=Status.OOM) for block in range(3)]
-    slow = fake.case(strategy="fsdp")
-    launches = fake.sweep([cases[0], cases[2], slow], lambda c: 0.08 if c == slow else 0.04, noise=0.001)
-    (answer,) = spots(tmp_path, [*launches, *failed])
-    assert [each.name for each in answer.members] == ["ddp native, 1 and 16 MiB, 2 ranks"]
-
-
-def test_a_long_set_stays_readable(tmp_path):
-    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "zero2", "fsdp", "tp", "layer_split")]
-    slow = fake.case(strategy="parameter_server")
-    (answer,) = spots(tmp_path, fake.sweep([*cases, slow], lambda c: 0.09 if c == slow else 0.04, noise=0.01))
-    assert len(answer.members) == 6
-    named = "; ".join(each.name for each in answer.members[1:4])
-    assert f"): {named}; and 2 more." in sentence(answer)
-
-
 def test_launches_that_differ_too_much_name_no_winner(tmp_path):
     cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
     slow = fake.case(strategy="parameter_server")
@@ -270,13 +218,6 @@ def test_launches_that_differ_too_much_name_no_winner(tmp_path):
     following = f"{answer.tied[1].label}. The next, {slow.label}, "
     assert following in sentence(answer)
     assert f"slower. Lowest mean: {answer.best.label}: " in sentence(answer)
-
-
-def test_launches_that_differ_too_much_tell_nothing_apart(tmp_path):
-    cases = [fake.case(strategy=s) for s in ("ddp", "zero1", "fsdp")]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda c: 0.04, noise=0.3))
-    assert answer.too_wide
-    assert sentence(answer).startswith("No clear winner among 3 configurations (95 %, 3 blocks, ±")
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.002, True), (0.05, False)])
@@ -345,22 +286,6 @@ def test_a_flat_curve_is_an_answer_with_what_could_hide_in_it(tmp_path):
         f"default (3 blocks, ±{100 * curve.half_width:.1f} %; no size is more than "
         f"{100 * curve.at_most:.1f} % behind)."
     )
-
-
-def test_too_few_blocks_make_no_curve_flat(tmp_path):
-    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.03)
-    assert curve.shape == "unclear"
-    (note,) = notes(answer)
-    assert note.startswith("ddp native, 2 ranks: 3 blocks are too few to resolve an effect of the bucket size (±")
-    answer, curve = curve_of(tmp_path, lambda _: 0.04, noise=0.003, blocks=1)
-    assert (curve.shape, curve.half_width, curve.at_most) == ("unclear", None, None)
-    assert notes(answer) == []
-
-
-def test_a_curve_that_bends_is_not_flat(tmp_path):
-    answer, curve = curve_of(tmp_path, lambda c: 0.05 if c.bucket_mib == 0.25 else 0.04, noise=0.003)
-    assert curve.shape == "optimum"
-    assert notes(answer) == []
 
 
 def test_every_number_is_traced_to_rows_of_the_store(tmp_path):

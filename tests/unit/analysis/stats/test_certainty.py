@@ -10,14 +10,12 @@ from scipy import stats
 
 import fake_results as fake
 from benchmarks.certainty import sweet_spots, until_decided
-from benchmarks.former_gate import former_verdict
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, pooled_alarms, wrong_passes
-from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise, launch_frame
+from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.rule import Outcome, Verdict, speed
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.stats.block_model import fit
-from parabench.analysis.stats.ttest import judge, launches_for
+from parabench.analysis.stats.ttest import launches_for
 
 
 # A share of 1 % or 5 % is exceeded by chance in so many of as many gates with a probability below 0.1 %.
@@ -30,8 +28,7 @@ def test_a_thousand_gates_of_a_machine_against_itself_raise_ten_false_alarms_at_
     assert false_alarms(SHARED, 5, gates=1000) <= 0.01
 
 
-@pytest.mark.parametrize("noise", [QUIET, SHARED, PURE, UNLIKE])
-@pytest.mark.parametrize("blocks", [2, 3, 5])
+@pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 3), (PURE, 5), (PURE, 2), (UNLIKE, 2)])
 def test_a_gate_of_one_case_raises_no_more(noise, blocks):
     """Where variances leaned on other cases, or on a prior, one case alone raised 2.6 % with 2 launches."""
     assert false_alarms(noise, blocks, cases=1, gates=2000) <= few(0.01, 2000)
@@ -62,36 +59,14 @@ def test_sessions_that_drift_raise_no_more(blocks):
     assert false_alarms(SHARED, blocks, paired=False, cases=1, gates=2000) <= few(0.01, 2000)
 
 
-def test_sessions_that_differ_would_raise_many_if_launches_alone_were_judged():
-    assert false_alarms(replace(QUIET, session=0.02), 5, paired=False, alone=True, gates=100) > 0.1
-
-
-@pytest.mark.parametrize("noise", [QUIET, SHARED, PURE, UNLIKE])
-@pytest.mark.parametrize("blocks", [2, 3, 5, 20])
+@pytest.mark.parametrize(("noise", "blocks"), [(QUIET, 2), (SHARED, 5), (PURE, 3), (PURE, 20), (UNLIKE, 3)])
 def test_a_slowdown_of_exactly_the_tolerance_passes_in_5_percent_at_most(noise, blocks):
     assert wrong_passes(noise, blocks, cases=1, gates=1000) <= few(0.05, 1000)
-
-
-@pytest.mark.parametrize("stored", [4, 10])
-def test_it_passes_no_more_often_where_sessions_differ(stored):
-    days = replace(QUIET, session=0.002)
-    assert wrong_passes(days, 5, paired=False, sessions=stored, cases=1, gates=1000) <= few(0.05, 1000)
 
 
 def test_the_bound_is_not_too_wide_either():
     """One case and nothing but noise: the test is exact, so 5 % pass, and not 1 %."""
     assert wrong_passes(PURE, 40, cases=1, gates=1000) > 0.03
-
-
-def test_power_after_the_fact_would_pass_half_of_them():
-    random = np.random.default_rng(0)
-    passed = 0
-    for _ in range(200):
-        base, candidate = (0.004 * random.standard_normal((CASES, 20)) for _ in range(2))
-        candidate[0] += np.log(1.02)
-        said = former_verdict(base, candidate, paired=True, tolerance=0.02, alpha=0.01)
-        passed += said is Verdict.NO_REGRESSION
-    assert passed > 60
 
 
 def test_a_slowdown_of_twice_the_tolerance_is_found_and_none_passes():
@@ -102,48 +77,26 @@ def test_a_slowdown_of_twice_the_tolerance_is_found_and_none_passes():
 
 def test_steps_taken_as_independent_would_raise_many():
     """What the protocol is for: the same launches, judged by their steps."""
-    assert pooled_alarms(SHARED, 5, gates=60) > 0.2
+    assert pooled_alarms(SHARED, 5, gates=30) > 0.2
 
 
 def test_equal_sides_pass_with_as_many_launches_as_the_gate_asks_for():
     for cases in (1, CASES):
-        passed, asked = as_asked(PURE, 5, cases=cases, gates=60)
+        passed, asked = as_asked(PURE, 5, cases=cases, gates=40)
         assert passed >= 0.9
         assert 20 < asked < 300
 
 
 def test_the_sweet_spot_set_holds_the_true_best_and_each_that_is_as_fast():
-    for noise in (QUIET, SHARED, PURE):
-        assert sweet_spots(noise, 5, gap=0.005, sessions=100)[0] >= 0.95
-        assert sweet_spots(noise, 5, gap=0.0, sessions=300, seed=1)[1] >= 0.94  # 95 %, known within ±0.6 %
+    for noise in (SHARED, PURE):
+        assert sweet_spots(noise, 5, gap=0.005, sessions=60)[0] >= 0.95
+        assert sweet_spots(noise, 5, gap=0.0, sessions=200, seed=1)[1] >= 0.94  # 95 %, known within ±0.7 %
 
 
 def test_launching_until_decided_ends_with_the_true_best():
     right, decided, launches = until_decided(QUIET, blocks=3, gap=0.02, sessions=3)
     assert (right, decided) == (1.0, 1.0)
     assert launches < 50
-
-
-def test_the_set_is_not_large_for_want_of_looking():
-    """Configurations 5 % apart on a quiet machine: the best one alone."""
-    machine = Machine(QUIET, 0)
-    truth = 0.04 * 1.05 ** np.arange(12)
-    for _ in range(20):
-        effects = fit(launch_frame(machine.numbers(machine.session(truth, machine.loudness(12), machine.mood(10)))))
-        assert effects.indistinguishable("00") == ["00"]
-
-
-def test_the_simulator_tells_what_it_is_told():
-    noise = Noise(launch=0.02, unlike=0.0, drift=0.0, step=0.01, outliers=0.0, spikes=0.0)
-    machine = Machine(noise, 3, steps=50, quantile=0.5)
-    base, slow = machine.pair(np.array([0.1, 0.2]), 4000, slower=np.array([1.0, 1.05]), interleaved=False)
-    assert base.shape == (2, 4000, 50)
-    logs = np.log(machine.numbers(base))
-    assert np.exp(logs.mean(axis=1)) == pytest.approx([0.1, 0.2], rel=0.002)
-    assert logs.std(axis=1) == pytest.approx([0.02, 0.02], rel=0.05)
-    assert np.log(base).std(axis=2).mean() == pytest.approx(0.01, rel=0.05)
-    change = np.log(machine.numbers(slow)).mean(axis=1) - logs.mean(axis=1)
-    assert np.exp(change) == pytest.approx([1.0, 1.05], rel=0.002)
 
 
 def test_a_common_drift_is_no_noise_where_sides_take_turns():
@@ -191,8 +144,3 @@ def test_with_as_many_launches_as_are_asked_for_equal_sides_pass_and_with_one_le
 
     assert passes(n) >= 0.9 > passes(n - 1)
     assert launches_for(1e-6, variances, 0.9) is None
-
-
-def test_no_case_is_judged_from_one_launch():
-    assert judge({"a": ([0.0], [0.1, 0.2])}, paired=False) == {}
-    assert judge({}, paired=True) == {}

@@ -45,13 +45,6 @@ def test_sets_are_what_a_grid_says(seed):
     assert a.within(key, start, end).tolist() == within
 
 
-def test_ends_are_those_that_were_given():
-    start = np.array([86400.1, 86400.3])
-    made = union([0, 0], start, start + 1e-9) - union([0], [86400.2], [86400.25])
-    assert made.start.tolist() == start.tolist()
-    assert made.end.tolist() == (start + 1e-9).tolist()
-
-
 def test_what_is_unknown_or_empty_adds_nothing():
     unknown = float("nan")
     made = union([0, 0, 0, 1], [1.0, 2.0, unknown, 5.0], [unknown, 2.0, 3.0, 4.0])

@@ -131,13 +131,6 @@ def test_a_case_is_its_slowest_ranks_median_step_then_the_median_launch(seen_of)
     assert (found["step_s"], found["exposed_s"], found["launches"], found["calls"]) == (11.0, 2.5, 3, 18)
 
 
-def test_sessions_without_instrumented_steps_have_no_anatomy(seen_of):
-    seen = seen_of(ddp())
-    tables = (step_table, case_anatomy, call_table, bucket_table, step_stragglers, straggler_table)
-    assert [len(table(seen)) for table in tables] == [0] * len(tables)
-    assert not [*doubts(seen), *late_ranks(seen)]
-
-
 # -- doubts ---------------------------------------------------------------------------------------------------------
 
 
@@ -204,17 +197,6 @@ def test_bandwidths_are_nccl_tests(seen_of, op, factor):
     assert bus_factor(op, 4) == factor
 
 
-def test_what_not_all_ranks_told_of_has_no_bandwidth(seen_of):
-    launch = ddp()
-    fake.instrumented(launch, 25, 0, calls=[{"start_s": 4.0}, {"start_s": 6.0}])
-    fake.instrumented(launch, 25, 1, calls=[{"start_s": 4.0, "duration_s": None}])
-    table = call_table(seen_of(launch))
-    assert table["wire_s"].isna().all()
-    assert table["busbw"].isna().all()
-    assert table["seen"].tolist() == [2, 1]
-    assert table["duration_s"].tolist() == [1.0, 1.0]
-
-
 def test_groups_are_matched_apart_and_messages_not_at_all(seen_of):
     launch = ddp(world_size=4, strategy="tp_ddp", tp_size=2)
     for rank in range(4):
@@ -262,16 +244,6 @@ def test_buckets_have_their_contents_and_their_moments(seen_of):
     assert (head["since"], rest["since"]) == ("backward", "backward")
     assert math.isnan(rest["n_parameters"])
     assert math.isnan(rest["ready_s"])
-
-
-def test_moments_of_buckets_count_from_the_first_forward_where_backward_takes_turns(seen_of):
-    parts = {"data": 1.0, "forward_backward": 8.0, "optimizer": 1.0}
-    launch = fake.instrumented(ddp(grad_accumulation=2), 25, parts=parts, calls=[{"bucket": 0, "start_s": 7.0}])
-    found = row(
-        bucket_table(seen_of(launch, fake.instrumented(ddp(), 25, calls=[{"bucket": 0, "start_s": 7.0}]))),
-        since="forward_backward",
-    )
-    assert (found["case_id"], found["made_s"], found["end_s"]) == (launch.case.id, 6.0, 7.0)
 
 
 # -- stragglers -----------------------------------------------------------------------------------------------------
@@ -330,31 +302,3 @@ def test_a_pipelines_first_stage_is_no_straggler(seen_of, strategy):
     found = row(straggler_table(seen))
     assert (found["straggler"], found["share"], found["steps"], found["by_schedule"]) == (0, 1.0, 8, True)
     assert not list(late_ranks(seen))
-
-
-def test_a_launch_in_which_two_ranks_are_late_equally_often_agrees_with_none(seen_of):
-    divided = lagging(lagging(ddp(), 1.0, steps=(25, 26)), 1.0, late_rank=0, steps=(27, 28))
-    found = row(straggler_table(seen_of(lagging(ddp(), 1.0, late_rank=0), divided)))
-    assert (found["straggler"], found["share"], found["launches"], found["agreeing"]) == (0, 0.75, 2, 1)
-
-
-def test_nobody_waits_for_a_late_rank_of_a_broadcast_that_is_over(seen_of):
-    launch = ddp()
-    fake.instrumented(
-        launch, 25, 0, waits=[(5.0, 9.0)], calls=[{"op": "broadcast", "start_s": 5.0, "duration_s": 0.25}]
-    )
-    fake.instrumented(launch, 25, 1, calls=[{"op": "broadcast", "start_s": 7.0, "duration_s": 0.25}])
-    assert step_stragglers(seen_of(launch))["waited_s"].tolist() == [0.25]
-
-
-def test_only_ranks_of_one_group_wait_for_each_other(seen_of):
-    launch = ddp(world_size=4, strategy="tp_ddp", tp_size=2)
-    for rank, start in enumerate((4.0, 5.0, 4.0, 8.0)):
-        call = {"start_s": start, "duration_s": 8.5 - start, "ranks": "0-1" if rank < 2 else "2-3"}
-        fake.instrumented(launch, 25, rank, waits=[(4.0, 8.5)], calls=[call])
-    found = row(step_stragglers(seen_of(launch)))
-    assert (found["straggler"], found["waited_s"]) == (3, 4.0)
-
-
-def test_messages_make_no_straggler(seen_of):
-    assert step_stragglers(seen_of(lagging(ddp(strategy="pp"), 1.0, op="send"))).empty

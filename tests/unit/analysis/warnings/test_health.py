@@ -40,10 +40,6 @@ def test_a_healthy_device_and_an_idle_host_say_nothing(tmp_path):
     assert found(tmp_path, launch(), launch(1)) == []
 
 
-def test_launches_that_nobody_read_say_nothing(tmp_path):
-    assert found(tmp_path, fake.launch(gpu_case()), fake.launch(fake.case())) == []
-
-
 def test_a_foreign_process_during_the_timed_steps(tmp_path):
     finding = one(
         tmp_path,
@@ -61,12 +57,6 @@ def test_a_foreign_process_before_and_after_the_timed_steps_disturbs_nothing(tmp
     assert found(tmp_path, launch(foreign_processes=lambda t: float(t < 0.95 or t > 3.05))) == []
 
 
-def test_a_foreign_process_of_unknown_size(tmp_path):
-    unreadable, finding = found(tmp_path, launch(foreign_processes=2.0, foreign_bytes=lambda t: None))
-    assert (unreadable.code, finding.code) == ("device_unreadable", "foreign_process")
-    assert "2 foreign processes during the timed steps, holding an unknown amount of memory." in finding.message
-
-
 def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
     # 21 readings from 1.0 to 3.0 s; heat in 5 of them, a power brake in one of those too.
     finding = one(
@@ -78,11 +68,6 @@ def test_throttling_is_told_by_reason_and_share_of_the_readings(tmp_path):
         "device 0 throttled its clocks in 24 % of the readings during the timed steps: heat, by software in 24 %, "
         "power brake in 4.8 %."
     )
-
-
-@pytest.mark.parametrize("bits", [0x1, 0x2, 0x100, 0x103])
-def test_what_is_idle_or_chosen_is_no_throttle(tmp_path, bits):
-    assert found(tmp_path, launch(clock_event_reasons=float(bits))) == []
 
 
 def test_a_power_limit_is_told_apart_and_only_when_it_lasts(tmp_path):
@@ -108,34 +93,6 @@ def test_clocks_that_moved_but_for_idle_readings(tmp_path):
         "device 0 ran at 1,500 MHz in one third of a launch's timed steps and at 1,980 MHz in another "
         "(means, 24 % apart)."
     )
-
-
-def swings(t: float) -> float:
-    """A clock at the power limit: from reading to reading, about one mean."""
-    return 1.5e9 if round(10 * t) % 2 else 1.98e9
-
-
-def test_a_clock_that_swings_about_one_mean_has_not_moved(tmp_path):
-    assert found(tmp_path, launch(sm_clock_hz=swings)) == []
-
-
-def test_a_clock_that_its_power_limit_moved_is_said_once(tmp_path):
-    one(tmp_path, "power_capped", launch(sm_clock_hz=lambda t: 2e9 - 0.2e9 * t, clock_event_reasons=4.0))
-
-
-def test_a_clock_is_judged_by_the_reasons_read_just_before_it(tmp_path):
-    """Readings have their own moments; at 2.0 s the device was idle."""
-    samples = [
-        DeviceSample(s.device, s.t_s + 0.003 * (s.metric == "sm_clock_hz"), s.metric, s.value)
-        for s in device_samples(
-            sm_clock_hz=lambda t: 0.3e9 if 2 <= t < 2.7 else 1.98e9, clock_event_reasons=lambda t: float(2 <= t < 2.7)
-        )
-    ]
-    assert found(tmp_path, read(fake.launch(gpu_case()), samples)) == []
-
-
-def test_clocks_of_two_launches_are_not_one_range(tmp_path):
-    assert found(tmp_path, launch(sm_clock_hz=1.98e9), launch(1, sm_clock_hz=1.5e9)) == []
 
 
 def lost(from_s: float, to_s: float = 99.0) -> list[DeviceSample]:
@@ -170,12 +127,6 @@ def test_what_a_device_lacks_is_no_doubt_unless_a_result_rests_on_it(tmp_path):
     assert found(tmp_path, read(fake.launch(gpu_case()), [*device_samples(), *gone_round])) == []
     finding = one(tmp_path, "device_unreadable", lacking("power_w"))
     assert NOT_SUPPORTED in finding.message
-
-
-def test_a_sampler_that_had_nothing_to_read_says_why(tmp_path):
-    seen = read(fake.launch(gpu_case()))
-    seen.facts["sampler"]["unread"] = {"nvml": "Driver Not Loaded"}
-    assert one(tmp_path, "device_unreadable", seen).message == "The devices could not be read: Driver Not Loaded."
 
 
 def test_memory_errors_while_launched_and_those_that_stay(tmp_path):
