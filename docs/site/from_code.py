@@ -11,21 +11,21 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 
+from docs.site.schemas import SCHEMAS
+from docs.site.schemas import schema as schema_of
 from parabench.analysis.collectives.bus import CALL_COLUMNS
 from parabench.analysis.numbers import COLUMNS
 from parabench.cli import COMMANDS, main
-from parabench.plan.fields import Declared
 from parabench.plan.suite import AXES
+from parabench.records import Declared
 from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES, create_statements
 from parabench.strategies import OPTIONAL, STRATEGIES
 
-REFERENCE = Path(__file__).parents[1] / "reference"
 PLACE = re.compile(r"^<!-- from code: ([\w ]+) -->$", re.MULTILINE)
 
 
@@ -149,13 +149,13 @@ def numbers_of_collectives() -> str:
 
 def schemas() -> str:
     """Every key of each JSON that commands write."""
-    return "\n".join(_schema(path) for path in sorted(REFERENCE.glob("*.schema.json")))
+    return "\n".join(map(_schema, SCHEMAS))
 
 
-def _schema(path: Path) -> str:
-    schema = json.loads(path.read_text())
-    whose = path.name.partition(".")[0]
-    parts = [f"## {whose}\n\n{schema['title']}: [{path.name}]({path.name}).\n\n{_object(schema, whose)}"]
+def _schema(whose: str) -> str:
+    schema = schema_of(whose)
+    file = f"{whose}.schema.json"
+    parts = [f"## {whose}\n\n{schema['title']}: [{file}]({file}).\n\n{_object(schema, whose)}"]
     for name, each in schema.get("$defs", {}).items():
         parts.append(f"### {name} {{ #{whose}-{name} }}\n\n{_object(each, whose)}")
     return "\n".join(parts)
@@ -165,11 +165,7 @@ def _object(schema: Mapping[str, Any], whose: str) -> str:
     said = f"{plain(schema['description'])}\n\n" if "description" in schema else ""
     if "properties" not in schema:
         return f"{said}{_kind(schema, whose)}\n"
-    needed = schema.get("required", ())
-    rows = (
-        (code(name), _kind(each, whose), plain(("" if name in needed else "Not always there. ") + each["description"]))
-        for name, each in schema["properties"].items()
-    )
+    rows = ((code(name), _kind(each, whose), plain(each["description"])) for name, each in schema["properties"].items())
     return said + table(("key", "value", "meaning"), rows)
 
 

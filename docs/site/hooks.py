@@ -6,18 +6,20 @@ beside them.
 
 from __future__ import annotations
 
+import json
+
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.site import from_code, repository, sample
+from docs.site import from_code, repository, sample, schemas
 
 PARTS = {**from_code.PARTS, "run of this site": sample.run}
 _path_of: dict[str, str] = {}  # what a page of the site shows of the repository, by its path in the site's sources
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what lies outside docs/."""
+    """Add the files outside docs/, and JSON Schemas."""
     for path in sorted(repository.reached()):
         uri = repository.in_site(path)
         _path_of[uri] = path
@@ -25,6 +27,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, abs_src_path=str(repository.ROOT / path)))
         else:
             files.append(File.generated(config, uri, content=repository.markdown_of(path)))
+    for name in schemas.SCHEMAS:
+        text = json.dumps(schemas.schema(name), indent=2)
+        files.append(File.generated(config, f"reference/{name}.schema.json", content=text))
     files.append(File.generated(config, sample.URI, abs_src_path=str(sample.REPORT)))
     return files
 

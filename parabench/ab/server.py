@@ -12,7 +12,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class Side:
         return {
             "cases": unique_labels({case.id: case for case in plan.cases}),
             "skipped": {each.case.id: each.reason for each in plan.skipped},
-            "protocol": asdict(plan.protocol),
+            "protocol": plan.protocol.to_dict(),
             "seed": plan.seed,
         }
 
@@ -131,7 +131,7 @@ class Side:
         plan = self._planned.plan
         known: dict[str, Case] = {case.id: case for case in plan.cases}
         skipped = tuple(Skipped(known[each], reason) for each, reason in aside.items())
-        plan = replace(plan, cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
+        plan = plan.replace(cases=tuple(known[each] for each in cases), skipped=plan.skipped + skipped)
         self._planned = replace(self._planned, plan=plan)
 
     def begin(self, store: str, label: str, argv: list[str], interleaved: dict[str, str]) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class Side:
         self._tell({"tells": "starting", "label": label, "block": block})
         spec = replace(self._runner.turns_spec(shared, block), pair=Pair(**pair), deadline_s=deadline_s)
         if own is not None:
-            spec = replace(spec, protocol=replace(spec.protocol, own=tuple(own)))
+            spec = replace(spec, protocol=spec.protocol.replace(own=tuple(own)))
         self._shared = launch = self._runner.launch(spec)
         failure = launch.failure.message if launch.failure else ""
         return {"status": launch.status, "ended": failure.startswith(PartnerEnded.__name__)}

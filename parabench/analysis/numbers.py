@@ -198,7 +198,8 @@ def case_of(text: str) -> Case:
 
 def case_type(kind: object) -> type[Case | CollectiveCase | RecordedCase]:
     """Return the class of the configurations in sessions of this kind."""
-    return {CollectiveCase.kind: CollectiveCase, RecordedCase.kind: RecordedCase}.get(str(kind), Case)
+    types = (CollectiveCase, RecordedCase)
+    return next((each for each in types if each.kind == kind), Case)
 
 
 def step_numbers(steps: pd.DataFrame, device: pd.Series[str]) -> pd.DataFrame:

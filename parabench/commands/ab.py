@@ -182,7 +182,7 @@ def _series(
     type=click.IntRange(0, MOST_ROUNDS),
     help="As of `parabench ab`, for which the answer holds. [default: fewer of more cases, 4 at least]",
 )
-@shared(file_option("json", "Write JSON (docs/reference/noise.schema.json)."))
+@shared(file_option("json", "Write JSON (docs/reference/json.md)."))
 @click.option(
     "--baseline",
     metavar="STORE",

@@ -29,7 +29,7 @@ from parabench.store import json_text
     help="What to rank by: step time, throughput, peak memory per rank, or energy per token.",
 )
 @click.option("--by", multiple=True, metavar="AXIS,...", help="Also the best for each value of these axes.")
-@file_option("json", "Write JSON (docs/reference/best.schema.json).")
+@file_option("json", "Write JSON (docs/reference/json.md).")
 def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> None:
     """Show the fastest configuration in STORE, or STORE@SESSION by id or label, and its uncertainty.
 

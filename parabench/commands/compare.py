@@ -15,7 +15,7 @@ _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 
 # The files that a comparison can be written to, and what renders those of a gate and those of machines.
 OUTPUTS = (
-    file_option("json", "Write JSON (docs/reference/compare.schema.json)."),
+    file_option("json", "Write JSON (docs/reference/json.md)."),
     file_option("junit", "Write JUnit XML: a test for each case."),
     file_option("markdown", "Write Markdown, for a job summary or a comment."),
     file_option("html", "Write a page with figures."),

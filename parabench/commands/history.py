@@ -41,7 +41,7 @@ class Day(click.types.StringParamType):
 @click.option("--suite", metavar="NAME", help="Only sessions of this suite.")
 @click.option("--since", type=Day(), help="Only sessions that started then or later, such as 2026-01-31 (UTC).")
 @click.option("--all", "every", is_flag=True, help="List the cases that did not change, too.")
-@file_option("json", "Write JSON (docs/reference/history.schema.json).")
+@file_option("json", "Write JSON (docs/reference/json.md).")
 @file_option("html", "Write a page with figures.")
 def history(
     stores: tuple[str, ...], case: str | None, suite: str | None, since: str | None, every: bool, **options: Any

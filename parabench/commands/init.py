@@ -22,6 +22,7 @@ from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.models import MODELS
 from parabench.plan.case import Case
+from parabench.records import Record
 from parabench.registry import find, import_from_here
 from parabench.store import json_text
 
@@ -133,7 +134,7 @@ def _try(folder: Path, suite: str, trial: Path) -> None:
     help="A value for an axis, such as world_size, which is 2 by default. Only `strategy` takes several.",
     shell_complete=complete_axes,
 )
-@file_option("json", "Write JSON (docs/reference/check.schema.json).")
+@file_option("json", "Write JSON (docs/reference/json.md).")
 def check(**options: Any) -> None:
     """Try one batch of --model on the CPU, and list what each strategy needs. Nothing is launched or recorded."""
     from parabench.plan.suite import parse_axes
@@ -141,11 +142,29 @@ def check(**options: Any) -> None:
     import_from_here()
     files, axes = files_in(options), parse_axes(axes_in(options))
     found = examination(axes)
-    give(files, {"--json": lambda: json_text.written(found)}, lines(found), "check")
+    give(files, {"--json": lambda: json_text.written(found.to_dict())}, lines(found), "check")
 
 
-def examination(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """Return what a batch and the plan show (docs/reference/check.schema.json). Raises UsageError for a mistake."""
+class Trial(Record, frozen=True, kw_only=True):
+    """One batch of a model on the CPU, and what each strategy lacks."""
+
+    model: str
+    data: str
+    world_size: int
+    skipped: str | None
+    steps: dict[str, str]
+    verification: str
+    unused: tuple[str, ...]
+    unread: tuple[str, ...]
+    hidden: tuple[str, ...]
+    left_out: tuple[str, ...]
+    suspects: dict[str, str]
+    warnings: tuple[str, ...]
+    strategies: dict[str, str | None]
+
+
+def examination(axes: Mapping[str, tuple[Any, ...]]) -> Trial:
+    """Try a batch. Raises UsageError for a mistake."""
     from parabench.data.trial import needs_of_ddp, trial_of, warnings_of
     from parabench.machine.machine import this_machine
     from parabench.models import remedies
@@ -185,34 +204,34 @@ def examination(axes: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
             return None
         return needs_of_ddp(trial, strategy, find_unused=find_unused, static=static)
 
-    return {
-        "model": case.model,
-        "data": case.data,
-        "world_size": chosen["world_size"],
-        "skipped": trial.skipped,
-        "steps": trial.steps,
-        "verification": case.verification,
-        "unused": [*trial.unused],
-        "unread": [*trial.unread],
-        "hidden": [*trial.hidden],
-        "left_out": [*trial.left_out],
-        "suspects": remedies(trial.suspects, case.verification),
-        "warnings": [*warnings_of(trial, case.verification, gradients=True)],
-        "strategies": {strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()},
-    }
+    return Trial(
+        model=case.model,
+        data=case.data,
+        world_size=chosen["world_size"],
+        skipped=trial.skipped,
+        steps=trial.steps,
+        verification=case.verification,
+        unused=tuple(trial.unused),
+        unread=tuple(trial.unread),
+        hidden=tuple(trial.hidden),
+        left_out=tuple(trial.left_out),
+        suspects=remedies(trial.suspects, case.verification),
+        warnings=tuple(warnings_of(trial, case.verification, gradients=True)),
+        strategies={strategy: why_not(each, machine) or lacks(strategy) for strategy, each in of_each.items()},
+    )
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Trial) -> Iterator[str]:
     """Give the examination as lines for the terminal."""
     from parabench.analysis.text import format
 
-    rows = [*found["steps"].items()]
-    if found["skipped"]:
-        rows.append(("skipped", found["skipped"]))
-    rows.append(("verified", f"at level {found['verification']}"))
-    rows += [("warning", each) for each in found["warnings"]]
+    rows = [*found.steps.items()]
+    if found.skipped:
+        rows.append(("skipped", found.skipped))
+    rows.append(("verified", f"at level {found.verification}"))
+    rows += [("warning", each) for each in found.warnings]
     yield from format.aligned(rows, texts=2)
     yield ""
-    table = [("strategy", f"on {format.count(found['world_size'], 'rank')}")]
-    table += [(strategy, why or "nothing missing") for strategy, why in found["strategies"].items()]
+    table = [("strategy", f"on {format.count(found.world_size, 'rank')}")]
+    table += [(strategy, why or "nothing missing") for strategy, why in found.strategies.items()]
     yield from format.aligned(table, texts=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from parabench.plan.protocol import TRACE, TURNS, Protocol
 
 if TYPE_CHECKING:
     from parabench.cluster.topology import LauncherFlags
+    from parabench.records import Record
 
 DEFAULT_OUT = Path("parabench-results")
 
@@ -224,7 +225,7 @@ def axes_in(options: dict[str, Any]) -> tuple[str, ...]:
     return (*options.pop("axes"), *(f"{name}={value}" for name, value in own.items() if value is not None))
 
 
-def options_of(kind: Hashable, role: str = "") -> tuple[Callable[[F], F], ...]:
+def options_of(kind: type[Record], role: str = "") -> tuple[Callable[[F], F], ...]:
     """The options that fields of that role declare; what is not given is None."""
     return tuple(
         click.option(

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 )
 @click.option("--best", is_flag=True, help="Find the fastest strategy, algorithm and bucket cap.")
 @click.option("--check", metavar="OTHER", help="Compare predictions with the training runs of OTHER, a database.")
-@file_option("json", "Write JSON (docs/reference/predict.schema.json).")
+@file_option("json", "Write JSON (docs/reference/json.md).")
 def predict(
     stores: tuple[str, ...],
     world_size: str | None,

@@ -28,7 +28,7 @@ from parabench.registry import import_from_here
 if TYPE_CHECKING:
     from parabench.session.request import Request
 
-json_option = file_option("json", "Write the answer as JSON (docs/reference/best.schema.json).")
+json_option = file_option("json", "Write the answer as JSON (docs/reference/json.md).")
 
 
 @click.command(

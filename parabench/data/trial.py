@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -68,8 +68,8 @@ class Trial:
 
 def trial_of(case: Case) -> Trial:
     """Try one batch of the case's model and data. Raises UsageError for the first mistake."""
-    training = replace(case.reference(), device="cpu", backend="gloo", precision=IEEE, threads=1, verification=EXACT)
-    return _tried(replace(training, grad_accumulation=1, pin_memory=False))
+    training = case.reference().replace(device="cpu", backend="gloo", precision=IEEE, threads=1, verification=EXACT)
+    return _tried(training.replace(grad_accumulation=1, pin_memory=False))
 
 
 def notes_of(case: Case) -> Iterator[str]:

@@ -213,7 +213,7 @@ def _name_by_folder(launches: Sequence[Launch]) -> None:
     twice = {folder for (folder, *_), count in Counter(kinds).items() if count > 1}
     for launch, case, (folder, *_) in zip(launches, cases, kinds, strict=True):
         if folder and folder not in twice:
-            launch.case = replace(case, source=folder)
+            launch.case = case.replace(source=folder)
 
 
 _KIND = ("op", "algorithm", "world_size", "nodes", "dtype", "redop", "device", "backend")

@@ -4,7 +4,7 @@ checked. Free of torch."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class LaunchSpec:
         return {
             "kind": self.kind,
             "cases": [case.to_dict() for case in self.cases],
-            "protocol": asdict(self.protocol),
+            "protocol": self.protocol.to_dict(),
             "deadline_s": self.deadline_s,
             "traces": self.traces and str(self.traces),
         }
@@ -96,7 +96,7 @@ class LaunchSpec:
         return LaunchSpec(
             kind=values["kind"],
             cases=tuple(entry.case_type.from_dict(case) for case in values["cases"]),
-            protocol=entry.protocol_type(**values["protocol"]),
+            protocol=entry.protocol_type.from_dict(values["protocol"]),
             deadline_s=values["deadline_s"],
             traces=asked and (traces or asked),
         )

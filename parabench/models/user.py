@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cache
 
@@ -27,7 +26,7 @@ def describe(case: Case) -> ModelEntry:
 def _factory_case(case: Case) -> Case:
     """Return the case that the factory is called with. It must return the same model for all cases that train the same,
     and names the level of verification itself."""
-    return replace(case, verification=EXACT).reference() if takes_case(case.model) else Case(model=case.model)
+    return case.replace(verification=EXACT).reference() if takes_case(case.model) else Case(model=case.model)
 
 
 def takes_case(name: str) -> bool:

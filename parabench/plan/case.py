@@ -1,15 +1,19 @@
-"""A case: one configuration to measure, validated once, with an id that stays the same everywhere."""
+"""A case: one configuration to measure, with an id that stays the same everywhere."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, structs
 
 from parabench.machine import accelerator
 from parabench.models import EXACT, IEEE, OF_THE_MODEL, PRECISIONS, SAME_SPLIT, VERIFICATIONS, Precision
-from parabench.plan.fields import Checked, Field, declared
+from parabench.plan.fields import list_text
+from parabench.records import Field, Record, declared
 from parabench.strategies import STRATEGIES, data_ranks, entry_of
 
 DEVICES = ("auto", "cpu", accelerator.TYPE)
@@ -28,13 +32,34 @@ MOST_CAPS = 8
 # field of the reference. MEANS: every strategy has it, and it changes how a step is taken but not what it computes.
 TRAINING, MEANS = "training", "means"
 
-# A strategy, algorithm or model is a short name of ours or a user's own "package.module:name".
+# A strategy, algorithm or model is the name of a built-in one, or a user's own "package.module:name".
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[A-Za-z_][A-Za-z0-9_]*)?|two_level\([a-z_]+,[a-z_]+\)")
-NAMED = Field(pattern=NAME, expected="a name that `parabench list` shows, or package.module:name")
+Name = Annotated[str, Meta(pattern=f"^(?:{NAME.pattern})$(?!\n)")]
+NAMED = Field(expected="a name that `parabench list` shows, or package.module:name")
+Count = Annotated[int, Meta(ge=1)]
+Threads = Annotated[int, Meta(ge=1, le=MOST_THREADS)]
+Mebibytes = Annotated[float, Meta(gt=0, le=1 << 20)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case(Checked):
+class BaseCase(Record, frozen=True):
+    """What every kind of case has: its fields as cells of a table, and a digest of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return structs.asdict(self)
+
+    def cells(self) -> dict[str, Any]:
+        """Return the fields for a table. A list is its text, so that a column has plain values."""
+        return {name: list_text(value) if isinstance(value, tuple) else value for name, value in self.to_dict().items()}
+
+    @property
+    def digest(self) -> str:
+        """A digest of the fields that differ from their default: a new field with a default changes no digest."""
+        fields = declared(type(self)).items()
+        differing = {name: value for name, each in fields if (value := getattr(self, name)) != each.default}
+        return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:8]
+
+
+class Case(BaseCase, frozen=True, kw_only=True):
     """One configuration to measure.
 
     `global_batch` counts samples in one step over all ranks, so that every strategy and world size does the same
@@ -63,35 +88,37 @@ class Case(Checked):
 
     kind: ClassVar[str] = "training"
 
-    strategy: Annotated[str, NAMED] = "ddp"
-    algorithm: Annotated[str, NAMED] = "native"
-    bucket_mib: Annotated[float | tuple[float, ...] | None, Field(above=0, most=1 << 20, unset="default")] = None
-    world_size: Annotated[int, Field(least=1)] = 1
-    nodes: Annotated[int, Field(least=1, divides="world_size")] = 1
-    ranks_per_node: Annotated[int | None, Field(least=1, divides="world_size", unset="auto")] = None
-    model: Annotated[str, replace(NAMED, role=TRAINING)] = "gpt-nano"
+    strategy: Annotated[Name, NAMED] = "ddp"
+    algorithm: Annotated[Name, NAMED] = "native"
+    bucket_mib: Annotated[
+        Mebibytes | Annotated[tuple[Mebibytes, ...], Meta(min_length=1)] | None, Field(unset="default")
+    ] = None
+    world_size: Count = 1
+    nodes: Annotated[Count, Field(divides="world_size")] = 1
+    ranks_per_node: Annotated[Count | None, Field(divides="world_size", unset="auto")] = None
+    model: Annotated[Name, structs.replace(NAMED, role=TRAINING)] = "gpt-nano"
     data: Annotated[str, Field(path=True, role=TRAINING)] = "text"
-    global_batch: Annotated[int, Field(least=1, role=TRAINING)] = 8
-    seq_len: Annotated[int, Field(least=1, role=TRAINING)] = 64
+    global_batch: Annotated[Count, Field(role=TRAINING)] = 8
+    seq_len: Annotated[Count, Field(role=TRAINING)] = 64
     precision: Annotated[str, Field(choices=tuple(PRECISIONS), role=TRAINING)] = IEEE
     device: Annotated[str, Field(choices=DEVICES, role=TRAINING)] = "auto"
     backend: Annotated[str, Field(choices=BACKENDS, role=TRAINING)] = "auto"
-    threads: Annotated[int, Field(least=1, most=MOST_THREADS, role=TRAINING)] = 1
-    seed: Annotated[int, Field(least=0, most=(1 << 32) - 1, role=TRAINING)] = 0
-    grad_accumulation: Annotated[int, Field(least=1)] = 1
+    threads: Annotated[Threads, Field(role=TRAINING)] = 1
+    seed: Annotated[int, Meta(ge=0, le=(1 << 32) - 1), Field(role=TRAINING)] = 0
+    grad_accumulation: Count = 1
     no_sync: bool = True
     find_unused_parameters: bool = False
     static_graph: bool = False
     gradient_as_bucket_view: bool = False
-    tp_size: Annotated[int | None, Field(least=1, divides="world_size", unset="auto")] = None
+    tp_size: Annotated[Count | None, Field(divides="world_size", unset="auto")] = None
     sequence_parallel: bool = False
     schedule: Annotated[str, Field(choices=SCHEDULES)] = "1f1b"
-    microbatches: Annotated[int | None, Field(least=1, unset="auto")] = None
+    microbatches: Annotated[Count | None, Field(unset="auto")] = None
     activation_checkpointing: Annotated[bool, Field(role=MEANS)] = False
     compile: Annotated[bool, Field(role=MEANS)] = False
     fused: Annotated[bool, Field(role=MEANS)] = True
     # 0: the rank itself loads.
-    workers: Annotated[int, Field(least=0, most=MOST_WORKERS, role=MEANS)] = 0
+    workers: Annotated[int, Meta(ge=0, le=MOST_WORKERS), Field(role=MEANS)] = 0
     pin_memory: Annotated[bool, Field(role=MEANS)] = False
     split: Annotated[str, Field(choices=SPLITS)] = "batch"
     vocabulary: Annotated[str, Field(path=True, unset="bytes", role=TRAINING)] = ""
@@ -228,15 +255,18 @@ UNKNOWN = "unknown"
 # More characters no table has room for.
 LONGEST_NAME = 100
 
-_A_LINE = Field(pattern=re.compile(r"[^\x00-\x1f\x7f]{1,100}"), expected="a line of 1 to 100 characters")
+Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,100}$(?!\n)")]
+Ranks = Annotated[int, Meta(ge=1, le=1 << 20)]
+_A_LINE = Field(expected="a line of 1 to 100 characters")
 # Numbers that a table computes with, where unknown is NaN.
 _COMPUTED_WITH = ("global_batch", "seq_len")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCase(Checked):
-    """A training as its recordings tell of it: `world_size` ranks, on at least `nodes` machines. `device` and `backend`
-    are `unknown` where nothing tells them; everything else that a `Case` has is unknown. Raises UsageError."""
+class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="recorded"):
+    """A training run as its recordings describe it: `world_size` ranks, on at least `nodes` machines.
+
+    `device` and `backend` are `unknown` if the recordings do not name them. All other fields of a `Case` are unknown.
+    """
 
     kind: ClassVar[str] = "recorded"
     # What a launch's row says where a training of parabench's own has more.
@@ -246,11 +276,11 @@ class RecordedCase(Checked):
     bucket_cap: ClassVar[float | None] = None
     ranks_per_node: ClassVar[int | None] = None
 
-    name: Annotated[str, _A_LINE]
-    world_size: Annotated[int, Field(least=1, most=1 << 20)] = 1
-    nodes: Annotated[int, Field(least=1, most=1 << 20)] = 1
+    name: Annotated[Line, _A_LINE]
+    world_size: Ranks = 1
+    nodes: Ranks = 1
     device: Annotated[str, Field(choices=(UNKNOWN, "cpu", "cuda"))] = UNKNOWN
-    backend: Annotated[str, _A_LINE] = UNKNOWN
+    backend: Annotated[Line, _A_LINE] = UNKNOWN
 
     @property
     def id(self) -> str:
@@ -261,8 +291,8 @@ class RecordedCase(Checked):
         return f"{self.name}, {ranks_in_words(self.world_size, self.nodes)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields, and its `kind`, by which a reader of a store tells it from a `Case`."""
-        return {"kind": self.kind} | Checked.to_dict(self)
+        """Return its fields, and its `kind`, which distinguishes it from a `Case`."""
+        return {"kind": self.kind} | super().to_dict()
 
     def cells(self) -> dict[str, Any]:
         """A row with the columns of `Case`, as tables of trainings have them: unknown is None, of numbers that are

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
 
 from parabench.collectives.nccl import error_bound, is_nccls, most_that_shows
 from parabench.errors import UsageError, unknown
-from parabench.plan.case import BACKENDS, DEVICES, MOST_THREADS, NAMED, UNKNOWN, ranks_in_words, slug
-from parabench.plan.fields import Checked, Field
+from parabench.plan.case import (
+    BACKENDS,
+    DEVICES,
+    NAMED,
+    UNKNOWN,
+    BaseCase,
+    Count,
+    Name,
+    Threads,
+    ranks_in_words,
+    slug,
+)
+from parabench.records import Field
 from parabench.store.record import MIB
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
@@ -85,11 +97,10 @@ def size_text(count: int) -> str:
     return f"{count // _UNITS[unit]} {unit}{unit and 'i'}B"
 
 
-SIZE = Field(least=1, most=MOST_BYTES)
+Size = Annotated[int, Meta(ge=1, le=MOST_BYTES)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveCase(Checked):
+class CollectiveCase(BaseCase, frozen=True, kw_only=True):
     """One operation by one algorithm among `world_size` ranks, at sizes from `min_bytes` to `max_bytes`.
 
     A size is the whole buffer, as in nccl-tests: what is reduced or sent, or all parts together. `redop` says how
@@ -105,22 +116,22 @@ class CollectiveCase(Checked):
     bucket_cap: ClassVar[float | None] = None
 
     op: Annotated[str, Field(choices=LOGGED_OPS)]
-    algorithm: Annotated[str, NAMED] = "native"
-    world_size: Annotated[int, Field(least=2, most=1 << 16)] = 2
-    nodes: Annotated[int, Field(least=1, most=1 << 16, divides="world_size")] = 1
-    ranks_per_node: Annotated[int | None, Field(least=1, divides="world_size")] = None
+    algorithm: Annotated[Name, NAMED] = "native"
+    world_size: Annotated[int, Meta(ge=2, le=1 << 16)] = 2
+    nodes: Annotated[Count, Field(divides="world_size")] = 1
+    ranks_per_node: Annotated[Count | None, Field(divides="world_size")] = None
     dtype: Annotated[str, Field(choices=tuple(WIDTHS))] = "float32"
     redop: str = "sum"
-    min_bytes: Annotated[int, SIZE] = 64 * 1024
-    max_bytes: Annotated[int, SIZE] = 64 * MIB
-    factor: Annotated[int | None, Field(least=2, most=1 << 20)] = 4
+    min_bytes: Size = 64 * 1024
+    max_bytes: Size = 64 * MIB
+    factor: Annotated[int, Meta(ge=2, le=1 << 20)] | None = 4
     device: Annotated[str, Field(choices=DEVICES)] = "auto"
     backend: Annotated[str, Field(choices=BACKENDS)] = "auto"
-    threads: Annotated[int, Field(least=1, most=MOST_THREADS)] = 1
+    threads: Threads = 1
     source: str = ""
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)  # no `super()`: slots make the class anew
+        super().__post_init__()
         if self.source:
             return
         if self.op not in OPS:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
+from msgspec import Meta
+
 from parabench.errors import UsageError
-from parabench.plan.fields import Checked, Field
-from parabench.plan.protocol import DEADLINE, LAUNCHES, LONGEST_DEADLINE_S, MOST_ROUNDS
+from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline, Rounds
+from parabench.records import Field, Record
 from parabench.store.record import MIB, Phase
 
 if TYPE_CHECKING:  # `parabench collectives --help` reads this module and needs no tables
@@ -83,7 +84,7 @@ def timing_of(protocol: Mapping[str, Any]) -> str:
     return GRAPH if protocol.get("graph") else str(protocol.get("mode", LATENCY))
 
 
-CALLS = Field(least=1, most=100_000)
+Calls = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class Slot(NamedTuple):
@@ -96,8 +97,7 @@ class Slot(NamedTuple):
     iteration: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveProtocol(Checked):
+class CollectiveProtocol(Record, frozen=True, kw_only=True):
     """How each launch measures, per size and form. `deadline_s` as in `protocol.Protocol`.
 
     Throughput: `batches` of calls back to back, with a clock reading between batches. A batch has `iterations` calls;
@@ -130,48 +130,43 @@ class CollectiveProtocol(Checked):
     graph: Annotated[bool, Field(option="--graph", help="Capture calls in a CUDA graph, as nccl-tests -G does.")] = (
         False
     )
-    launches: Annotated[int, replace(LAUNCHES, most=CALLS.most, help=f"{LAUNCHES.help} [default: 3]")] = 3
+    launches: Annotated[Calls, Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3]")] = 3
     measure_s: Annotated[
-        float,
+        Deadline,
         Field(
-            above=0,
-            most=LONGEST_DEADLINE_S,
             option="--measure-seconds",
             metavar="SECONDS",
             help="Throughput: timed seconds per size and launch. [default: 0.25, at least 20 calls]",
         ),
     ] = 0.25
     batches: Annotated[
-        int,
-        replace(CALLS, option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]"),
+        Calls,
+        Field(option="--batches", help="Throughput: batches of calls per size, each timed. [default: 10]"),
     ] = 10
     iterations: Annotated[
-        int | None,
-        replace(
-            CALLS,
+        Calls | None,
+        Field(
             option="--iterations",
             help="Timed calls per batch, instead of --measure-seconds; in mode latency per size. "
             "[default: 20 to 200, fewer for large sizes]",
         ),
     ] = None
     warmup: Annotated[
-        int, replace(CALLS, option="--warmup", help="Warm-up calls, excluded from the statistics. [default: 5]")
+        Calls, Field(option="--warmup", help="Warm-up calls, excluded from the statistics. [default: 5]")
     ] = 5
     # Sessions that were planned before there were turns have none.
     rounds: Annotated[
-        int,
+        Rounds,
         Field(
-            least=0,
-            most=MOST_ROUNDS,
             option="--rounds",
             help="Turns of each case per size in a launch that cases share; 0: each has launches of its own. "
             f"[default: {ROUNDS}]",
         ),
     ] = 0
-    deadline_s: Annotated[float | None, DEADLINE] = None
+    deadline_s: Annotated[Deadline | None, DEADLINE] = None
 
     def __post_init__(self) -> None:
-        Checked.__post_init__(self)  # no `super()`: slots make the class anew
+        super().__post_init__()
         if self.graph and self.mode == LATENCY:
             raise UsageError("graph replays calls back to back, and mode latency times isolated ones; drop one of them")
 
@@ -187,7 +182,7 @@ class CollectiveProtocol(Checked):
 
     def alone(self) -> CollectiveProtocol:
         """The same for a launch that a case has to itself."""
-        return replace(self, rounds=0)
+        return self.replace(rounds=0)
 
     @property
     def timing(self) -> str:
@@ -244,8 +239,7 @@ class CollectiveProtocol(Checked):
         return seconds if self.mode == LATENCY else seconds + FIRST_RUN_IN_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSweep(Checked):
+class CollectiveSweep(Record, frozen=True, kw_only=True):
     """The cases that `parabench collectives` is asked for, as text where several values or a unit may be given. What is
     None is chosen by the plan."""
 
@@ -279,7 +273,8 @@ class CollectiveSweep(Checked):
         Field(option="--world-size", metavar="N1,N2", help="Ranks. [default: all devices on CUDA, 2 on the CPU]"),
     ] = None
     ranks_per_node: Annotated[
-        int | None, Field(least=1, option="--ranks-per-node", metavar="G", help="Ranks per node, for two_level.")
+        Annotated[int, Meta(ge=1)] | None,
+        Field(option="--ranks-per-node", metavar="G", help="Ranks per node, for two_level."),
     ] = None
     dtype: Annotated[
         str | None, Field(option="--dtype", help="float32, float64, bfloat16 or float16. [default: float32]")

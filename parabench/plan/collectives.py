@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from parabench.collectives import ON_ANY_BACKEND, TWO_LEVEL, canonical, is_backends, levels_of
@@ -23,11 +22,12 @@ from parabench.plan.collective_case import (
     size_text,
 )
 from parabench.plan.collective_protocol import LATENCY, ROUNDS, CollectiveProtocol, CollectiveSweep
-from parabench.plan.fields import declared, split_values
+from parabench.plan.fields import split_values
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.plan import Plan, Skipped
 from parabench.plan.resolve import default_ranks_per_node, resolve_device
 from parabench.plan.validate import check_algorithm, check_backend, check_nodes, exceeds_machine
+from parabench.records import declared
 from parabench.store.record import MIB
 
 # The largest size by backend, unless the user gives one. NVLink reaches its full rate from 512 MiB on; gloo copies CUDA
@@ -113,7 +113,7 @@ def _cases(sweep: CollectiveSweep, protocol: CollectiveProtocol, machine: Machin
             nodes = machine.nodes_for(size)
             case = CollectiveCase(op=op, algorithm=algorithm, world_size=size, nodes=nodes, redop=redop, **common)
             per_node = sweep.ranks_per_node or (size // nodes if machine.nodes > 1 else default_ranks_per_node(size))
-            yield replace(case, ranks_per_node=per_node if two else None)
+            yield case.replace(ranks_per_node=per_node if two else None)
 
 
 def _algorithms(sweep: CollectiveSweep, protocol: CollectiveProtocol, world_size: int) -> list[str]:

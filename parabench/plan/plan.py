@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 from typing import Protocol as Interface
 
@@ -16,7 +15,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.models import OF_THE_MODEL
 from parabench.plan.case import DEFAULTS, DEVICES, Case
-from parabench.plan.fields import said
+from parabench.plan.fields import list_text
 from parabench.plan.nccl_pins import unpinned
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import fit_to_cluster, is_count, resolve, resolve_device, unchosen
@@ -31,6 +30,7 @@ from parabench.plan.validate import (
     missing_requirement,
     needs_nccl,
 )
+from parabench.records import Record, read
 from parabench.store.record import AnyCase
 from parabench.strategies import OPTIONAL, STRATEGIES, entry_of
 from parabench.workloads import WORKLOADS, kind_of
@@ -52,29 +52,26 @@ C = TypeVar("C", bound=AnyCase)
 P = TypeVar("P", bound=AnyProtocol)
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped(Generic[C]):
-    """A case that this machine cannot run at all, and why; `tried` says that a launch of the session has shown it."""
+class Skipped(Record, Generic[C], frozen=True):
+    """A case that this machine cannot run, and why. `tried`: a launch of the session has shown it."""
 
     case: C
     reason: str
     tried: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedLaunch(Generic[C]):
-    """One launch to come: `case` in `block`, at `position` of it."""
+class PlannedLaunch(NamedTuple, Generic[C]):
+    """A future launch: `case` in `block`, at `position` of it."""
 
     block: int
     position: int
     case: C
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Generic[C, P]):
-    """What a session will do, decided before anything is launched.
+class Plan(Record, Generic[C, P], frozen=True, kw_only=True):
+    """The launches of a session, decided before the first one.
 
-    `extra` are the blocks that came after those of the protocol, each with the ids of the cases that it launches.
+    `extra` are the blocks that were added to those of the protocol, each with the ids of its cases.
     """
 
     cases: tuple[C, ...]
@@ -122,7 +119,7 @@ class Plan(Generic[C, P]):
     def without(self, case: C, reason: str) -> Plan[C, P]:
         """The plan where a launch has shown that this machine cannot run `case`."""
         rest = tuple(each for each in self.cases if each != case)
-        return replace(self, cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
+        return self.replace(cases=rest, skipped=(*self.skipped, Skipped(case, reason, tried=True)))
 
     def asks_as(self, other: Plan[Any, Any]) -> bool:
         """Whether both come from the same request: what a session added or found out on its way apart."""
@@ -136,53 +133,21 @@ class Plan(Generic[C, P]):
         return {each.case for each in self.skipped if each.tried}
 
     def to_dict(self) -> dict[str, Any]:
-        protocol: Any = self.protocol
-        return {
-            "kind": self.kind,
-            "cases": [case.to_dict() for case in self.cases],
-            "skipped": [{**asdict(s), "case": s.case.to_dict()} for s in self.skipped],
-            "protocol": asdict(protocol),
-            "seed": self.seed,
-            "blocks": self.protocol.blocks,
-            "extra": [list(block) for block in self.extra],
-        }
+        return {"kind": self.kind, **super().to_dict(), "blocks": self.protocol.blocks}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan[Any, Any]:
-        """The reverse of `to_dict`; without a kind it is of training. Raises UsageError for what a newer version
-        planned: without the fields that are not known here, launches of another sort would be pooled with its own."""
+        """Return the plan of `to_dict`. Raises UsageError for unknown fields, as in a plan of a newer version."""
         kind = values.get("kind", "training")
         entry = WORKLOADS.get(kind)
         if entry is None or not entry.planned:
             raise UsageError(f"a session that measures {kind!r} is not known to this parabench; upgrade it")
-        missing = [name for name in ("cases", "skipped", "protocol", "seed") if values.get(name) is None]
-        if missing:
-            raise UsageError(f"the plan of the session has no {', '.join(missing)}; start a new one without --resume")
-        case, protocol = entry.case_type, entry.protocol_type
-        told = [(case, each) for each in values["cases"]] + [(protocol, values["protocol"])]
-        new = dict.fromkeys(name for of, fields in told for name in unknown_fields(of, fields))
-        if new:
-            raise UsageError(
-                f"the session was planned by a newer parabench: its {', '.join(new)} cannot be continued by this one; "
-                "upgrade parabench, or start a new session without --resume"
-            )
-        return Plan(
-            cases=tuple(case.from_dict(each) for each in values["cases"]),
-            skipped=tuple(
-                Skipped(case.from_dict(s["case"]), s["reason"], s.get("tried", False)) for s in values["skipped"]
-            ),
-            protocol=protocol(**values["protocol"]),
-            seed=values["seed"],
-            extra=tuple(tuple(block) for block in values.get("extra", ())),
-        )
+        fields = {name: value for name, value in values.items() if name not in ("kind", "blocks")}
+        own: type[Plan[Any, Any]] = Plan[entry.case_type, entry.protocol_type]  # type: ignore[name-defined]
+        return read(own, fields, "plan")
 
 
 TrainingPlan = Plan[Case, Protocol]
-
-
-def unknown_fields(of: type[Any], values: Mapping[str, Any]) -> list[str]:
-    """Which of `values` are no field of the dataclass `of`: a newer version added them."""
-    return [name for name in values if name not in of.__dataclass_fields__]
 
 
 class NothingToRun(UsageError):
@@ -330,7 +295,7 @@ def _check_some_has(strategies: Sequence[str], axes: Mapping[str, tuple[Any, ...
         if name == "algorithm":
             why = "; ".join(f"what travels in {each}: {entry_of(each).travels}" for each in strategies[:2])
         have = ", ".join(known for known, entry in STRATEGIES.items() if name in entry.axes)
-        value = said(given[0]) if isinstance(given[0], (list, tuple)) else given[0]
+        value = list_text(given[0]) if isinstance(given[0], (list, tuple)) else given[0]
         raise UsageError(f"{name}={value} makes no sense here: {why}; drop it, or use strategy {have}")
 
 
@@ -362,12 +327,12 @@ def _found(chosen: Mapping[str, Any], world_size: int, machine: Machine, automat
 def _suited(case: Case, chosen: Mapping[str, Any], machine: Machine) -> Case:
     """The case with the data and the length that its model can take, where nobody chose them."""
     # A user's model may depend on the case, and should see a device that there is.
-    model = entry_of_model(replace(case, **resolve_device(case.device, case.backend, machine)))
+    model = entry_of_model(case.replace(**resolve_device(case.device, case.backend, machine)))
     reads = model.reads_bytes or (model.vocabulary and case.vocabulary)
     data = SYNTHETIC if not reads else case.data if model.synthetic else DEFAULTS["data"]
     suited: dict[str, Any] = {"data": data, "seq_len": min(case.seq_len, model.context or case.seq_len)}
     changes = {name: new for name, new in suited.items() if name not in chosen and new != getattr(case, name)}
-    return replace(case, **changes) if changes else case
+    return case.replace(**changes) if changes else case
 
 
 def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
@@ -387,5 +352,5 @@ def _case(chosen: Mapping[str, Any], world_size: int, machine: Machine) -> Case:
     if not {"data", "seq_len"} <= chosen.keys():
         case = _suited(case, chosen, machine)
     if levels_of(case.algorithm) is not None and chosen.get("ranks_per_node") is not None:
-        case = replace(case, ranks_per_node=chosen["ranks_per_node"])
+        case = case.replace(ranks_per_node=chosen["ranks_per_node"])
     return resolve(case, machine)

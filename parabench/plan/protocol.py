@@ -2,138 +2,128 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
 
 from parabench.errors import UsageError
 from parabench.machine import accelerator
-from parabench.plan.fields import Checked, Field, option_fields
+from parabench.plan.fields import option_fields
+from parabench.records import Field, Record
 from parabench.store.record import MIB
 
-# A week: no launch is worth more, and a timer cannot wait for ever.
+# A launch may take a week at most: a timer cannot wait forever.
 LONGEST_DEADLINE_S = 7 * 86400.0
 
-# A launch counts as hung after so many times what is expected of it, and never before a minute.
+# A launch counts as hung after this many times its expected duration, and never before a minute.
 DEADLINE_FACTOR = 10
 LEAST_DEADLINE_S = 60
 
-# Of each kind; no launch takes more, and its deadline could not be told.
 MOST_STEPS = 1_000_000
 
-# Where warm-up or measurement go by time: the fewest steps that they take all the same. The first ones compile, make
-# communicators and rebuild DDP's buckets; hyperfine too takes ten runs at least.
+# The fewest steps of a warm-up or measurement by time. The first steps compile, create communicators and rebuild DDP's
+# buckets. hyperfine takes at least ten runs, too.
 LEAST_WARMUP, LEAST_MEASURED = 5, 10
 
-# Of warm-up or measurement by time.
+# The longest warm-up or measurement by time.
 LONGEST_S = 86400.0
 
-# Of turns in a launch.
+# The most interleaved rounds in a launch.
 MOST_ROUNDS = 10_000
-# How long the turns of a shared launch take together, about: the launch is the unit of replication, so many short ones
-# are better than a few long ones, but each builds every model anew.
+# The rounds of a shared launch take about this long together. The launch is the unit of replication, so many short
+# launches are better than a few long ones, but each builds every model again.
 SHARED_S = 10.0
-# How many launches each case of a race is in before any can leave it; how many there are of each where nothing races.
+# The number of launches of each case before racing can eliminate it, and without racing.
 RACE_LAUNCHES, LAUNCHES_DEFAULT = 2, 3
-# What a launch of its own measures of a case that takes turns elsewhere, where nobody asks for more: it is there for
-# memory, instruments and energy, and as what the turns are compared with.
+# The default steps of a separate launch of a case that is measured in shared launches. It serves memory, instruments
+# and energy, and is compared with the shared launches.
 OWN_WARMUP, OWN_STEPS = 3, 6
-# How long a race goes on, where the suite does not say.
+# How long racing goes on if the suite does not set it.
 BUDGET_S = 300.0
 
 
-# The roles of what only `parabench run` can ask for: a step of which a trace is written, and turns.
+# The roles of options that only `parabench run` has: traced steps, and interleaved rounds.
 TRACE, TURNS = "trace", "turns"
 
-# Of every kind of launch.
-LAUNCHES = Field(least=1, most=1_000_000, option="--launches", help="Launches per case, one per block.")
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Warmup = Annotated[int, Meta(ge=2, le=MOST_STEPS)]
+Steps = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
+Rounds = Annotated[int, Meta(ge=0, le=MOST_ROUNDS)]
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST_S)]
+Deadline = Annotated[float, Meta(gt=0, le=LONGEST_DEADLINE_S)]
+
+LAUNCHES_HELP = "Launches per case, one per block."
 DEADLINE = Field(
-    above=0,
-    most=LONGEST_DEADLINE_S,
     option="--deadline",
     metavar="SECONDS",
     help=f"Time after which a launch is hung. [default: {DEADLINE_FACTOR} x expected, {LEAST_DEADLINE_S} at least]",
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """How many steps of a launch come before the measured ones, and how many are measured."""
+class Counts(Record, frozen=True, kw_only=True):
+    """The number of warm-up steps and of measured steps of a launch."""
 
     warmup: int
     measured: int
 
     @property
     def timed(self) -> int:
-        """How many carry nothing: the warm-up steps and the measured ones."""
+        """The number of steps without instruments: warm-up and measured."""
         return self.warmup + self.measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol(Checked):
-    """How each launch measures: unmeasured warm-up steps, measured ones that carry nothing, then instrumented ones.
+class Protocol(Record, frozen=True, kw_only=True):
+    """The steps of each launch: warm-up, then measured steps without instruments, then instrumented steps.
 
-    Warm-up takes `warmup` steps, or as many as fill `warmup_s` seconds; measurement `steps`, or as many as fill
-    `measure_s`. What is None on both sides is chosen by the device (`resolved`).
-    `profile` adds a step with torch.profiler, `memory_snapshot` one whose allocations are written down. With `explain`
-    NCCL logs what it chooses: no launch that counts is measured so. With `rounds` each case has one launch of its own,
-    and `launches` more that it shares with all that can share (`plan.turns`), in which they take turns; with
-    `self_check` one of them takes the turns of two. Without `launches` it is a race: cases share launches, and those
-    that may still be the fastest take part in the next, until that is decided or `budget_s` seconds are over.
-
-    DDP rebuilds its buckets after the first step, so fewer than two warm-up steps are refused.
-    `deadline_s` is the wall time after which a launch counts as hung; None derives it from what is known.
-    Raises UsageError for what no launch could do.
+    - Warm-up takes `warmup` steps or `warmup_s` seconds, measurement `steps` steps or `measure_s` seconds. If both are
+      None, the device decides (`resolved`). DDP rebuilds its buckets after the first step, so warm-up has at least two.
+    - `profile` adds a step with torch.profiler, `memory_snapshot` a step that records allocations. With `explain` NCCL
+      logs its choices; such a launch measures nothing.
+    - With `rounds`, cases are interleaved: each case has one separate launch, and `launches` shared ones
+      (`plan.turns`). `self_check` measures one case twice in each shared launch.
+    - Without `launches`, cases race: they share launches, and those that may still be the fastest stay for the next
+      launch, until the winner is clear or `budget_s` seconds are over.
+    - A launch counts as hung after `deadline_s` seconds; None derives the deadline from the expected duration.
     """
 
-    # Whether each rank is alone: nothing is exchanged.
+    # Whether each rank computes without the others and exchanges nothing.
     alone: ClassVar[bool] = False
 
     launches: Annotated[
-        int | None,
-        replace(LAUNCHES, help=f"{LAUNCHES.help} [default: 3, or a race where cases take turns]"),
+        Count | None,
+        Field(option="--launches", help=f"{LAUNCHES_HELP} [default: 3, or a race where cases take turns]"),
     ] = None
     steps: Annotated[
-        int | None,
-        Field(least=1, most=MOST_STEPS, option="--steps", help="Measured steps per launch. [default: 40 on the CPU]"),
+        Annotated[int, Meta(ge=1, le=MOST_STEPS)] | None,
+        Field(option="--steps", help="Measured steps per launch. [default: 40 on the CPU]"),
     ] = None
     warmup: Annotated[
-        int | None,
+        Warmup | None,
         Field(
-            least=2,
-            most=MOST_STEPS,
             why=", because DDP rebuilds its buckets after the first step",
             option="--warmup",
             help="Warm-up steps, excluded from the statistics. [default: 5 on the CPU]",
         ),
     ] = None
     measure_s: Annotated[
-        float | None,
+        Seconds | None,
         Field(
-            above=0,
-            most=LONGEST_S,
             option="--measure-seconds",
             metavar="SECONDS",
             help="Instead of --steps: as many as fill this time, the same number on all ranks. [default: 2 on CUDA]",
         ),
     ] = None
     warmup_s: Annotated[
-        float | None,
+        Seconds | None,
         Field(
-            above=0,
-            most=LONGEST_S,
             option="--warmup-seconds",
             metavar="SECONDS",
             help="Instead of --warmup: warm up for this time, after the first 5 steps. [default: 2 on CUDA]",
         ),
     ] = None
     instrumented: Annotated[
-        int,
-        Field(
-            least=0,
-            most=MOST_STEPS,
-            option="--instrumented",
-            help="Instrumented steps after the measured ones; 0 for none. [default: 4]",
-        ),
+        Steps,
+        Field(option="--instrumented", help="Instrumented steps after the measured ones; 0 for none. [default: 4]"),
     ] = 4
     profile: Annotated[
         bool,
@@ -146,10 +136,8 @@ class Protocol(Checked):
         ),
     ] = False
     rounds: Annotated[
-        int | None,
+        Rounds | None,
         Field(
-            least=0,
-            most=MOST_ROUNDS,
             role=TURNS,
             option="--rounds",
             help="Turns of each case in a launch that cases share; 0: each has launches of its own. [default: as many "
@@ -164,15 +152,26 @@ class Protocol(Checked):
             help="Measure one case twice in every shared launch: what its copies differ by is the noise floor.",
         ),
     ] = False
-    budget_s: Annotated[float, Field(above=0, most=LONGEST_DEADLINE_S, role=TURNS)] = BUDGET_S
+    budget_s: Annotated[Deadline, Field(role=TURNS)] = BUDGET_S
     explain: bool = False
-    deadline_s: Annotated[float | None, DEADLINE] = None
+    deadline_s: Annotated[Deadline | None, DEADLINE] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, timed in BY_STEPS_OR_TIME.items():
+            steps, seconds = getattr(self, name), getattr(self, timed)
+            if steps is not None and seconds is not None:
+                option = option_fields(Protocol)[timed].field.option
+                raise UsageError(
+                    f"{name} is {steps} and {timed} is {seconds:g}; give steps (--{name}) or seconds ({option}), not "
+                    "both"
+                )
 
     def resolved(self, device: str) -> Protocol:
         """With what nobody chose decided for launches on `device`, "cpu" or "cuda"."""
         undecided = [pair for pair in BY_STEPS_OR_TIME.items() if all(getattr(self, name) is None for name in pair)]
         chosen = {name: value for name, value in ON_DEVICE[device].items() if any(name in pair for pair in undecided)}
-        return replace(self, **chosen)
+        return self.replace(**chosen)
 
     @property
     def races(self) -> bool:
@@ -193,11 +192,11 @@ class Protocol(Checked):
         """With fewer steps for the launches that cases have to themselves, where they go by steps."""
         fewer = {"warmup": OWN_WARMUP, "steps": OWN_STEPS}
         own = {name: getattr(self, name) for name in fewer}
-        return replace(self, **{name: min(own[name], fewer[name]) for name in fewer if own[name] is not None})
+        return self.replace(**{name: min(own[name], fewer[name]) for name in fewer if own[name] is not None})
 
     def without_turns(self) -> Protocol:
         """The same with launches of their own for all cases."""
-        return replace(self, rounds=0, launches=self.launches or LAUNCHES_DEFAULT)
+        return self.replace(rounds=0, launches=self.launches or LAUNCHES_DEFAULT)
 
     @property
     def by_time(self) -> bool:
@@ -234,21 +233,9 @@ class Protocol(Checked):
         """How many steps come last and are in no statistic: the profiled one, and the one of the memory snapshot."""
         return self.profile + self.memory_snapshot
 
-    def __post_init__(self) -> None:
-        Checked.__post_init__(self)  # no `super()`: slots make the class anew
-        for name, timed in BY_STEPS_OR_TIME.items():
-            steps, seconds = getattr(self, name), getattr(self, timed)
-            if steps is not None and seconds is not None:
-                option = option_fields(Protocol)[timed].field.option
-                raise UsageError(
-                    f"{name} is {steps} and {timed} is {seconds:g}; give steps (--{name}) or seconds ({option}), not "
-                    "both"
-                )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeProtocol(Protocol):
-    """How a launch measures what ranks compute, each alone: as trainings are measured, in launches of their own."""
+class ComputeProtocol(Protocol, frozen=True, kw_only=True):
+    """The steps of a compute-only launch, in which ranks exchange nothing."""
 
     alone: ClassVar[bool] = True
 
@@ -275,8 +262,7 @@ TOO_QUICK = "the largest transfer took less than two round trips"
 ROUND_S = (2.0, 3.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProtocol:
+class LinkProtocol(Record, frozen=True, kw_only=True):
     """`round_trips` of the smallest message for the latency, after `warmup` that are not counted. For the bandwidth the
     size is doubled from `least_bytes` until one transfer takes `transfer_s`, `most_bytes` at most; then up to
     `transfers` of it, as long as they took no more than `most_s` together.

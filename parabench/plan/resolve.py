@@ -59,11 +59,11 @@ def resolve(case: Case, machine: Machine) -> Case:
         changes["tp_size"] = math.gcd(TP_SIZE, size)
     if "microbatches" in entry.axes and case.microbatches is None:
         changes["microbatches"] = _microbatches(case.schedule, size, case.global_batch)
-    resolved = replace(case, **changes)
+    resolved = case.replace(**changes)
     model = entry_of_model(resolved)
     if case.verification == OF_THE_MODEL:
-        resolved = replace(resolved, verification=model.verification)
-    return resolved if model.sequences else replace(resolved, seq_len=1)
+        resolved = resolved.replace(verification=model.verification)
+    return resolved if model.sequences else resolved.replace(seq_len=1)
 
 
 def _ranks_per_node(case: Case, algorithm: str, entry: StrategyEntry, size: int, machine: Machine) -> int | None:

@@ -9,21 +9,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import structs
+
 from parabench.errors import UsageError, near, unknown
 from parabench.files import shipped_folder
 from parabench.plan.case import Case
-from parabench.plan.fields import Declared, Field, declared, is_text, parse_field
+from parabench.plan.fields import parse_field
 from parabench.plan.protocol import ComputeProtocol, Protocol
+from parabench.records import declared, is_text
 
 P = TypeVar("P", bound=Protocol)
 
 # Weak scaling, where the global batch grows with the world size: an axis that is no field of a case.
 BATCH_PER_RANK = "batch_per_rank"
 
-AXES = {
-    **declared(Case),
-    BATCH_PER_RANK: Declared(name=BATCH_PER_RANK, type=int, optional=False, default=None, field=Field(least=1)),
-}
+AXES = {**declared(Case), BATCH_PER_RANK: structs.replace(declared(Case)["global_batch"], name=BATCH_PER_RANK)}
 
 BATCHES = ("global_batch", BATCH_PER_RANK)
 

@@ -10,32 +10,35 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
+
+from msgspec import Meta
 
 from parabench.machine import accelerator
-from parabench.plan.fields import Checked, Field
 from parabench.plan.protocol import LEAST_WARMUP, SHARED_S, Protocol
+from parabench.records import Record
 from parabench.store.record import Phase
 
 # The discarded steps after each switch.
 SETTLE = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnsProtocol(Checked):
+Count = Annotated[int, Meta(ge=1)]
+
+
+class TurnsProtocol(Record, frozen=True, kw_only=True):
     """How cases take turns: `warmup` steps of each, then `rounds` of a turn each.
 
     A turn has `settle` discarded steps and `timed` measured ones, or as many as `own` has for the case. `seed` decides
     the orders.
     """
 
-    rounds: Annotated[int, Field(least=1)] = 20
-    settle: Annotated[int, Field(least=0)] = SETTLE
-    timed: Annotated[int, Field(least=1)] = 2
-    own: Annotated[tuple[int, ...], Field(least=1)] = ()
-    warmup: Annotated[int, Field(least=2)] = 2
-    seed: Annotated[int, Field(least=0)] = 0
+    rounds: Count = 20
+    settle: Annotated[int, Meta(ge=0)] = SETTLE
+    timed: Count = 2
+    own: tuple[Count, ...] = ()
+    warmup: Annotated[int, Meta(ge=2)] = 2
+    seed: Annotated[int, Meta(ge=0)] = 0
 
     def timed_of(self, place: int) -> int:
         """How many steps of a turn count, of the case at `place` of its cohort."""
@@ -48,8 +51,8 @@ class TurnsProtocol(Checked):
     def _steps(self, timed: int) -> int:
         return self.warmup + self.rounds * (self.settle + timed)
 
-    # What whoever estimates the time of a launch asks of every protocol.
-    by_time = False
+    # The estimate of a launch's duration reads this of every protocol.
+    by_time: ClassVar[bool] = False
 
     @property
     def all_steps(self) -> int:
@@ -90,7 +93,7 @@ def turns_protocol(
         return sum(each * (of.steps_of(place) - of.warmup) for place, each in known) * len(own) / len(known)
 
     while protocol.rounds is None and known and asked.rounds < MOST_CHOSEN_ROUNDS:
-        more = replace(asked, rounds=asked.rounds + 1)
+        more = asked.replace(rounds=asked.rounds + 1)
         if seconds(more) > SHARED_S:
             break
         asked = more

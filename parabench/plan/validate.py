@@ -16,7 +16,7 @@ from parabench.machine.versions import SHARED_GPU
 from parabench.models import BLOCKS, FIRST, MODELS, SAME_SPLIT, SEQUENCE, TENSOR, TF32, ModelEntry
 from parabench.plan import pipeline_schedule
 from parabench.plan.case import Case
-from parabench.plan.fields import said
+from parabench.plan.fields import list_text
 from parabench.registry import Entry, find, load
 from parabench.store.record import AnyCase
 from parabench.strategies import STRATEGIES, Layout, StrategyEntry, entry_of
@@ -130,8 +130,8 @@ def check_caps(case: Case) -> None:
     if case.bucket_caps and not entry_of(case.strategy).takes_caps:
         have = ", ".join(name for name, entry in STRATEGIES.items() if entry.takes_caps)
         raise UsageError(
-            f"bucket_mib {said(case.bucket_caps)} is a list of caps for DDP's buckets, and {case.strategy} has none; "
-            f"give it one size, or use strategy {have}"
+            f"bucket_mib {list_text(case.bucket_caps)} is a list of caps for DDP's buckets, and {case.strategy} has "
+            f"none; give it one size, or use strategy {have}"
         )
 
 

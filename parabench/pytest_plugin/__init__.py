@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from parabench.analysis.session import SessionData
     from parabench.plan.case import Case
-    from parabench.plan.fields import Declared
     from parabench.plan.protocol import Protocol
+    from parabench.records import Declared
     from parabench.session.request import Planned, TrainingRequest
 
 # The statements of a suite, in this order.

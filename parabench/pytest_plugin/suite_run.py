@@ -29,7 +29,7 @@ def plan_suite(request: TrainingRequest, suite: Suite, machine: Machine) -> Plan
     protocol = planned.plan.protocol
     if not protocol.races:
         return planned
-    return replace(planned, plan=replace(planned.plan, protocol=replace(protocol, launches=LAUNCHES_DEFAULT)))
+    return replace(planned, plan=planned.plan.replace(protocol=protocol.replace(launches=LAUNCHES_DEFAULT)))
 
 
 def measure(
@@ -40,7 +40,7 @@ def measure(
     Ends pytest if the session is stopped. Raises UsageError.
     """
     cases = tuple(case for case in planned.plan.cases if case in selected)
-    planned = replace(planned, plan=replace(planned.plan, cases=cases))
+    planned = replace(planned, plan=planned.plan.replace(cases=cases))
     code, session = lead_session(request, planned, machine, Participants(), Console())
     path = request.out / STORE_NAME
     if code == STOPPED:

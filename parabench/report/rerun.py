@@ -15,9 +15,10 @@ from typing import Any
 from parabench.analysis.environment.nodes import cluster_options
 from parabench.analysis.session import Session
 from parabench.plan.case import DEFAULTS, Case
-from parabench.plan.fields import declared, option_fields, typed
+from parabench.plan.fields import option_fields, typed
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import BATCH_PER_RANK
+from parabench.records import declared
 from parabench.strategies import OPTIONAL, entry_of
 
 # Said of every case whose strategy has them, although cases may agree in them: a suite may tie them to a strategy, and

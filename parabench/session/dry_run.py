@@ -14,7 +14,7 @@ from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
 from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
-from parabench.plan.plan import Plan, unknown_fields
+from parabench.plan.plan import Plan
 from parabench.plan.validate import entry_of_model
 from parabench.session.deadlines import SLOWEST
 from parabench.session.links import expected_links
@@ -143,7 +143,7 @@ def known_seconds(store: Path, kind: str, protocol: Any) -> dict[str, float]:
     sessions = results.of(results.of_kind(kind)).read("session", names=("id", "plan"))
     plans = [json_text.parsed(text, f"a plan of {store}").get("protocol") or {} for text in sessions["plan"]]
     amount = {name: getattr(protocol, name) for name in AMOUNT if hasattr(protocol, name)}
-    alike = [amount.items() <= plan.items() and not unknown_fields(type(protocol), plan) for plan in plans]
+    alike = [amount.items() <= plan.items() for plan in plans]
     ended = f"status IN ('{Status.OK}', '{Status.WRONG}') AND block != {EXPLAIN_BLOCK}"
     ended += f" AND block != {REFERENCE_BLOCK}" * getattr(protocol, "by_time", False)  # a reference has fixed steps
     launches = results.of(sessions["id"][alike].tolist()).read("launch", ended, ("case_id", "wall_s"))

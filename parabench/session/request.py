@@ -3,7 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ from parabench.plan.plan import C, P, Plan, make_plan
 from parabench.plan.protocol import BY_STEPS_OR_TIME, TURNS, ComputeProtocol, Protocol
 from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
+from parabench.records import Record
 from parabench.session.stopping import AdaptiveStopping
 from parabench.store.record import MEASURED_ON_CPU, Finding, check_label
 from parabench.strategies import entry_of
@@ -51,7 +52,7 @@ class Request:
     """
 
     kind: ClassVar[str]
-    planned: ClassVar[tuple[Any, ...]]
+    planned: ClassVar[tuple[type[Record], ...]]
     prefix: ClassVar[str] = ""
 
     argv: list[str]
@@ -90,7 +91,7 @@ class Request:
         given = self.given() | ({"resume": True} if self.resume else {})
         return [word for name, value in given.items() for word in _typed(self.option_of(name), value)]
 
-    def fields_of(self, kind: Hashable) -> dict[str, Any]:
+    def fields_of(self, kind: type[Record]) -> dict[str, Any]:
         """{field: value} of what was asked for and is a field of `kind`."""
         return {name: value for name, value in self.options.items() if name in option_fields(kind)}
 
@@ -233,7 +234,7 @@ def plan_training(
     on_cuda = any(case.device == accelerator.TYPE for case in plan.cases)
     # Without a CUDA device there is nothing to remember, and no step is taken for it.
     settled = (
-        protocol.resolved(accelerator.TYPE) if on_cuda else replace(protocol, memory_snapshot=False).resolved("cpu")
+        protocol.resolved(accelerator.TYPE) if on_cuda else protocol.replace(memory_snapshot=False).resolved("cpu")
     )
     if settled.takes_turns and not request.options.keys() & {*BY_STEPS_OR_TIME, *BY_STEPS_OR_TIME.values()}:
         settled = settled.briefly_alone()
@@ -244,7 +245,7 @@ def plan_training(
         "Run on a CUDA device for one; on the CPU see each part's resident set in the instrumented steps.",
     )
     return Planned(
-        plan=replace(plan, protocol=settled),
+        plan=plan.replace(protocol=settled),
         suite=suite.name,
         question=suite.question,
         file=suite.path,
@@ -298,7 +299,7 @@ def plan_compute(request: ComputeRequest, suite: Suite, machine: Machine) -> Pla
     # Only one node computes, whatever the number of nodes.
     others = replace(machine, nodes=max(max(each.axes["nodes"]) for each in sweeps), ranks_per_node=None)
     of_compute = replace(suite, sweeps=sweeps, others={})
-    protocol = replace(suite.compute_protocol, **request.options).without_turns().resolved(device)
+    protocol = suite.compute_protocol.replace(**request.options).without_turns().resolved(device)
     plan = make_plan(of_compute, overrides, protocol, others, request.seed or 0, listed=asked is None)
     return Planned(plan=plan, suite=suite.name, question=suite.question, file=suite.path)
 
@@ -322,4 +323,4 @@ def protocol_of(request: Request, suites: Protocol) -> Protocol:
     # Who asks for seconds does not want the suite's steps, and the reverse.
     other = dict(chain(BY_STEPS_OR_TIME.items(), ((timed, name) for name, timed in BY_STEPS_OR_TIME.items())))
     freed = {other[name]: None for name in given if name in other}
-    return replace(suites, **freed | given)
+    return suites.replace(**freed | given)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from parabench.analysis.launch_number import launch_number
@@ -68,7 +68,7 @@ def reference_protocol(protocol: Protocol) -> Protocol:
     """
     if not protocol.by_time:
         return protocol
-    return replace(protocol, warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")
+    return protocol.replace(warmup=None, steps=None, warmup_s=None, measure_s=None).resolved("cpu")
 
 
 @dataclass(kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from parabench.errors import UsageError
@@ -133,7 +133,7 @@ class AdaptiveStopping:
 def _with_block(store: Store, session_id: int, plan: Plan[C, P], cases: Collection[str]) -> Plan[C, P]:
     """Return and store `plan` with one more repetition of the cases with these ids."""
     order = [case.id for case in plan.cases if case.id in cases]
-    plan = replace(plan, extra=(*plan.extra, tuple(order)))
+    plan = plan.replace(extra=(*plan.extra, tuple(order)))
     store.replan(session_id, plan.to_dict())
     return plan
 

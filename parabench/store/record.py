@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from parabench.errors import UsageError
+from parabench.records import Record
 
 MIB = 2**20
 GB = 1e9
@@ -214,9 +215,8 @@ class LinkMessage(NamedTuple):
     duration_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A warning about a result, as data. `case_id` is None when it concerns the whole session."""
+class Finding(Record, frozen=True):
+    """A warning about a result. `case_id` is None if it concerns the whole session."""
 
     code: str
     message: str
@@ -224,8 +224,7 @@ class Finding:
     case_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Record, frozen=True):
     """Why a launch failed: the first rank that failed, its signal or its traceback."""
 
     message: str

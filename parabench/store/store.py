@@ -7,10 +7,12 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from msgspec import structs
 
 from parabench import __version__
 from parabench.errors import UsageError
@@ -211,7 +213,7 @@ class Store:
             }
             for table, rows in of_launch.items():
                 _insert_all(db, table, (launch_id,), rows)
-            _insert_all(db, "finding", (session_id, launch_id), map(astuple, launch.findings))
+            _insert_all(db, "finding", (session_id, launch_id), map(structs.astuple, launch.findings))
         return launch_id
 
     def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
@@ -226,7 +228,7 @@ class Store:
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a warning that concerns the session or a case, not one launch."""
         with self._transaction() as db:
-            _insert(db, "finding", (session_id, None), astuple(finding))
+            _insert(db, "finding", (session_id, None), structs.astuple(finding))
 
     def has_finding(self, session_id: int, code: str) -> bool:
         """Whether the session has a finding of that code."""

@@ -74,7 +74,7 @@ class Seen:
     @property
     def raced(self) -> tuple[Case, ...]:
         """Return the case of each cap of a race."""
-        return tuple(replace(self.case, bucket_mib=cap) for cap in self.observer.caps)
+        return tuple(self.case.replace(bucket_mib=cap) for cap in self.observer.caps)
 
     @property
     def steps(self) -> int:
@@ -104,7 +104,7 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
             arm.block, arm.position = block + 1, place
             store.append(session_id, arm)
         for finding in findings:
-            store.add_finding(session_id, replace(finding, case_id=seen.case.id))
+            store.add_finding(session_id, finding.replace(case_id=seen.case.id))
         if not store.has_finding(session_id, WATCHED):
             store.add_finding(session_id, LOOP)
         store.finish_session(session_id)
@@ -224,14 +224,14 @@ def session_of(store: Store, seen: Seen) -> tuple[int, int]:
     """Return the session of the launch and its block: the last session with the same label, script and cases, else a
     new one. Caps that raced are in the next block."""
     blocks = 2 if seen.observer.caps else 1
-    protocol = replace(protocol_of(seen.schedule, seen.steps), launches=blocks)
+    protocol = protocol_of(seen.schedule, seen.steps).replace(launches=blocks)
     plan = Plan(cases=seen.raced or (seen.case,), skipped=(), protocol=protocol, seed=0)
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
     last = store.last_labelled(seen.label, script) if seen.label is not None else None
     if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
-            more = replace(before, protocol=replace(before.protocol, launches=before.blocks + blocks))
+            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + blocks))
             store.replan(last.id, more.to_dict())
             return last.id, before.blocks
     own = seen.came[0]

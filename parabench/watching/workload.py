@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from parabench.launch.results import MarkLayout, Marks, NodeResult, RankReport, of_ranks
@@ -100,10 +100,10 @@ class WatchWorkload(Workload):
         race = self.schedule.race
         if race is None:
             return
-        shared = {"cases": [case.id for case in self.raced], "protocol": asdict(race)}
+        shared = {"cases": [case.id for case in self.raced], "protocol": race.to_dict()}
         for place, arm in shares_of(launch, self.raced, range(len(self.raced))):
             rows, phases = self.schedule.of_arm(place)
-            arm.facts = {"turns": {**shared, "place": place}, "counts": asdict(Counts(warmup=0, measured=len(rows)))}
+            arm.facts = {"turns": {**shared, "place": place}, "counts": Counts(warmup=0, measured=len(rows)).to_dict()}
             arm.device_samples, arm.host_samples = [], []
             for report, marks in ranks:
                 arm.samples += samples(marks[rows], report.rank, CaseReport(), phases)

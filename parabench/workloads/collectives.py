@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -56,7 +55,7 @@ class CollectivesWorkload(Workload):
         torch.set_num_threads(largest.threads)
         device = device_of(largest)
         shared: bool = spec.protocol.takes_turns
-        first = replace(largest, algorithm="native") if shared else largest
+        first = largest.replace(algorithm="native") if shared else largest
         with in_group(partial(join_group, first, env, rank)) as clock:
             groups = join.WorldGroups(largest.backend, env.timeout_s) if shared else None
             report = RankPart(spec, rank, device, groups, self.marks(spec).make(env.folder, rank)).report()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -77,7 +76,7 @@ class TrainingWorkload(Workload):
     def _join(self, spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
         largest: Case = spec.largest
         if isinstance(spec.protocol, TurnsProtocol):
-            return join_group(replace(largest, algorithm="native"), env, rank)
+            return join_group(largest.replace(algorithm="native"), env, rank)
         if spec.protocol.alone:
             alone.join(rank, largest.world_size, env.timeout_s)
             return None
@@ -92,18 +91,18 @@ class TrainingWorkload(Workload):
             counts = protocol.least
             if protocol.by_time:
                 counts = agreed(nodes)
-                launch.facts["counts"] = asdict(counts)
+                launch.facts["counts"] = counts.to_dict()
             record_ranks(launch, list(zip(reports, marks, strict=True)), phases_of(protocol, counts))
             return
         all_turns = list(turns(protocol, len(spec.cases)))
-        shared = {"cases": [case.id for case in spec.cases], "protocol": asdict(protocol)}
+        shared = {"cases": [case.id for case in spec.cases], "protocol": protocol.to_dict()}
         for place, arm in arms_of(launch, spec, marks, MARKS, owners_of(all_turns)):
             rows, phases = steps_of(all_turns, place)
             own = [(report, seen[rows]) for report, seen in zip(reports, marks, strict=True)][: arm.case.world_size]
             add_case(arm, place, own, phases)
             counts = Counts(warmup=protocol.warmup, measured=protocol.steps_of(place) - protocol.warmup)
             pair = pair_facts(spec, all_turns, place, reports[0].first)
-            arm.facts |= {"turns": {**shared, "place": place, **pair}, "counts": asdict(counts)}
+            arm.facts |= {"turns": {**shared, "place": place, **pair}, "counts": counts.to_dict()}
             launch.arms.append(arm)
 
 

@@ -137,7 +137,7 @@ def test_code_of_the_users_own_is_compared_where_it_is(cluster: Cluster, monkeyp
     monkeypatch.setattr("parabench.cluster.fingerprint.of_own", lambda names: {names[0]: next(told)})
     node = Node(cluster.store())
     with pytest.raises(UsageError, match=r"node 1 \(.*\) has mine:model (aa|bb), and node 0 has (aa|bb)"):
-        cluster.node_0.assemble([replace(SPEC.case, model="mine:model")])
+        cluster.node_0.assemble([SPEC.case.replace(model="mine:model")])
     assert isinstance(node.end(), UsageError)
     cluster.node_0.close(2, "over")
 

@@ -7,7 +7,6 @@ import gzip
 import itertools
 import json
 import multiprocessing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def test_ranks_read_the_global_batch_whoever_loads_it(split: str, workers: int) 
     """Five steps go past the end of an epoch of three."""
     case = Case(model="own_helpers:model", data="own_helpers:rows", split=split, workers=workers, global_batch=12)
     model = own_helpers.model()
-    whole = Loading(replace(case, workers=0), model).batches(0, 1, CPU)
+    whole = Loading(case.replace(workers=0), model).batches(0, 1, CPU)
     halves = [Loading(case, model).batches(rank, 2, CPU) for rank in range(2)]
     for _ in range(5):
         inputs, targets = next(whole)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -26,7 +25,7 @@ def case_of(strategy, **fields):
 
 def runs_on_gloo_with_cuda(case: Case) -> bool:
     try:
-        check(replace(case, device="cuda"))
+        check(case.replace(device="cuda"))
         check_fit(case)
     except UsageError:
         return False
@@ -53,9 +52,9 @@ def test_operators_of_every_strategy_take_cuda_tensors(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["tp", "tp_ddp"])
 def test_sequence_parallel_is_refused_for_cuda_over_gloo(strategy):
-    case = replace(case_of(strategy, sequence_parallel=True), device="cuda")
+    case = case_of(strategy, sequence_parallel=True).replace(device="cuda")
     with pytest.raises(UsageError, match="gloo gathers no CUDA tensors; use backend nccl"):
         check(case)
-    check(replace(case, backend="nccl"))
-    check(replace(case, algorithm="ring"))
-    check(replace(case, device="cpu"))
+    check(case.replace(backend="nccl"))
+    check(case.replace(algorithm="ring"))
+    check(case.replace(device="cpu"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,9 +98,9 @@ def test_synthetic_data_is_seeded_and_can_be_learnt(name: str) -> None:
 @pytest.mark.parametrize("name", ["mlp", "mnist"])
 def test_every_way_trains_what_one_device_trains(name: str, machine: Any) -> None:
     base = resolve(Case(model=name, data="synthetic", world_size=2), machine)
-    cases = [replace(base, strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
+    cases = [base.replace(strategy=strategy) for strategy in ("ddp", "fsdp", "tp")]
     if MODELS[name].features is not None:
-        cases.append(replace(base, strategy="tp", split="dimension"))
+        cases.append(base.replace(strategy="tp", split="dimension"))
     reference = launch(LaunchSpec.of(base.reference(), SHORT, deadline_s=GUARD_S))
     for case in cases:
         seen = launch(LaunchSpec.of(case, SHORT, deadline_s=GUARD_S))

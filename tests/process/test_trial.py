@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import jsonschema
 import pytest
 
 from command_line import parabench
+from docs.site import schemas
 from guard import GUARD_S
 from parabench import Model
 from parabench.data import trial
@@ -24,7 +24,6 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.validate import check
 from parabench.store.record import Status
-from paths import DOCS
 
 UNUSED = "needs --set find_unused_parameters=on, see the warning"
 
@@ -209,11 +208,11 @@ def test_model_that_is_not_found_has_a_remedy(
     (tmp_path / "imports_missing.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=f"cannot be loaded: ModuleNotFoundError: .*; {remedy}"):
-        check(replace(case("model"), model=name))
+        check(case("model").replace(model=name))
 
 
 def test_json_of_check_fits_its_schema() -> None:
-    schema = json.loads((DOCS / "reference/check.schema.json").read_text())
+    schema = schemas.schema("check")
     told = parabench("check", "--model", "mistake_helpers:with_unused_layer", "--json", "-").stdout
     jsonschema.validate(json.loads(told), schema)
 

@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -141,7 +140,7 @@ def test_shared_hang_of_all_ranks_names_case_and_ranks(monkeypatch):
 def test_a_rank_without_a_part_in_a_turn_uses_no_core():
     """Ranks 2 and 3 wait while the first two take turns that are much longer than those of all four."""
     cases = (cpu_case(strategy="faulty_helpers:telling_cpu_time", world_size=4), cpu_case(seq_len=256))
-    seen = share(cases, replace(TURNS, rounds=3))
+    seen = share(cases, TURNS.replace(rounds=3))
     assert seen.status is Status.OK, seen.failure
     used = seen.arms[0].facts["cpu_s"]
     assert max(used[2:]) < min(used[:2]) / 4, used

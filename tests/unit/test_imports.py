@@ -19,7 +19,7 @@ ROOT = Path(parabench.__file__).parent
 # `tables` are the parts of the extension rooms that name what there is, and import no torch.
 ORDER = (
     "errors",
-    "registry machine.accelerator",
+    "registry machine.accelerator records",
     "files signals store",
     "tables",
     "cases",

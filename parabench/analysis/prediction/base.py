@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -156,7 +156,7 @@ def computed_of(results: Results, session: Session) -> list[Computed]:
     for name in dict.fromkeys(good["case"].tolist()):
         launches = good[good["case"] == name]
         case = case_of(launches["case_json"].iloc[0])
-        case = replace(case, device=launches["device"].iloc[0])
+        case = case.replace(device=launches["device"].iloc[0])
         facts = [json_text.parsed(text) for text in launches["facts"]]
         last = next((each for each in reversed(facts) if each.get("program")), None)
         if last is None:

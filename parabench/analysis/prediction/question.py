@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from parabench.analysis.prediction.base import MEASURED_APART, Base
@@ -117,8 +116,8 @@ def _has(strategy: str, axis: str) -> bool:
 def grown(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) -> Case:
     """Return a case of `world_size` ranks with as many samples per rank, and with `values`. Raises UsageError."""
     samples = like.global_batch // like.data_ranks
-    case = replace(like, world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
-    case = replace(case, **{"global_batch": samples * case.data_ranks, **with_global_batch(values, world_size)})
+    case = like.replace(world_size=world_size, nodes=nodes, global_batch=world_size, ranks_per_node=None)
+    case = case.replace(**{"global_batch": samples * case.data_ranks, **with_global_batch(values, world_size)})
     if case.global_batch % case.data_ranks:
         raise UsageError(
             f"global_batch {case.global_batch} does not divide among the {case.data_ranks} ranks of "
@@ -126,6 +125,6 @@ def grown(like: Case, world_size: int, nodes: int, values: Mapping[str, Any]) ->
         )
     algorithm = canonical(case.algorithm)
     groups = world_size // nodes if levels_of(algorithm) or "ranks_per_node" in entry_of(case.strategy).axes else None
-    case = replace(case, algorithm=algorithm, ranks_per_node=groups)
+    case = case.replace(algorithm=algorithm, ranks_per_node=groups)
     check_names(case)
     return case

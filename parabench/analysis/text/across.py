@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from parabench.analysis.compare.across import Across, Common
 from parabench.analysis.compare.ratios import Ratio
@@ -97,8 +98,9 @@ def lines(of: Across) -> list[str]:
 
 
 def to_dict(of: Across) -> dict[str, Any]:
-    """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
-    return {"schema": SCHEMA, "kind": "across hardware", "sentence": sentence(of)} | asdict(of)
+    """As JSON can hold it (docs/reference/json.md): unknown is null."""
+    fields: dict[str, Any] = to_builtins(of)
+    return {"schema": SCHEMA, "kind": "across hardware", "sentence": sentence(of)} | fields
 
 
 def _case(case: Common) -> Iterator[str]:

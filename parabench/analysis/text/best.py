@@ -43,7 +43,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
 
 
 def to_dicts(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Return the answers as JSON (docs/reference/best.schema.json)."""
+    """Return the answers as JSON (docs/reference/json.md)."""
     return [ranking.to_dict(each) for each in answers]
 
 

@@ -12,7 +12,7 @@ from parabench.plan.collective_protocol import in_words
 
 
 def to_dict(of: BusAnswer) -> dict[str, Any]:
-    """As JSON can hold it (docs/reference/best.schema.json): unknown is null."""
+    """As JSON can hold it (docs/reference/json.md): unknown is null."""
     return asdict(of) | {"sentence": sentence(of)}
 
 

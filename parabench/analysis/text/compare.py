@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from statistics import median
 from typing import Any
+
+from msgspec import to_builtins
 
 from parabench.analysis.compare.between import FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.gate import CaseResult, Comparison
@@ -15,7 +16,7 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.ttest import MOST_LAUNCHES, POWER
 from parabench.analysis.text import format
 
-# Of the JSON (docs/reference/compare.schema.json): higher where a field went or means something else, not where one was
+# Of the JSON (docs/reference/json.md): higher where a field went or means something else, not where one was
 # added.
 SCHEMA = 2
 
@@ -223,8 +224,8 @@ def _change(row: CaseResult) -> str:
 
 
 def to_dict(of: Comparison) -> dict[str, Any]:
-    """As JSON can hold it (docs/reference/compare.schema.json): unknown is null."""
-    fields = asdict(of)
+    """As JSON can hold it (docs/reference/json.md): unknown is null."""
+    fields: dict[str, Any] = to_builtins(of)
     derived = {
         "schema": SCHEMA,
         "kind": "gate",

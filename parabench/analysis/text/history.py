@@ -93,7 +93,7 @@ def arrow(change: Difference) -> str:
 
 
 def to_dict(of: History) -> dict[str, Any]:
-    """As JSON can hold it (docs/reference/history.schema.json): unknown is null."""
+    """As JSON can hold it (docs/reference/json.md): unknown is null."""
     return {
         "sentence": sentence(of),
         "sessions": [

@@ -65,7 +65,7 @@ def baseline_sentence(of: Sensitivity) -> str:
 
 
 def to_dict(of: Sensitivity) -> dict[str, Any]:
-    """As JSON can hold it (docs/reference/noise.schema.json): unknown is null."""
+    """As JSON can hold it (docs/reference/json.md): unknown is null."""
     return {"schema": SCHEMA, "sentence": sentence(of) if of.seen else too_short(of), **asdict(of)}
 
 

@@ -20,7 +20,7 @@ MOST_NAMES = 3
 
 
 def to_dict(answer: Answer) -> dict[str, Any]:
-    """As JSON can hold it: unknown is null (docs/reference/best.schema.json)."""
+    """As JSON can hold it: unknown is null (docs/reference/json.md)."""
     winner = None if answer.winner is None else answer.winner.case_id
     return asdict(answer) | {"winner": winner, "sentence": sentence(answer), "notes": notes(answer)}
 

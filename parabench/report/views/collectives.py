@@ -285,7 +285,7 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
 
 
 def _fields() -> list[str]:
-    return list(CollectiveCase.__dataclass_fields__)
+    return list(CollectiveCase.__struct_fields__)
 
 
 def _place(row: dict[Any, Any]) -> tuple[int, int, tuple[int, str]]:

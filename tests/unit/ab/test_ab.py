@@ -278,7 +278,7 @@ class OneCaseLess(Side):
         answer = super().plan(**request)
         assert self._planned is not None
         gone, *rest = self._planned.plan.cases
-        self._planned = replace(self._planned, plan=replace(self._planned.plan, cases=tuple(reversed(rest))))
+        self._planned = replace(self._planned, plan=self._planned.plan.replace(cases=tuple(reversed(rest))))
         del answer["cases"][gone.id]
         answer["skipped"][gone.id] = "this side has no room for it"
         return answer

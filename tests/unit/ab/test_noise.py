@@ -13,6 +13,7 @@ import yaml
 
 import fake_results as fake
 from command_line import parabench
+from docs.site.schemas import schema
 from fake_sides import Lab
 from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
@@ -20,10 +21,9 @@ from parabench.analysis.compare.sensitivity import Sensitivity
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
 from parabench.store.record import Failure, Status
-from paths import DOCS
 
 AXES = ("strategy=ddp", "world_size=2", "algorithm=native", "bucket_mib=1,2,25")
-SCHEMA = json.loads((DOCS / "reference/noise.schema.json").read_text())
+SCHEMA = schema("noise")
 
 
 @pytest.fixture

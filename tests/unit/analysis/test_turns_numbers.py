@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from parabench.plan.turns import TurnsProtocol
 
 PROTOCOL = TurnsProtocol(rounds=20, timed=6)
 ROUNDS, TIMED = PROTOCOL.rounds, PROTOCOL.timed
-TOLD = {"protocol": asdict(PROTOCOL), "place": 0}
+TOLD = {"protocol": PROTOCOL.to_dict(), "place": 0}
 RATIOS = (1.0, 1.03, 0.98)
 
 

@@ -296,7 +296,7 @@ def test_software_is_what_must_be_equal() -> None:
 def test_code_of_ones_own_is_found_and_told_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_code_of_own.py").write_text("def model(): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    cases = [replace(CASE, model="my_code_of_own:model"), replace(CASE, algorithm="nccl:ring"), CASE]
+    cases = [CASE.replace(model="my_code_of_own:model"), CASE.replace(algorithm="nccl:ring"), CASE]
     assert fingerprint.user_code(cases) == ["my_code_of_own:model"]
     told = fingerprint.of_own(["my_code_of_own:model", "no_such_module_at_all:model"])
     assert told["my_code_of_own:model"] == fingerprint.of_file(tmp_path / "my_code_of_own.py")

@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 
 from command_line import parabench
+from docs.site.schemas import schema
 from fake_base import ROWS, base, of_ranks
 from nccl_tests_logs import SIZES, call_us, log
 from parabench.analysis.prediction.base import Measured
 from parabench.commands.predict import _logged_rows
 
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/reference/predict.schema.json").read_text())
+SCHEMA = schema("predict")
 
 
 def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:

@@ -18,12 +18,13 @@ import pytest
 
 import fake_results as fake
 from command_line import parabench
+from docs.site import schemas
 from fake_launch import FakeLauncher
 from fake_sides import Lab
 from guard import GUARD_S
 from parabench.cluster.participants import Participants
 from parabench.store.record import Failure, Status
-from paths import DOCS, ROOT
+from paths import ROOT
 
 SUITE = """\
 '''Which is fastest?'''
@@ -50,8 +51,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
 
 def valid(text: str, schema: str) -> Any:
     told = json.loads(text)
-    whole = json.loads((DOCS / f"reference/{schema}.schema.json").read_text())
-    jsonschema.validate(told, whole, jsonschema.Draft202012Validator)
+    jsonschema.validate(told, schemas.schema(schema), jsonschema.Draft202012Validator)
     return told
 
 

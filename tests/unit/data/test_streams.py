@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -30,7 +29,7 @@ def read(case: Case, rank: int, ranks: int, steps: int = 6) -> list[list[int]]:
 @pytest.mark.parametrize("data", ["zoo:stream", "zoo:loader"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_take_their_parts_of_the_same_batches(data: str, ranks: int) -> None:
-    case = replace(CASE, data=data)
+    case = CASE.replace(data=data)
     whole = read(case, 0, 1)
     parts = []
     for rank in range(ranks):
@@ -47,15 +46,15 @@ def test_a_stream_is_read_in_its_order_without_its_rest() -> None:
 
 
 def test_a_loader_that_shuffles_does_so_by_the_seed() -> None:
-    case = replace(CASE, data="zoo:loader")
-    first, again, other = read(case, 0, 1), read(case, 0, 1), read(replace(case, seed=1), 0, 1)
+    case = CASE.replace(data="zoo:loader")
+    first, again, other = read(case, 0, 1), read(case, 0, 1), read(case.replace(seed=1), 0, 1)
     assert first == again != other
     # Five whole batches an epoch, and another order in the next one.
     assert first[5] != first[0]
 
 
 def test_a_stream_is_collated_by_the_model() -> None:
-    case = replace(CASE, model="zoo:pads", data="zoo:ragged")
+    case = CASE.replace(model="zoo:pads", data="zoo:ragged")
     batch = next(Loading(case, zoo.pads()).batches(1, 2, CPU))
     assert {name: len(each) for name, each in batch.items()} == {"text": 4, "mask": 4, "labels": 4}
     assert batch["mask"].equal((batch["text"] > 0).float())
@@ -79,20 +78,20 @@ def test_a_stream_is_collated_by_the_model() -> None:
 )
 def test_data_in_its_own_order_is_refused_in_one_line(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        check(replace(CASE, **fields))
+        check(CASE.replace(**fields))
 
 
 @pytest.mark.parametrize("fields", [{}, {"data": "zoo:loader"}, {"model": "zoo:pads", "data": "zoo:ragged"}])
 def test_data_in_its_own_order_is_accepted(fields: dict[str, Any]) -> None:
-    check(replace(CASE, **fields))
+    check(CASE.replace(**fields))
 
 
 def test_first_sample_reads_every_kind_of_data() -> None:
     for data, samples in (("zoo:stream", 1), ("zoo:loader", 8), ("zoo:augmented", 1), ("synthetic", 1)):
-        inputs, targets = first_sample(replace(CASE, data=data), zoo.plain())
+        inputs, targets = first_sample(CASE.replace(data=data), zoo.plain())
         assert (inputs.shape, targets.shape) == ((samples, zoo.WIDTH), (samples,))
 
 
 @pytest.mark.parametrize(("data", "random"), [("zoo:augmented", True), ("zoo:table", False), ("zoo:stream", False)])
 def test_items_that_change_are_seen(data: str, random: bool) -> None:
-    assert Loading(replace(CASE, data=data), zoo.plain()).is_random() == random
+    assert Loading(CASE.replace(data=data), zoo.plain()).is_random() == random

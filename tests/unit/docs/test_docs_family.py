@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+import tomllib
 
+import jsonschema
 import pytest
 
+from docs.site.schemas import KEYS, SCHEMAS, schema
 from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.resolve import defaults_on
@@ -35,17 +34,12 @@ def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does()
     assert list(told) == list(STRATEGIES)
 
 
-def keys(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every key that a JSON Schema has, with what it says of it."""
-    if isinstance(schema, dict):
-        yield from schema.get("properties", {}).items()
-        for each in schema.values():
-            yield from keys(each)
-
-
-@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.schema.json")), ids=lambda path: path.name)
-def test_every_key_of_the_json_is_described(path: Path) -> None:
-    assert [name for name, said in keys(json.loads(path.read_text())) if not said.get("description")] == []
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema_describes_exactly_its_keys(name: str) -> None:
+    defs = {record: {*each["properties"]} for record, each in schema(name)["$defs"].items() if "properties" in each}
+    described = {record: {*keys} for record, keys in tomllib.loads(KEYS.read_text())[name].items()}
+    assert described == defs, "docs/site/keys.toml describes other keys than the records have"
+    jsonschema.Draft202012Validator.check_schema(schema(name))
 
 
 def test_every_option_is_told_of_in_the_documents():

@@ -60,20 +60,11 @@ def test_labels_and_ids_stay_short(caps, label, slug):
     assert case.id == f"ddp-native-w2-{slug}-{case.digest}"
 
 
-@pytest.mark.parametrize(
-    ("caps", "said"),
-    [
-        ((), "bucket_mib is an empty list; give default, or one value or more"),
-        ((1, 0), "bucket_mib is 0; it must be a number above 0 and at most 1048576$"),
-        ((1, 1 << 21), "bucket_mib is 2097152"),
-        ((1, None), "bucket_mib is None"),
-        ((1, (2, 3)), r"bucket_mib is \(2, 3\)"),
-        (("4",), "bucket_mib is '4'"),
-    ],
-)
-def test_every_cap_is_checked(caps, said):
-    with pytest.raises(UsageError, match=said):
+@pytest.mark.parametrize("caps", [(), (1, 0), (1, 1 << 21), (1, None), (1, (2, 3)), ("4",)])
+def test_every_cap_is_checked(caps):
+    with pytest.raises(UsageError) as error:
         Case(bucket_mib=caps)
+    assert str(error.value) == f"bucket_mib is {caps}; it must be a number above 0 and at most 1048576, or default"
 
 
 def test_a_suite_lists_them_among_sizes(machine):

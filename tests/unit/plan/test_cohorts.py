@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -43,7 +42,7 @@ def test_cases_share_a_launch_where_one_group_of_processes_can_hold_them():
 
 def test_on_several_nodes_cases_share_a_launch_where_they_need_the_same_ranks():
     two, four = (case(world_size=ranks, nodes=2) for ranks in (2, 4))
-    assert cohorts([two, four, replace(two, algorithm="ring")]) == [(two, replace(two, algorithm="ring")), (four,)]
+    assert cohorts([two, four, two.replace(algorithm="ring")]) == [(two, two.replace(algorithm="ring")), (four,)]
     with pytest.raises(ValueError, match="world size"):
         LaunchSpec(kind="turns", cases=(two, four), protocol=TurnsProtocol(), deadline_s=1.0)
 

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
+from msgspec import NODEFAULT, Meta
 
 from parabench.errors import UsageError
-from parabench.plan.case import Case
+from parabench.plan.case import BaseCase, Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
-from parabench.plan.fields import Checked, Field, declared, option_fields, parse_field, typed
+from parabench.plan.fields import option_fields, parse_field, typed
 from parabench.plan.protocol import Protocol
+from parabench.records import Field, Record, declared, read
 
 EVERY = (Case, Protocol, CollectiveCase, CollectiveProtocol, CollectiveSweep)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample(Checked):
-    size: Annotated[int, Field(least=1)] = 4
-    part: Annotated[int | None, Field(least=1, most=8, divides="size", unset="auto", option="--part")] = None
-    share: Annotated[float, Field(above=0, most=1, option="--share-of-it")] = 0.5
+class Sample(BaseCase, frozen=True, kw_only=True):
+    size: Annotated[int, Meta(ge=1)] = 4
+    part: Annotated[Annotated[int, Meta(ge=1, le=8)] | None, Field(divides="size", unset="auto", option="--part")] = (
+        None
+    )
+    share: Annotated[float, Meta(gt=0, le=1), Field(option="--share-of-it")] = 0.5
     kind: Annotated[str, Field(choices=("a", "b"), option="--kind")] = "a"
     deep: Annotated[bool, Field(option="--deep")] = False
+
+
+class Several(Record, frozen=True):
+    samples: tuple[Sample, ...]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +46,7 @@ class Sample(Checked):
         ({"kind": "c"}, "kind 'c' is unknown; use one of a, b"),
         ({"kind": "\udcff"}, "kind is '\\udcff'; it must be a text in UTF-8"),
         ({"deep": 1}, "deep is 1; it must be true or false"),
+        ({"size": np.float64(0.5)}, "size is 0.5; it must be a whole number of 1 or more"),
     ],
 )
 def test_what_a_field_cannot_hold_is_said_with_what_it_can(values: dict[str, Any], said: str) -> None:
@@ -47,9 +55,35 @@ def test_what_a_field_cannot_hold_is_said_with_what_it_can(values: dict[str, Any
     assert str(error.value) == said
 
 
-def test_json_holds_all_fields_and_those_of_a_newer_version_are_left_out() -> None:
-    sample = Sample(part=2, share=0.25, deep=True)
-    assert Sample.from_dict(sample.to_dict() | {"from_the_future": 1}) == sample
+def test_record_holds_plain_numbers() -> None:
+    sample = Sample(size=np.int64(8), share=np.int64(1))  # type: ignore[arg-type]
+    assert repr((sample.size, sample.share)) == "(8, 1.0)"
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"size": 0}, "samples[1].size is 0: expected `int` >= 1"),
+        ({"kind": "c"}, "samples[1]: kind 'c' is unknown; use one of a, b"),
+        ({"new": 1}, "samples[1] was written by a newer parabench: object contains unknown field `new`; "
+                     "upgrade parabench"),
+    ],
+)  # fmt: skip
+def test_reading_json_names_field_and_value(values: dict[str, Any], error: str) -> None:
+    good = Sample(part=2, share=0.25, deep=True)
+    written = {"samples": [good.to_dict(), good.to_dict()]}
+    assert Several.from_dict(written) == Several((good, good))
+    written["samples"][1] |= values
+    with pytest.raises(UsageError) as raised:
+        Several.from_dict(written)
+    assert str(raised.value) == error
+
+
+def test_reading_json_names_what_is_missing() -> None:
+    with pytest.raises(UsageError, match="Several: object missing required field `samples`"):
+        Several.from_dict({})
+    with pytest.raises(UsageError, match="list is 'x': expected `array`, got `str`"):
+        read(list[Sample], "x", "list")
 
 
 def test_a_field_is_read_from_text() -> None:
@@ -72,12 +106,12 @@ def test_what_was_given_is_said_as_it_is_typed() -> None:
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: str(kind.__name__))
 def test_every_field_that_is_declared_is_one_that_can_be_checked_and_offered(kind: Any) -> None:
     for name, each in declared(kind).items():
-        assert each.type in (bool, int, float, str), f"{kind.__name__}.{name}: no type of fields.py"
-        if each.default is not MISSING:
-            each.check(each.default)
+        assert each.type in (bool, int, float, str), f"{kind.__name__}.{name}: no scalar"
+        if each.default is not NODEFAULT:
+            each.checked(each.default)
         assert bool(each.field.option) == bool(each.field.help), f"{kind.__name__}.{name}: an option has a help text"
         if each.type in (int, float):
-            bounds = (each.field.least, each.field.above)
+            bounds = (each.bounds.ge, each.bounds.gt)
             assert bounds != (None, None) or kind is CollectiveSweep, f"{kind.__name__}.{name}: it has no lower bound"
 
 

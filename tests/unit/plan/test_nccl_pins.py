@@ -210,7 +210,7 @@ def test_nccls_ranks_share_a_gpu_where_their_user_and_its_version_let_them(machi
     assert why is None if said is None else said in str(why)
     assert case_of((asked,), machine).world_size == (1 if said else 2)
     # One process for all devices has nothing to share.
-    assert "drives 2 or more" in str(missing_requirement(replace(asked, strategy="dp"), machine))
+    assert "drives 2 or more" in str(missing_requirement(asked.replace(strategy="dp"), machine))
 
 
 def shared(launches: list[Launch], path: Path, gpus: int) -> list[Finding]:
@@ -242,7 +242,7 @@ def test_kernels_of_several_communicators_of_ours_begin_in_the_hosts_order(asked
     assert launch_order([asked], {}) == expected
     # Of cases that share a launch any may need it.
     assert (
-        launch_order([replace(asked, strategy="ddp", algorithm="native", ranks_per_node=None, tp_size=None), asked], {})
+        launch_order([asked.replace(strategy="ddp", algorithm="native", ranks_per_node=None, tp_size=None), asked], {})
         == expected
     )
     assert launch_order([asked], {"NCCL_LAUNCH_ORDER_IMPLICIT": "0"}) == {}, "what the user has set stays"

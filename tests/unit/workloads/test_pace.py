@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -197,10 +196,10 @@ def test_a_loss_that_the_launch_must_have_and_has_not_is_wrong():
 def test_whether_a_loss_fell_is_read_from_the_steps_of_the_reference():
     falls = FakeLauncher(lambda case: 0.001)
     case = Case(strategy="parameter_server_async", world_size=2, **HERE)
-    assert walked(replace(BY_TIME, launches=1), falls, case)[-1].status is Status.OK
+    assert walked(BY_TIME.replace(launches=1), falls, case)[-1].status is Status.OK
     rises = FakeLauncher(lambda case: 0.001)
     rises.loss_of = lambda case, step: 5.0 - 0.01 * step if case.strategy == "single" else 5.0 + 0.01 * step
-    seen = walked(replace(BY_TIME, launches=1), rises, case)[-1]
+    seen = walked(BY_TIME.replace(launches=1), rises, case)[-1]
     assert seen.status is Status.WRONG
     assert "the loss did not fall" in seen.failure.message
 

@@ -16,6 +16,7 @@ import pytest
 import fake_results as fake
 from benchmarks.change_points import alike, false_alarms, found, none, normal, outliers
 from command_line import parabench
+from docs.site.schemas import schema
 from page_helpers import figures as figures_of
 from parabench.analysis.history.history import history, numbers_of, of_visits, visits_of
 from parabench.analysis.history.series import NO_RUPTURES
@@ -26,9 +27,8 @@ from parabench.analysis.stats.level_cost import LevelCost
 from parabench.analysis.text import history as history_text
 from parabench.store.record import Status
 from parabench.store.results import load
-from paths import DOCS
 
-SCHEMA = json.loads((DOCS / "reference/history.schema.json").read_text())
+SCHEMA = schema("history")
 A, B = fake.case(), fake.case(algorithm="ring")
 
 

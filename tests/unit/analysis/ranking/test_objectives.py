@@ -11,13 +11,13 @@ import pytest
 import fake_results as fake
 from answers_helpers import sweet_spots
 from command_line import command_of, parabench
+from docs.site.schemas import schema
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.text.ranking import sentence, to_dict
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
-from paths import DOCS
 
-SCHEMA = json.loads((DOCS / "reference/best.schema.json").read_text())
+SCHEMA = schema("best")
 GPU = fake.ENVIRONMENT | {"gpus": [{"name": "NVIDIA H200", "memory_bytes": 150 * 10**9, "mig": False}] * 4}
 
 

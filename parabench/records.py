@@ -1,0 +1,198 @@
+"""Records: each class declares its fields, their bounds and their JSON once.
+
+    class Sample(Record, frozen=True, kw_only=True):
+        steps: Annotated[Annotated[int, Meta(ge=1)] | None, Field(option="--steps", help="Measured steps.")] = None
+
+msgspec reads the annotations: types, bounds (`Meta`), JSON, JSON schemas. `Field` holds what msgspec has no word for:
+names that a text may have, and the option of the command line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, Struct, ValidationError, convert, structs, to_builtins
+
+from parabench.errors import UsageError, unknown
+
+R = TypeVar("R")
+_SCALARS = (bool, int, float, str)
+
+
+class Field(Struct, frozen=True, kw_only=True):
+    """Rules and texts of a field beyond its type and bounds.
+
+    Args:
+        choices: the allowed texts.
+        expected: describes the pattern of a text, for errors.
+        why: the reason for a bound, for errors.
+        divides: the name of a field that must be a multiple of this one.
+        unset: the word for the default, if the default has no text.
+        path: the value is a path, which may hold spaces and commas.
+        role: a group of fields, defined by the class.
+        option, help, metavar: the option of the command line.
+    """
+
+    choices: tuple[str, ...] = ()
+    expected: str = ""
+    why: str = ""
+    divides: str = ""
+    unset: str = ""
+    path: bool = False
+    role: str = ""
+    option: str = ""
+    help: str = ""
+    metavar: str | None = None
+
+
+class Declared(Struct, frozen=True, kw_only=True):
+    """A field as its class declares it. `type` is the type of one value; if `listed`, a tuple of them is allowed."""
+
+    name: str
+    hint: Any
+    type: type[Any]
+    bounds: Meta
+    optional: bool
+    listed: bool
+    default: Any
+    field: Field
+
+    def checked(self, value: Any) -> Any:
+        """Return the value as the field's type: 4 as 4.0, a list as a tuple, NumPy's numbers as Python's.
+
+        Raises UsageError for a value that the field cannot hold.
+        """
+        texts = value if self.listed and isinstance(value, (list, tuple)) else (value,)
+        if self.type is str and value is not None and not all(map(is_text, texts)):
+            raise UsageError(f"{self.name} is {value!r}; it must be a text in UTF-8")
+        if self.field.choices and value not in self.field.choices:
+            raise unknown(self.name, value, self.field.choices)
+        try:
+            return convert(value, self.hint)
+        except ValidationError:
+            if hasattr(value, "tolist"):
+                return self.checked(value.tolist())
+        option = self.field.option
+        shown = f" ({option})" if option and option != f"--{self.name}" else ""
+        raise UsageError(f"{self.name} is {value!r}; it must be {self.expected}{shown}")
+
+    @property
+    def expected(self) -> str:
+        """The allowed values in words: 'a whole number from 1 to 1024'."""
+        if self.type in (bool, str):
+            return self.field.expected or ("a text" if self.type is str else "true or false")
+        least, above, most = self.bounds.ge, self.bounds.gt, self.bounds.le
+        words = "a whole number" if self.type is int else "a number"
+        if above is not None:
+            words += f" above {above:g}"
+        if least is not None:
+            words += f" of {least} or more" if most is None else f" from {least} to {most}"
+        elif most is not None:
+            words += f"{' and' if above is not None else ''} at most {most:.0f}"
+        return words + (f", or {self.field.unset}" if self.field.unset else "") + self.field.why
+
+
+@cache
+def declared(cls: type[Record]) -> Mapping[str, Declared]:
+    """Return the fields of a record that hold numbers, texts or flags, by name, in their order."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {each.name: _declared(each.name, hints[each.name], each.default) for each in structs.fields(cls)}
+    return MappingProxyType({name: each for name, each in found.items() if each is not None})
+
+
+def _declared(name: str, hint: Any, default: Any) -> Declared | None:
+    parts = list(_parts(hint))
+    tuples = sum(get_origin(each) is tuple for each in parts)
+    kinds = [each for each in parts if each in _SCALARS]
+    if not kinds or tuples > 1 or {get_origin(each) for each in parts} - {None, Annotated, Union, UnionType, tuple}:
+        return None
+    return Declared(
+        name=name,
+        hint=hint,
+        type=kinds[0],
+        bounds=next((each for each in parts if isinstance(each, Meta)), Meta()),
+        optional=NoneType in parts,
+        listed=tuples == 1,
+        default=default,
+        field=next((each for each in parts if isinstance(each, Field)), Field()),
+    )
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Return an annotation, and all that it is made of."""
+    yield hint
+    for each in get_args(hint):
+        yield from _parts(each)
+
+
+class Record(Struct, frozen=True, forbid_unknown_fields=True):
+    """A record that is checked when it is made, whether by its constructor or from JSON.
+
+    Raises UsageError for a value that its field cannot hold.
+    """
+
+    def __post_init__(self) -> None:
+        for name, each in declared(type(self)).items():
+            value = getattr(self, name)
+            if value is each.default:
+                continue  # most are
+            found = each.checked(value)
+            if found is not value:
+                structs.force_setattr(self, name, found)
+            whole = each.field.divides
+            if whole and found is not None and getattr(self, whole) % found:
+                raise UsageError(f"{name} is {found}; it must divide {whole} {getattr(self, whole)}")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with these fields changed."""
+        return structs.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, as JSON has them."""
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the record of `to_dict`. Raises UsageError with the field, its value and what it must be."""
+        return read(cls, values, cls.__name__)
+
+
+def read(kind: type[R], values: Any, name: str) -> R:
+    """Return `values`, as JSON has them, as this type. Raises UsageError with `name`, the field and its value."""
+    try:
+        return convert(values, kind)
+    except ValidationError as error:
+        raise UsageError(_explained(name, error, values)) from error
+
+
+def _explained(name: str, error: ValidationError, values: Any) -> str:
+    """Return msgspec's error in one line, with the value that it leaves out."""
+    text, _, path = str(error).partition(" - at `$")
+    path = path.strip(".`")
+    if isinstance(error.__cause__, UsageError):
+        return f"{path or name}: {error.__cause__}"
+    try:
+        for step in re.findall(r"[^.\[\]]+", path):
+            values = values[int(step) if isinstance(values, Sequence) else step]
+    except (LookupError, TypeError, ValueError):
+        return f"{name}: {text} at {path}"
+    if "unknown field" in text:
+        return f"{path or name} was written by a newer parabench: {text[0].lower()}{text[1:]}; upgrade parabench"
+    shown = f" is {values!r}" if isinstance(values, (*_SCALARS, NoneType)) else ""
+    return f"{path or name}{shown}: {text[0].lower()}{text[1:]}"
+
+
+def is_text(value: object) -> bool:
+    """Return whether `value` is a text that files can hold. Bytes that are not UTF-8 arrive as lone surrogates."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
