@@ -157,7 +157,7 @@ def test_child_without_an_answer_is_a_reason():
 def test_doctor_checks_devices_that_nvml_does_not_read(torch_sees, monkeypatch, tmp_path):
     torch_sees(MI300X, hip="7.0")
     here = machine.this_machine()
-    monkeypatch.setattr(gpu_checks, "probe", lambda: {"archs": ["gfx942"], "devices": [None]})
+    monkeypatch.setattr(gpu_checks, "in_child", lambda script: {"archs": ["gfx942"], "devices": [None]})
     rows = {row.what: row for row in check(here, machine.environment(here)["gpus"], tmp_path)}
     assert rows["a first kernel"].value == "ran"
     assert (rows["NVML"].value, rows["NVML"].verdict) == (OF_AMD, UNKNOWN)
