@@ -26,7 +26,7 @@ from parabench.machine import accelerator
 from parabench.probes.step_clock import StepClock
 from parabench.signals import HANG_REQUEST
 
-# Of one group; a pipeline may have any number of messages under way.
+# For each group; a pipeline may have any number of messages under way.
 MOST_PENDING = 8
 
 
@@ -34,14 +34,14 @@ _clocks: list[tuple[StepClock, torch.device]] = []
 
 
 def watch(clock: StepClock, device: torch.device) -> None:
-    """`clock` is that of the launch which this process takes part in from now."""
+    """Set the clock of the launch that this process takes part in."""
     _clocks[:] = [(clock, device)]
 
 
 def settle() -> None:
-    """Take over the marks that the device has come to: nothing waits for the rest, for the launch has failed."""
+    """Read the marks that the device has come to, without waiting for others: the launch has failed."""
     for clock, device in _clocks:
-        # A device that failed says so again; what it came to before is not to be had then.
+        # A device that failed raises again; its marks are lost then.
         with contextlib.suppress(RuntimeError):
             if device.type == accelerator.TYPE:
                 accelerator.api().set_device(device)  # the current device is a thread's own
@@ -49,7 +49,7 @@ def settle() -> None:
 
 
 def listen(folder: Path, rank: int) -> None:
-    """Answer, from a thread, when the driver sends HANG_REQUEST. To be called in the main thread."""
+    """Answer from a thread when the driver sends HANG_REQUEST. The main thread must call this."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     signal.signal(HANG_REQUEST, lambda *_: None)
@@ -77,7 +77,7 @@ def answer(folder: Path, rank: int) -> None:
 
 
 def read_answer(folder: Path, rank: int) -> dict[str, Any]:
-    """What a rank answered; nothing where it did not."""
+    """Return the answer of a rank; empty if there is none."""
     try:
         told: dict[str, Any] = json.loads((folder / f"standing{rank}.json").read_text())
     except (FileNotFoundError, ValueError):

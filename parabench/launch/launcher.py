@@ -14,26 +14,29 @@ from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import Workload, workload_of
 from parabench.store.record import Launch, utc_now
 
-# Runs the ranks of a launch: what each node saw, node 0 first; of one that was lost, that it is.
+# Runs the ranks of a launch, and returns the result of each node, node 0 first.
 Run = Callable[[LaunchSpec, Workload], list[NodeResult]]
 
 
 def run_here(spec: LaunchSpec, workload: Workload) -> list[NodeResult]:
-    """In fresh processes of this node alone."""
-    assert spec.nodes == 1, "who runs a launch on several nodes?"
+    """Run the ranks in fresh processes of this node."""
+    assert spec.nodes == 1, "a launch on several nodes needs a coordinator"
     return [run_on_node(spec, workload)]
 
 
 def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run_here) -> Launch:
-    """Run `spec` once: one process a rank, wherever `run` has them. Never raises for what happens inside the ranks.
+    """Run `spec` once, with one process for each rank, as `run` starts them. Faults inside the ranks raise nothing.
 
-    The facts tell at which reading of the clock that all processes share the `t_s` of readings is 0, and name the files
-    of traces. Raises Interrupted when the driver is asked to stop, NodeGone when a node does not come.
+    The fact `clock` has the reading of the shared clock from which the `t_s` of readings count.
+
+    Raises:
+        Interrupted: If the driver is asked to stop.
+        NodeGone: If a node does not come.
     """
     workload = workload or workload_of(spec.kind)
     started = utc_now()
     results = run(spec, workload)
-    # A wait for a node that was gone is no part of the launch; and readings count from here.
+    # The wait for a node that was gone is not part of the launch; readings count from here.
     begin = results[0].began_s
     layout = workload.marks(spec)
     status, failure = diagnose(results, layout.position, spec.deadline_s)
@@ -53,19 +56,19 @@ def launch(spec: LaunchSpec, *, workload: Workload | None = None, run: Run = run
 
 
 def align(results: Sequence[NodeResult], layout: MarkLayout) -> list[NodeResult]:
-    """The results with every moment on node 0's clock, as far as the first rank of each node could tell how the clocks
-    differ; where it could not (it did not come so far), nothing of the node is shifted."""
+    """Return the results with all times on node 0's clock. A node whose first rank did not come so far as to compare
+    the clocks is not shifted."""
     began_s = results[0].began_s
     return [each if each.node == 0 else _shifted(each, layout, began_s) for each in results]
 
 
 def _clock_of(result: NodeResult) -> dict[str, float] | None:
-    """{"offset_s", "error_s"} of a node's clock; None where it is not known."""
+    """Return {"offset_s", "error_s"} of a node's clock; None if it is unknown."""
     return next((report.clock for report in result.reports if report.clock), None)
 
 
 def facts_of(results: Sequence[NodeResult]) -> dict[str, Any]:
-    """Which ranks were where, and what it cost to look, for the record of a launch; of a lost node nothing is known."""
+    """Return the facts of the nodes that are not lost: their ranks, their clocks, and the cost of the sampler."""
     nodes = [
         {
             "node": each.node,
@@ -89,7 +92,7 @@ def _shifted(result: NodeResult, layout: MarkLayout, began_s: float) -> NodeResu
     marks = [each.copy() for each in result.marks]
     for each in marks:
         each[:, : layout.moments] += by
-    # Readings count from when their node began: they are to count from when node 0 did.
+    # Readings count from the start of their node; now they count from the start of node 0.
     later = result.began_s + by - began_s
     return replace(
         result,

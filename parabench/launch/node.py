@@ -1,4 +1,4 @@
-"""One node's part in a launch: its ranks run, and what was seen of them. Where there is one node it is the whole."""
+"""The part of one node in a launch: run its ranks, and collect their results. On one node it is the whole launch."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from parabench.probes.sampler import RankPids, Sampler, Watched
 from parabench.probes.step_clock import read_counts
 from parabench.store.record import DeviceSample, HostSample
 
-# What faulthandler writes above each thread's stack.
+# The line of faulthandler above the stack of each thread.
 STACK_HEAD = "(most recent call first)"
 
-# The group's own timeout only backs up the deadline, which says more.
+# The timeout of the group comes after the deadline, whose message is better.
 GROUP_GRACE_S = 60.0
 
 
@@ -49,7 +49,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         # One process may drive several devices.
         driven = max(len(ranks), spec.ranks_per_node)
         devices = partial(used_devices, driven) if spec.device == accelerator.TYPE else None
-        # The partner's ranks, whose turn it is now and then, are children of the same `ab`.
+        # The ranks of the other variant, which are interleaved with these, are children of the same `ab`.
         ours = os.getppid() if spec.pair else os.getpid()
         sources = sources_of(Watched(began_s=began, pids=pids, devices=devices, ours=ours))
         sampler = stack.enter_context(Sampler(began, sources))
@@ -72,7 +72,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         layout = workload.marks(spec)
         marks = [layout.read(folder, rank) for rank in ranks]
         counts = read_counts(folder, ranks)
-        # Their logs are named by their number on this node.
+        # Logs are named by the rank's number on this node.
         answers = [] if outcome.ok else [read_answer(folder, rank) for rank in ranks]
         tails = [] if outcome.ok else [log_tail(logs, at) for at in range(len(ranks))]
         stacked = [] if outcome.ok else [r for r in ranks if STACK_HEAD in log_tail(logs, r - ranks.start, lines=1000)]

@@ -1,5 +1,5 @@
-"""How a launch ended, and its first cause: over all nodes, of which the others' ends are only the echo. Of a hang also
-which collective it is stuck in, and who did not call it: from every rank's flight recorder."""
+"""The status of a launch and its first cause, over all nodes; other errors are only the echo of that cause. For a hang
+also the collective that is stuck, and the ranks that did not call it, from every rank's flight recorder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parabench.launch.rendezvous import DEAD_AFTER_S, HUNG, LOST
 from parabench.launch.results import Marks, NodeResult, RankError
 from parabench.store.record import Failure, Launch, Status
 
-# What gloo, NCCL and the store say in a rank whose peer is gone.
+# Messages of gloo, NCCL and the rendezvous store in a rank whose peer is gone.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
 
 # What gloo writes if ranks bring different sizes to one collective, and its likely cause: FSDP2 reduces only gradients
@@ -29,14 +29,14 @@ WHY_SIZES_DIFFER = (
 def diagnose(
     nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float
 ) -> tuple[Status, Failure | None]:
-    """The status of a launch and, unless it is ok, its first cause; `position` says in words how far marks came."""
+    """Return the status of a launch and, unless it is ok, its first cause. `position` describes how far marks came."""
     lost = next((node.lost for node in nodes if node.lost), None)
     if lost is not None:
         return Status.CRASHED, Failure(lost)
     if all(node.outcome.ok for node in nodes):
         return Status.OK, None
-    # Nodes whose ranks were all over at the deadline are not hung themselves: they only had the others ended. And who
-    # waits until the deadline for a rank that has left is not hung either.
+    # A node whose ranks were all over at the deadline is not hung itself: it only ended the others. A rank that waits
+    # until the deadline for a rank that has left is not hung either.
     if any(node.outcome.hung or node.outcome.aborted_by == HUNG for node in nodes):
         return _vanished(nodes) or (Status.HUNG, _hang(nodes, position, deadline_s))
     failed = {report.rank: report.error for node in nodes for report in node.reports}
@@ -59,7 +59,7 @@ def diagnose(
             )
             return Status.CRASHED, Failure(message)
     errors = [(node, report.rank, report.error) for node in nodes for report in node.reports if report.error]
-    # Errors of several nodes have no clock in common; those of a node that was told to end are echoes.
+    # Errors of several nodes have no clock in common; errors of a node that another one ended are echoes.
     causes = [each for each in errors if each[0].outcome.aborted_by is None]
     if not errors:
         why = next((node.outcome.aborted_by for node in nodes if node.outcome.aborted_by), None)
@@ -83,7 +83,7 @@ def _reason(tail: str) -> str:
 
 
 def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:
-    """A rank that had left without a word before anybody ended it."""
+    """Return the failure of a rank that left without a report before it was ended; None if there is none."""
     for node in nodes:
         if node.vanished:
             first = node.vanished[0]
@@ -93,8 +93,8 @@ def _vanished(nodes: Sequence[NodeResult]) -> tuple[Status, Failure] | None:
 
 
 def _left_without_a_word(silent: Sequence[tuple[NodeResult, int]], nodes: Sequence[NodeResult]) -> Failure:
-    """Of ranks that handed nothing over while a peer lost its connection: one that ends with exit code 0 is no failure
-    to torch elastic. Where there are several, others may have been ended for it."""
+    """Return the failure of ranks that handed nothing over while a peer lost its connection: to torch elastic, exit
+    code 0 is no failure. If there are several, some of them may have been ended because of another."""
     node, rank = silent[0]
     if len(silent) > 1:
         return Failure(f"one of {_ranks([each for _, each in silent])} ended without a trace")
@@ -102,12 +102,12 @@ def _left_without_a_word(silent: Sequence[tuple[NodeResult, int]], nodes: Sequen
 
 
 def _moment(node: NodeResult, error: RankError) -> tuple[bool, float]:
-    """When it failed, on the clock of its node; that another rank's end ended it, it says itself."""
+    """Return a key that sorts first causes before echoes, then by time."""
     return is_echo(error), error.at - node.began_s
 
 
 def is_echo(error: RankError) -> bool:
-    """Whether a rank failed because another one was gone."""
+    """Return whether a rank failed because another one was gone."""
     return any(echo in error.message for echo in ECHOES)
 
 
@@ -116,7 +116,7 @@ def _on(node: NodeResult, nodes: Sequence[NodeResult]) -> str:
 
 
 def reached(marks: Marks) -> int:
-    """How many moments of its way a rank came to; those that it skipped count."""
+    """Return how many marks a rank came to, skipped ones included."""
     came = np.flatnonzero(~np.isnan(marks))
     return int(came[-1]) + 1 if len(came) else 0
 
@@ -144,10 +144,10 @@ def culprit(
 
 
 def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_s: float) -> Failure:
-    """Whoever came least far is what the others waited for; a rank that left its report came to the end.
+    """Blame the rank that came least far: the others waited for it. A rank that left its report came to the end.
 
-    On CUDA that is where the device came to, as far as it is known: the host may have enqueued all the rest. Where one
-    rank alone has not called a collective that others are in, that rank it is.
+    On CUDA the position is the device's, as far as it is known: the host may have enqueued all the rest. If exactly one
+    rank has not called a collective that others are in, it is that rank.
     """
     answers = {
         rank: answer
@@ -158,7 +158,7 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
     marks = [each for node in nodes for each in node.marks]
     tails = [tail for node in nodes for tail in node.tails or [""] * len(node.reports)]
     stacked = {rank for node in nodes for rank in node.stacked}
-    # Of devices that came equally far the one is behind whose host has enqueued least.
+    # If devices came equally far, the one whose host has enqueued least is behind.
     hosts = [answer.get("enqueued", 0) for answer in answers.values()]
     progress = [(reached(m), host, r.reported) for m, host, r in zip(marks, hosts, reports, strict=True)]
     least = [rank for rank, at in enumerate(progress) if at == min(progress)]
@@ -186,7 +186,7 @@ def _hang(nodes: Sequence[NodeResult], position: Callable[[int], str], deadline_
 
 @dataclass(frozen=True, slots=True)
 class MissingCall:
-    """The first collective of a group that some ranks wait in, and those of the group that did not call it."""
+    """The first collective of a group that some ranks wait in, and the ranks of the group that did not call it."""
 
     operation: str
     number: int
@@ -203,10 +203,8 @@ class MissingCall:
 
 
 def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]:
-    """What is missing in each group, groups with the fewest absent ranks first; `answers` are `launch.hang`'s by rank.
-
-    A rank that did not answer at all is absent nowhere: what it called is not known.
-    """
+    """Return the missing call of each group, groups with the fewest absent ranks first; `answers` are `launch.hang`'s
+    by rank. A rank that did not answer is absent nowhere, because its calls are unknown."""
     found = []
     groups = {
         (name, tuple(told["ranks"])): None for each in answers.values() for name, told in each.get("groups", {}).items()
@@ -225,7 +223,7 @@ def missing_calls(answers: Mapping[int, Mapping[str, Any]]) -> list[MissingCall]
 
 
 def pending_calls(answer: Mapping[str, Any]) -> str:
-    """What one rank's flight recorder has that is not over, in a line; empty where there is nothing to say."""
+    """Return the calls in one rank's flight recorder that are not over, in a line; empty if there are none."""
     said = []
     for told in answer.get("groups", {}).values():
         pending = [f"{operation} {number}" for number, operation in told["pending"]] + list(told["messages"])
@@ -235,7 +233,7 @@ def pending_calls(answer: Mapping[str, Any]) -> str:
 
 
 def _of(answer: Mapping[str, Any], name: str, ranks: Sequence[int]) -> Mapping[str, Any]:
-    """What a rank has of a group; nothing where it called none of its collectives, or has another by that name."""
+    """Return a rank's calls of a group; none if it called none, or has another group by that name."""
     told: Mapping[str, Any] = answer["groups"].get(name, {})
     return told if told.get("ranks") == list(ranks) else {"last": 0, "pending": []}
 

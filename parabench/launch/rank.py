@@ -1,4 +1,4 @@
-"""What every rank does, whatever it measures: tie its life to the driver's, join the group, hand over what it saw."""
+"""The life of every rank, whatever it measures: tie it to the driver's, join the group, hand over a report."""
 
 from __future__ import annotations
 
@@ -37,21 +37,19 @@ from parabench.store.record import AnyCase
 
 T = TypeVar("T")
 
-# How long a rank that failed stays: so long that its peers are known to have failed later, and where it failed only
-# because one of them is gone, so long that the driver has surely seen that one's end.
+# How long a rank that failed stays: until its peers must have failed later; and if it failed because a peer is gone,
+# until the driver must have noticed the end of that peer.
 CAUSE_S, ECHO_S = 0.25, 2.0
 
 
 def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
-    """The entry of every rank: measure, and leave what there is to hand over, or why there is nothing, in its folder.
-
-    A rank is a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...).
-    """
+    """Run a rank, a fresh process with torch elastic's environment (RANK, WORLD_SIZE, ...): measure, and leave the
+    report or the error in the folder."""
     die_with_driver()
     rank = int(os.environ["RANK"])
     leave_pid(env.folder, rank)
     hang.listen(env.folder, rank)
-    # Ranks inherit what the fork server's environment was when it started; a launch's own travels with it.
+    # Ranks inherit the environment that the fork server had when it started; a launch's variables travel with it.
     os.environ.update(env.environment)
     why = None
     try:
@@ -68,12 +66,12 @@ def main(workload: Workload, spec: LaunchSpec, env: RankEnv) -> None:
 
 
 def report_path(folder: Path, rank: int) -> Path:
-    """Where a rank leaves its report."""
+    """Return the path of a rank's report."""
     return folder / f"rank{rank}.json"
 
 
 def error_of(error: BaseException) -> RankError:
-    """What a rank hands over of the error that it is handling."""
+    """Convert the error that a rank is handling."""
     return RankError(time.perf_counter(), in_a_line(error), traceback.format_exc(), is_out_of_memory(error))
 
 
@@ -142,7 +140,8 @@ def die_with_driver() -> None:
 
 
 def device_of(case: AnyCase) -> torch.device:
-    """This rank's device, made the current one; with more ranks on a node than devices (gloo) they share."""
+    """Return this rank's device, and make it the current one. If a node has more ranks than devices (gloo), they share
+    them."""
     if case.device == "cpu":
         return torch.device("cpu")
     device = local_device()
@@ -151,7 +150,7 @@ def device_of(case: AnyCase) -> torch.device:
 
 
 def local_device() -> torch.device:
-    """The CUDA device of this rank's process, whichever thread asks and whatever device is current there."""
+    """Return the CUDA device of this rank, in any thread, whatever device is the current one there."""
     return torch.device(accelerator.TYPE, int(os.environ["LOCAL_RANK"]) % accelerator.api().device_count())
 
 
@@ -171,10 +170,10 @@ def in_group(join_ranks: Callable[[], T]) -> Iterator[T]:
 
 
 def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | None:
-    """Join the other ranks; {"offset_s", "error_s"} of how this host's clock differs from node 0's where the rank is to
-    tell it.
+    """Join the other ranks. Return {"offset_s", "error_s"} of the clock of this host against node 0's, if this rank
+    compares them.
 
-    On one node they meet through a file: nothing listens but the backend, and that on loopback only.
+    On one node they meet through a file: only the backend listens, and only on loopback.
     """
     point = env.rendezvous
     store = point.store(env.timeout_s) if point else FileStore(str(env.folder / "store"), case.world_size)
@@ -191,8 +190,8 @@ def join_group(case: AnyCase, env: RankEnv, rank: int) -> dict[str, float] | Non
 
 
 def loaded_nccl(case: AnyCase) -> dict[str, str]:
-    """{"nccl_version": of the NCCL that this process has loaded}, which LD_PRELOAD or LD_LIBRARY_PATH may have made
-    another than the installed wheel's; {} of another backend."""
+    """Return {"nccl_version": version} of the NCCL that this process has loaded; {} for other backends. LD_PRELOAD or
+    LD_LIBRARY_PATH may choose another one than the installed wheel."""
     if case.backend != "nccl":
         return {}
     numbers: tuple[Any, ...] = accelerator.api().nccl.version()
@@ -223,7 +222,7 @@ OUT_OF_MEMORY = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the rank ran out of memory, on the device or the host: the error says so, or one that it came from."""
+    """Return whether the rank ran out of memory, on the device or the host, by its error or one of the causes."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:

@@ -1,4 +1,4 @@
-"""What comes back of a launch: what each rank marked and handed over, and what each node saw of its ranks."""
+"""The results of a launch: the marks and the report of each rank, and the observations of each node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Marks = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RankError:
-    """Why a rank failed; `at` is on the clock of its node, in seconds."""
+    """The error of a rank; `at` is its time on the clock of the rank's node, in seconds."""
 
     at: float
     message: str
@@ -74,10 +74,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLayout:
-    """The table of numbers that each rank writes into memory which outlives it, NaN where it never came.
+    """The table of numbers that each rank writes into memory that outlives it; numbers that it never wrote are NaN.
 
-    Without `rows` there are as many as the rank found out that it needs. The first `moments` columns are readings of
-    the clock, the others durations or counts. `position(n)` says in words how far a rank came that wrote n numbers.
+    `rows` is None if the rank itself finds out how many there are. The first `moments` columns are readings of the
+    clock, the others are durations or counts. `position(n)` describes how far a rank came that wrote n numbers.
     """
 
     columns: int
@@ -86,35 +86,39 @@ class MarkLayout:
     position: Callable[[int], str]
 
     def make(self, folder: Path, rank: int) -> Marks:
-        """The empty table of a rank that knows how many rows it needs."""
+        """Make the empty table of a rank."""
         assert self.rows is not None
         marks = np.memmap(marks_path(folder, rank), dtype=np.float64, mode="w+", shape=(self.rows, self.columns))
         marks[:] = np.nan
         return marks
 
     def read(self, folder: Path, rank: int) -> Marks:
-        """What a rank wrote."""
+        """Read the table of a rank."""
         return read_marks(marks_path(folder, rank), self.rows, self.columns)
 
     def nothing(self) -> Marks:
-        """The table of a rank of which nothing is known."""
+        """Return the table of a rank that wrote nothing."""
         return np.full((self.rows or 1, self.columns), np.nan)
 
 
 def marks_path(folder: Path, rank: int) -> Path:
-    """Where a rank's marks lie."""
+    """Return the path of a rank's marks."""
     return folder / f"marks{rank}.f64"
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeResult:
-    """What one node saw of a launch, by its own clock, on which the launch began there at `began_s`.
+    """What one node observed of a launch. All times are on its own clock.
 
-    `reports` and `marks` are of its ranks, `first_rank` and those that follow; `counts` is (warm-up steps, measured
-    ones) where they agreed on these themselves. Of ranks that failed `tails` are the last lines they wrote, `stacked`
-    those of them that could write down their stack, and `vanished` those that had left without a word before another
-    node had the others ended. `answers` is where ranks that hang said they stand, as `launch.hang` has it, nothing of
-    one that did not answer. Of a node that was `lost` it is known how, and nothing else.
+    Attributes:
+        lost: How the node was lost; then nothing else is known of it.
+        began_s: When the launch started on this node.
+        reports, marks: One for each rank of the node, from `first_rank` on.
+        counts: (warm-up steps, measured steps), if the ranks themselves agreed on them.
+        tails: If the launch failed, the last lines that each rank wrote.
+        stacked: If it failed, the ranks that could write their stacks.
+        vanished: Ranks that had left without a report before another node ended the others.
+        answers: The position of each rank that hangs (`launch.hang`); empty for a rank that did not answer.
     """
 
     node: int
@@ -136,7 +140,7 @@ class NodeResult:
 
     @classmethod
     def silent(cls, node: int, host: str, ranks: range, layout: MarkLayout, *, lost: str | None = None) -> NodeResult:
-        """Return the result of ranks of which nothing is known, with how they were `lost`."""
+        """Return the result of ranks that handed nothing over."""
         return cls(
             node=node,
             host=host,

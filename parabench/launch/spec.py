@@ -15,9 +15,10 @@ from parabench.workloads import WORKLOADS, kind_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """One launch: cases that share its ranks, how each is measured, and after how many seconds the launch counts as
-    hung. Traces that the protocol asks for go into the folder `traces` of each node; None: none are written. With a
-    `pair` its turns alternate with those of another launch of this node.
+    """One launch: the cases that share its ranks, the protocol, and the seconds after which the launch counts as hung.
+
+    Traces that the protocol requests go into the folder `traces` of each node; without one, none are written. With a
+    `pair`, this launch is interleaved with another launch of this node.
 
     Raises ValueError for cases that cannot share ranks.
     """
@@ -37,7 +38,7 @@ class LaunchSpec:
 
     @classmethod
     def of(cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None) -> LaunchSpec:
-        """The launch of one case; its kind is told by the protocol."""
+        """Make the launch of one case; its protocol decides its kind."""
         return cls(kind=kind_of(protocol), cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=traces)
 
     @property
@@ -89,8 +90,8 @@ class LaunchSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], traces: Path | None = None) -> LaunchSpec:
-        """The reverse of `to_dict`; with `traces` they go to that folder of this node. Raises UsageError for what is no
-        case."""
+        """Return the launch that `to_dict` was called on; on this node, traces go to the folder `traces`. Raises
+        UsageError for invalid cases."""
         entry = WORKLOADS[values["kind"]]
         asked = values["traces"] and Path(values["traces"])
         return LaunchSpec(

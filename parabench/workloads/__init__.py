@@ -1,5 +1,5 @@
-"""The kinds of measurement: training, single collectives, links. This table is free of torch; what a rank does, and the
-rows that it hands over, is each one's own (`launch.workload.Workload`)."""
+"""The kinds of measurement: training, single collectives, links. This table is free of torch; the code of the ranks is
+in each kind's class (`launch.workload.Workload`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parabench.registry import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadEntry(Entry):
-    """A kind of measurement: of which cases, and how each is measured. `planned`: whether a session has a plan of it,
-    in place of measuring it once before its plan. `one_node`: whether only the ranks of one of a case's nodes run."""
+    """A kind of measurement, with the types of its cases and of its protocol. If it is `planned`, sessions plan it;
+    else it is measured once before their plan. With `one_node`, the ranks of only one node of a case run."""
 
     case_type: type[Any]
     protocol_type: type[Any]
@@ -63,5 +63,5 @@ WORKLOADS: dict[str, WorkloadEntry] = {
 
 
 def kind_of(protocol: Any) -> str:
-    """The kind of measurement that is measured by such a protocol: a key of WORKLOADS."""
+    """Return the kind of measurement of a protocol: a key of WORKLOADS."""
     return next(kind for kind, entry in WORKLOADS.items() if type(protocol) is entry.protocol_type)

@@ -20,7 +20,7 @@ _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.redu
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-# Of elements, by a hash of their place (`Truth`).
+# The number of classes of elements (`Truth`).
 CLASSES = 256
 # Elements at a time, so that the indices need little memory.
 CHUNK = 1 << 20
@@ -30,8 +30,9 @@ _KNUTH, _SECOND, _32_BITS = 2654435761, 73244475, (1 << 32) - 1
 
 
 class Truth:
-    """What a collective must return, exactly: whole numbers so small that no order of adding them rounds. Only averages
-    of NCCL's may be off by as much as `CollectiveCase.relative_error` says. The same on every rank, by the case alone.
+    """The exact results of a collective: whole numbers so small that no order of adding them rounds. Only NCCL's
+    averages may be off, by `CollectiveCase.relative_error`. The case alone decides them, so they are the same on every
+    rank.
 
     Element i belongs to one of CLASSES, by a hash of i. A table of random whole numbers gives each rank's value of each
     class, so the reduction of all ranks is one row of the same size. An element that is out of place, a rank that is
@@ -56,15 +57,15 @@ class Truth:
         return torch.empty(count, dtype=self._dtype, device=self._device)
 
     def of(self, rank: int, like: Tensor) -> Tensor:
-        """What `rank` holds, for the whole buffer `like`."""
+        """Return the values of `rank` for the whole buffer `like`."""
         return self._fill(self._values[rank], torch.empty_like(like), 0)
 
     def reduced(self, like: Tensor) -> Tensor:
-        """The reduction of what all ranks hold."""
+        """Return the reduction of the values of all ranks."""
         return self._fill(self._reduced, torch.empty_like(like), 0)
 
     def gathered(self, like: Tensor) -> Tensor:
-        """The buffer whose r-th part is rank r's."""
+        """Return the buffer whose r-th part is rank r's."""
         whole = torch.empty_like(like)
         part = len(whole) // self._n
         for rank in range(self._n):
@@ -82,7 +83,7 @@ class Truth:
 
 
 def count_wrong(out: Tensor, expected: Tensor, relative_error: float) -> int:
-    """How many elements of `out` are farther from what they must be than `relative_error`; of 0 any difference is."""
+    """Return how many elements of `out` differ from `expected` by more than `relative_error`."""
     if relative_error == 0:
         return int(torch.count_nonzero(out != expected))
     wrong = 0
@@ -90,7 +91,7 @@ def count_wrong(out: Tensor, expected: Tensor, relative_error: float) -> int:
         # float64 holds the difference of two numbers of any shorter type that are close to each other.
         exact = expected[begin:end].double()
         near = (out[begin:end].double() - exact).abs() <= relative_error * exact
-        wrong += int(torch.count_nonzero(~near))  # what is no number is near to nothing
+        wrong += int(torch.count_nonzero(~near))  # NaN is near to nothing
     return wrong
 
 
@@ -101,10 +102,10 @@ def _chunks(count: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """One size and form: what the rank puts in, what comes out, the call, and what both must hold.
+    """The buffers of one size and form, and the call between them.
 
-    In place `into` is the same memory as `out`, or a part of it. `mine` is what `into` holds before a call,
-    `expected` what `out` holds after, but for a `relative_error`.
+    In place, `into` is the same memory as `out`, or a part of it. Before a call `into` holds `mine`; after it `out`
+    holds `expected`, within `relative_error`.
     """
 
     into: Tensor
@@ -115,7 +116,7 @@ class Buffers:
     relative_error: float = 0.0
 
     def wrong(self) -> int:
-        """Call once and count the elements that are not as they must be."""
+        """Call once, and count the wrong elements."""
         self.out.fill_(-1)
         self.into.copy_(self.mine)
         self.call()
@@ -123,7 +124,7 @@ class Buffers:
 
 
 def buffers(case: CollectiveCase, size: int, in_place: bool, rank: int, device: torch.device) -> Buffers:
-    """The buffers of one size and form on this rank, and the call between them."""
+    """Make the buffers of one size and form on this rank."""
     n = case.world_size
     truth = Truth(case, device)
     whole = truth.empty(case.count(size) * (1 if case.op in ("all_reduce", "broadcast") else n))

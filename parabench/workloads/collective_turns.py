@@ -1,8 +1,8 @@
-"""Collective cases that share a launch: which of them take turns with each other, and in which order clocks are read.
+"""The order of measurements in a launch that collective cases share. Free of torch.
 
-Cases are compared most sharply where they share processes and minutes (`plan.turns`). Those that differ by their
-algorithm alone take turns, at one size and form after the other: rounds are short, and one set of buffers serves all of
-them. What else a launch holds (other operations, other numbers of ranks) comes before or after. Free of torch.
+Comparisons are sharpest between cases that share processes and minutes (`plan.turns`). Cases that differ only in their
+algorithm are interleaved, at one size and form after the other, so that rounds are short and one set of buffers serves
+all of them. Other cases (another operation, another number of ranks) come before or after.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parabench.plan.turns import orders
 
 
 class Turn(NamedTuple):
-    """So many readings of the case at `place` of its launch."""
+    """A number of consecutive readings of the case at `place` of its launch."""
 
     place: int
     readings: int
@@ -25,8 +25,8 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One size and form, and the places in their launch of the cases that take turns at it: each is checked and warmed
-    up with `warmup` readings, all take their `turns`, and each is checked again."""
+    """One size and form, and the places of the cases that are interleaved at it. Each case is checked and warmed up
+    with `warmup` readings, all take their `turns`, and each is checked again."""
 
     bytes: int
     in_place: bool
@@ -36,15 +36,15 @@ class Stage:
 
 
 class Row(NamedTuple):
-    """What a rank does until it fills a row of its marks: for the case at `place` it reads the clock around `slot`;
-    None: it makes ready, or checks results."""
+    """A row of a rank's marks: a reading around `slot` for the case at `place`. Without a slot, the rank prepares or
+    checks results."""
 
     place: int
     slot: Slot | None
 
 
 def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> list[Stage]:
-    """What a launch of `cases` does, one after the other; the same on every rank and in the driver."""
+    """Return the stages of a launch of `cases`, in order; the same on every rank and in the driver."""
     alike: dict[tuple[object, int, bool], list[int]] = {}
     for place, case in enumerate(cases):
         kind = case.op, case.world_size, case.dtype, case.redop
@@ -57,8 +57,9 @@ def stages(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> lis
 
 
 def _stage(protocol: CollectiveProtocol, size: int, in_place: bool, places: tuple[int, ...], number: int) -> Stage:
-    """Its orders are by `number`; every block has its cases in an order of its own, so these differ too."""
-    # Of calls back to back the second reading of warm-up runs on into the first turn.
+    """Make the stage with that `number`, which seeds the orders of its rounds. Each repetition has its cases in another
+    order, so these orders differ too."""
+    # If calls are back to back, the second reading of warm-up runs on into the first turn.
     warmup, run_in = (protocol.warmup, 0) if protocol.mode == LATENCY else (1, 1)
     dealt = dealt_out(protocol.timed_at(size), protocol.rounds if len(places) > 1 else 1)
     turns = [
@@ -70,15 +71,15 @@ def _stage(protocol: CollectiveProtocol, size: int, in_place: bool, places: tupl
 
 
 def most_rounds(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> int:
-    """In how many rounds cases of a launch take turns, at the size and form that has most; 0 where each comes after the
-    other, for no two of them differ by their algorithm alone."""
+    """Return the largest number of rounds of interleaved cases at any size and form; 0 if no two cases differ only in
+    their algorithm."""
     shared = [stage for stage in stages(protocol, cases) if len(stage.places) > 1]
     return max((len(stage.turns) // len(stage.places) for stage in shared), default=0)
 
 
 def rows(protocol: CollectiveProtocol, cases: Sequence[CollectiveCase]) -> Iterator[Row]:
-    """What each row of a rank's marks is of, in the order in which they are filled. Those of a case that are readings
-    are its schedule, in that order; in a launch that cases share the others tell whose turn it was when it failed."""
+    """Yield the rows of a rank's marks, in the order in which they are filled. The readings of a case are its schedule.
+    In a shared launch the other rows show whose turn it was when it failed."""
     if protocol.takes_turns:
         yield Row(0, None)
     for stage in stages(protocol, cases):

@@ -1,10 +1,10 @@
 """A rank's end of its links: how messages go to a partner, and how they are timed.
 
-Between hosts' memories the host's clock times them. Where they are NCCL's kernels on a stream, what is timed is the
-device's work, not the host's. There messages are batched (`batch_isend_irecv`), so that all pairs use the group's one
-communicator; single ones would make a communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator
-is there: a barrier of all ranks came first. In Python a message takes the host longer to start than it takes the
-device, so round trips wait behind a kernel that does nothing until all of them are enqueued.
+The host's clock times messages between the memories of hosts. NCCL's messages are kernels on a stream, and the device's
+work is timed, not the host's. They are batched (`batch_isend_irecv`), so that all pairs use the group's communicator;
+single messages would make a communicator for each pair (ProcessGroupNCCL.cpp, pointToPoint). The communicator exists,
+because a barrier of all ranks came first. In Python the host needs longer to start a message than the device needs for
+it, so round trips wait behind a kernel that does nothing until all of them are enqueued.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from parabench.machine.accelerator import current_stream, elapsed_s, record_even
 from parabench.plan.protocol import LATENCY_QUANTILE, LinkProtocol
 from parabench.store.record import LinkMessage, Phase
 
-# The smallest message, and what tells a partner how many bytes come next.
+# The smallest message, which also carries the number of bytes that come next.
 WORD_BYTES = 8
 
-# So many round trips are enqueued at a time, and lie between two events.
+# How many round trips are enqueued at a time, between two events.
 TRIPS = 10
 
-# For so long the device is kept from them: several times what the host needs to enqueue them. No device counts more
-# cycles a second.
+# How long the device is held back: several times what the host needs to enqueue them. No device counts more cycles per
+# second.
 HOLD_S, MOST_CYCLES_PER_S = 0.02, 3e9
 
 
@@ -61,14 +61,14 @@ class Wire(ABC):
         self.timed: list[LinkMessage] = []
 
     def latency(self, partner: int) -> float:
-        """Half a round trip of the smallest message in seconds, as QUANTILE says; the other end is in `answer`."""
+        """Return half a round trip of the smallest message, in seconds: its QUANTILE. The partner runs `answer`."""
         trips, counted = self._round_trips(partner)
         self._keep(partner, WORD_BYTES, trips, counted)
         return float(np.quantile(trips[-counted:], self.QUANTILE)) / 2
 
     def bandwidth(self, partner: int, latency_s: float) -> float:
-        """Bytes a second of one transfer at a time, without what a message costs however small it is: a transfer takes
-        S / bandwidth and a round trip, for the partner says when it has all."""
+        """Return the bytes per second of one transfer at a time, without the fixed cost of a message: a transfer takes
+        S / bandwidth and a round trip, because the partner confirms it."""
         asked = self._protocol
         size = asked.least_bytes
         took = [self._transfer(partner, size)]
@@ -84,15 +84,15 @@ class Wire(ABC):
 
     @abstractmethod
     def answer(self, partner: int) -> None:
-        """The other end of `latency` and `bandwidth`."""
+        """Run the other end of `latency` and `bandwidth`."""
 
     @abstractmethod
     def _round_trips(self, partner: int) -> tuple[list[float], int]:
-        """Seconds of round trips, and how many of them, the last ones, count."""
+        """Return the seconds of round trips, and how many of the last ones count."""
 
     @abstractmethod
     def _transfer(self, partner: int, size: int) -> float:
-        """Seconds from when the other end is ready until its word that all has come."""
+        """Return the seconds from when the partner is ready until it confirms the transfer."""
 
     @abstractmethod
     def _say(self, partner: int, number: int) -> None: ...
@@ -104,7 +104,7 @@ class Wire(ABC):
             self.timed.append(LinkMessage(self._rank, partner, size, phase, seconds))
 
     def _bytes(self, size: int) -> Tensor:
-        # Written to: untouched memory would be one page that all of it shares, and come from the cache.
+        # It is written to: untouched memory would be one shared page, and come from the cache.
         if self._buffer.numel() < size:
             self._buffer = torch.ones(size, dtype=torch.uint8, device=self._device)
         return self._buffer[:size]
@@ -121,7 +121,7 @@ class HostWire(Wire):
             self._say(partner, 1)
         while size := self._hear(partner):
             into = self._bytes(size)
-            self._say(partner, size)  # only now the other's clock begins: the memory is there
+            self._say(partner, size)  # the memory is there; only now the other end starts its clock
             dist.recv(into, partner)
             self._say(partner, size)
 
@@ -178,16 +178,16 @@ class NcclWire(Wire):
         return [self._trips(partner, first=True) for _ in range(warmup + counted)], counted
 
     def _readings(self) -> tuple[int, int]:
-        """How many times TRIPS round trips are timed: before they count, and after."""
+        """Return how many times TRIPS round trips are timed: for warm-up, and measured."""
         return -(-self._protocol.warmup // TRIPS), -(-self._protocol.round_trips // TRIPS)
 
     def _connect(self, partner: int, *, first: bool) -> None:
-        """One round trip for which nobody's clock runs: the first message of a pair connects it."""
+        """Make one round trip without a clock: the first message of a pair connects it."""
         self._finish(self._trip(partner, first=first))
 
     def _trips(self, partner: int, *, first: bool) -> float:
-        """Seconds of a round trip, the mean of TRIPS that follow each other on the device. The one before them brings
-        both ends in step."""
+        """Return the seconds of a round trip, the mean of TRIPS consecutive ones on the device. One more before them
+        brings both ends in step."""
         _hold()
         works = self._trip(partner, first=first)
         works[-1].wait()  # the stream waits, the host goes on
@@ -205,7 +205,6 @@ class NcclWire(Wire):
         return [self._start(way, self._word, partner) for way in ways]
 
     def _transfer(self, partner: int, size: int) -> float:
-        """Seconds from when the other end is ready until the device has its word that all has come."""
         payload = self._bytes(size)
         self._say(partner, size)
         _hold()
@@ -234,12 +233,12 @@ class NcclWire(Wire):
         return dist.batch_isend_irecv([dist.P2POp(way, tensor, partner)])[-1]
 
     def _finish(self, works: Sequence[Any]) -> None:
-        """Wait for the device to have done all of them; a work that nobody waits for keeps its tensors."""
+        """Wait until the device has done all of them; a work that is never waited for keeps its tensors."""
         for work in works:
             work.wait()
         accelerator.synchronize(self._device)
 
 
 def _hold() -> None:
-    """Keep the device from what is enqueued next, until all of it surely is."""
+    """Hold the device back until everything that comes next is enqueued."""
     accelerator.api()._sleep(int(HOLD_S * MOST_CYCLES_PER_S))

@@ -1,4 +1,4 @@
-"""The measurement of links: with each partner in turn, first one of the two ranks sends, then the other."""
+"""The measurement of links: with each partner in turn, one of the two ranks sends, then the other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LinksWorkload(Workload):
         case: Case = spec.case
         torch.set_num_threads(case.threads)
         device = device_of(case)
-        # gloo sends no CUDA tensors: what it moves between devices goes through the host's memory, and so does this.
+        # gloo sends no CUDA tensors: its messages between devices go through host memory, so these do too.
         kind, memory = (NcclWire, device) if case.backend == accelerator.BACKEND else (HostWire, torch.device("cpu"))
         wire: Wire = kind(memory, spec.protocol, rank)
         with in_group(partial(join_group, case, env, rank)) as clock:

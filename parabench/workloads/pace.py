@@ -1,9 +1,9 @@
-"""How many steps a launch takes that goes by time: agreed between its ranks, and fixed before the first measured step.
+"""The number of steps of a launch by time: its ranks agree on it before the first measured step.
 
-Ranks that took different numbers of steps would wait for one another for ever, so no rank may look at its own clock
-alone. Between pieces of the warm-up each waits for its device and tells how long the piece took; the slowest rank's
-time counts for all. Nothing of that is left in the measured steps: a few more warm-up steps come between, so that a
-device has work queued again and ranks are in stride.
+Ranks with different numbers of steps would wait for each other forever, so no rank decides by its own clock. Between
+pieces of the warm-up each rank waits for its device and publishes the time of the piece; the slowest rank's time counts
+for all. A few more warm-up steps follow, so that devices have work queued again and ranks are in step when the measured
+steps start.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def warm_up(
     agree: Callable[[float], float],
     now: Callable[[], float] = perf_counter,
 ) -> Counts:
-    """Take the warm-up steps of `protocol`, which goes by time; returns what all ranks agreed to take in all.
+    """Take the warm-up steps of `protocol`, which goes by time. Return the numbers of steps that all ranks agreed on.
 
-    `take` takes so many steps, `wait` waits for the device, and `agree` gives the largest of what all ranks told.
-    Warm-up by time counts from the first steps' end on, for those compile and connect.
+    `take` takes steps, `wait` waits for the device, and `agree` returns the largest value of all ranks. Warm-up by time
+    counts from the end of the first steps, because these compile and connect.
     """
 
     def timed(steps: int) -> float:
-        """Take so many steps, from an idle device to an idle device; how long one took, on the slowest rank."""
+        """Take steps, from an idle device to an idle device. Return the seconds of one step on the slowest rank."""
         wait()
         began = now()
         take(steps)
@@ -71,8 +71,8 @@ def warm_up(
 
 
 class Agreement:
-    """The largest of what the ranks of a group tell, through the store in which they met: no collective is called, so
-    none is counted, and none makes a communicator before training does."""
+    """The largest value of the ranks of a group, through the store where they met. It calls no collective, which would
+    be counted, and could make a communicator before training does."""
 
     def __init__(self, store: Any, rank: int, world_size: int) -> None:
         self._store, self._rank, self._others = store, rank, range(1, world_size)

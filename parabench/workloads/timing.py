@@ -1,4 +1,4 @@
-"""How a rank times calls: isolated ones, or back to back between two readings of the clock."""
+"""How a rank times calls: isolated, or back to back between two readings of the clock."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Bench:
     def __init__(self, protocol: CollectiveProtocol, backend: str, device: torch.device, rank: int) -> None:
         self._protocol, self._backend, self._device, self._rank = protocol, backend, device, rank
         self._now = clock_of(device)
-        # By how many ranks: those of a larger group have not all come as far.
+        # The numbers of ranks that have warmed up: not all ranks of a larger group have.
         self._ran_in: set[int] = set()
 
     @contextmanager
     def warmed_up(self, call: Call, rows: Rows, *, in_turns: bool = False) -> Iterator[Callable[[Rows], None]]:
-        """Fill `rows` with warm-up by the protocol's mode; what is yielded fills those of a turn. Other calls come
-        `in_turns` between these, so that each turn begins with some that settle and do not count."""
+        """Fill `rows` with warm-up by the protocol's mode. Yields a function that fills the rows of a turn. If other
+        cases come `in_turns`, each turn starts with calls that settle and do not count."""
         if self._protocol.mode == LATENCY:
             self._isolated(call, rows)
 
@@ -61,8 +61,8 @@ class Bench:
         with self._captured(call) as (start, each):
 
             def turn(timed: Rows) -> None:
-                """A batch that is not counted, behind which the host is ahead of the device and ranks are in step;
-                then, without a pause, the timed ones. That of the first turn is the first of its rows."""
+                """Make a batch that is not counted, after which the host is ahead of the device and ranks are in step;
+                then, without a pause, the timed ones. In the first turn, that batch is the first of the rows."""
                 nonlocal run_in
                 before = self._protocol.settling_calls(call_s) if run_in is None else run_in
                 batches = [np.empty(MARKS), *timed] if run_in is None else list(timed)
@@ -74,13 +74,13 @@ class Bench:
             yield turn
 
     def _isolated(self, call: Call, rows: Rows) -> None:
-        """A call for each row, each after a barrier."""
+        """Make a call for each row, each after a barrier."""
         for row in rows:
             self._together()
             self._batches(call, [row], 1)
 
     def _one_by_one(self, call: Call, row: Rows) -> float:
-        """Calls that are each waited for, and how many seconds one of them takes, the same on all ranks."""
+        """Make calls and wait for each. Return the seconds of one call, the same on all ranks."""
         self._together()
         alone = np.empty((self._protocol.warmup, MARKS))
         self._batches(call, list(alone), *[1] * len(alone))
@@ -88,7 +88,8 @@ class Bench:
         return self._agreed(float(np.median(alone[:, 1])))  # the first may be slow, and others disturbed
 
     def _run_in(self, call_s: float) -> int:
-        """How many calls run on into the first turn, the same on all ranks; on a device as many as raise its clocks."""
+        """Return how many calls run on into the first turn, the same on all ranks; on a device, enough to raise its
+        clocks."""
         if self._device.type != accelerator.TYPE:
             return self._protocol.warmup
         ranks = dist.get_world_size()
@@ -97,10 +98,10 @@ class Bench:
         return max(self._protocol.warmup, calls_in(seconds, call_s))
 
     def _batches(self, call: Call, rows: Sequence[Rows], *counts: int, of: int = 1) -> None:
-        """Make as many calls a row as `counts` say, each of which stands for `of`, and read the clock in between.
+        """Make `counts` calls, one number for each row, and read the clock in between. Each call counts as `of`.
 
-        On a device calls only start kernels, and what was read is known when it has done them. Neighbours are compared,
-        so that nothing of an event's precision is lost.
+        On a device, calls only start kernels, and readings are known when it has run them. Adjacent events are
+        compared, so that no precision is lost.
         """
         behind, seconds = self._device.type == accelerator.TYPE, 0.0
         began, readings = perf_counter(), [self._now()]
@@ -123,13 +124,13 @@ class Bench:
                 note(at)
 
     def _together(self) -> None:
-        """Ranks go on from here together, each with nothing under way."""
+        """Wait for all ranks, each with nothing under way."""
         join.barrier(self._backend, self._device)
         accelerator.synchronize(self._device)
 
     def _agreed(self, seconds: float) -> float:
-        """Rank 0's number, for all. Scattered by the backend itself: an algorithm that is measured, and may be wrong,
-        carries nothing that the measurement needs."""
+        """Return rank 0's number on all ranks. The backend itself scatters it: a measured algorithm may be wrong, and
+        must not carry what the measurement needs."""
         device = self._device if self._backend == accelerator.BACKEND else torch.device("cpu")
         mine = torch.tensor([seconds], dtype=torch.float64, device=device)
         dist.scatter(mine, [mine] * dist.get_world_size() if self._rank == 0 else None, src=0)
@@ -137,10 +138,10 @@ class Bench:
 
     @contextmanager
     def _captured(self, call: Call) -> Iterator[tuple[Call, int]]:
-        """What starts calls, and how many: `call` itself, or a CUDA graph of several.
+        """Yield a function that starts calls, and their number: `call` itself, or a CUDA graph of several.
 
-        Only this thread is kept from what a capture forbids: NCCL's watchdog asks for events meanwhile. A graph must
-        be gone before its communicator is.
+        The capture restricts only this thread, because NCCL's watchdog queries events meanwhile. A graph must be gone
+        before its communicator is.
         """
         if not self._protocol.graph:
             yield call, 1

@@ -1,4 +1,4 @@
-"""A case's training: built, and its step loop, in sight."""
+"""The training run of a case: how it is built, and its step loop."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ from parabench.strategies.loss_scale import LossScale
 
 
 class Losses:
-    """One scalar a step, kept on its device without waiting for it: in blocks, for a tensor of its own would take 512
-    bytes of a CUDA device."""
+    """One scalar for each step, kept on its device without waiting for it. They are in blocks, because a separate
+    tensor takes 512 bytes of a CUDA device."""
 
     BLOCK = 1024
 
@@ -68,17 +68,17 @@ class Losses:
         self._count += 1
 
     def read(self) -> list[float]:
-        """All of them; waits for the device."""
+        """Return all of them. Waits for the device."""
         values = [value for block in self._blocks for value in block.double().tolist()]
         return values[: self._count]
 
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """What a loop needs; `losses` and `grad_norm` are its results.
+    """Everything that the loop needs; `losses` and `grad_norm` are its results.
 
-    A rank that sees no loss leaves `losses` empty, one that cannot know the gradient's norm leaves it None. `probes`
-    look at the first step. `clip` limits the gradient's norm, and `scheduler` steps after the optimizer, if the model
+    A rank without a loss leaves `losses` empty; a rank that cannot know the gradient's norm leaves it None. `probes`
+    read the first step. `clip` limits the gradient's norm, and `scheduler` steps after the optimizer, if the model
     has them. `compiled` is None without torch.compile. `buffers` are copies of those that the first forward may change;
     `suspects` has the keys of `models.SUSPECTS` that were found.
     """
@@ -139,13 +139,13 @@ def take_steps(training: Training, clock: StepMarker, steps: range) -> None:
 
 
 class Material:
-    """What needs no other rank: the model, and what its batches are loaded from."""
+    """The part of a training run that needs no other rank: the model, and the loading of its batches."""
 
     def __init__(self, model: Model, loading: Loading) -> None:
         self._held = [(model, loading)]
 
     def take(self) -> tuple[Model, Loading]:
-        """Both, which it holds no longer: what a strategy gives back of a model must be held by nobody."""
+        """Return both, and hold them no longer: a strategy frees parts of a model, and no reference may keep them."""
         return self._held.pop()
 
 
@@ -164,9 +164,9 @@ def prepare(case: Case, rank_info: RankInfo) -> Material:
 def build(
     case: Case, rank_info: RankInfo, material: Material | None = None
 ) -> tuple[Training, ParallelModel, dict[str, Any]]:
-    """The case's model made parallel, with its optimizer and data; and what is known of the model before it is split.
+    """Make the case's model parallel, with its optimizer and data. Return these, and facts about the whole model.
 
-    `material` is the case's, where it was prepared before the group was joined.
+    `material` is what `prepare` returned for the case before the group was joined.
     """
     model, loading = (material or prepare(case, rank_info)).take()
     suspects = suspects_of(model.module)
@@ -236,7 +236,7 @@ def build(
 
 
 def no_formula(model: Model) -> dict[str, str]:
-    """{"no_formula": why `strategies.memory` does not know the training state of this model}; empty if it does."""
+    """Return {"no_formula": why `strategies.memory` has no formula for this model}; empty if it has one."""
     if model.optimizer is not None:
         return {"no_formula": "the model has its own optimizer"}
     if not all(each.requires_grad for each in model.module.parameters()):
@@ -247,7 +247,7 @@ def no_formula(model: Model) -> dict[str, str]:
 def norm_of_gradients(
     parameters: Mapping[str, nn.Parameter], full_tensor: Callable[[nn.Parameter, Tensor], Tensor]
 ) -> float:
-    """Return the L2 norm of all gradients; those that only the strategy can read are gathered. A collective call."""
+    """Return the L2 norm of all gradients; the strategy gathers those that only it can read. A collective call."""
     own = full_tensor is not base.full_tensor
     found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
     return norm_of(full_tensor(each, gradient) if own else gradient for each, gradient in found)

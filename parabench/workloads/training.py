@@ -191,7 +191,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     clock.finish()
     report = report_of(case, training, parallel, known)
     report.facts["collectives"] = join.calls()
-    # What a strategy says of itself it knows better than a probe.
+    # A strategy's own numbers are better than a probe's.
     numbers = dict(report.numbers)
     for probe in probes:
         probe.report(report)
@@ -201,7 +201,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
 
 
 def agreed(nodes: Sequence[NodeResult]) -> Counts:
-    """How many steps the ranks of a launch that goes by time agreed to take; before they did all were warm-up."""
+    """Return the steps that the ranks of a launch by time agreed on; if they came not so far, all were warm-up."""
     counts = next((node.counts for node in nodes if node.counts), None)
     if counts is None:
         return Counts(warmup=max(len(each) for node in nodes for each in node.marks), measured=0)
@@ -210,7 +210,7 @@ def agreed(nodes: Sequence[NodeResult]) -> Counts:
 
 
 def phases_of(protocol: Protocol, counts: Counts) -> list[Phase]:
-    """The phase of each step of a launch that takes so many warm-up and measured ones."""
+    """Return the phase of each step of a launch with these numbers of warm-up and measured steps."""
     each = {
         Phase.WARMUP: counts.warmup, Phase.MEASURE: counts.measured, Phase.INSTRUMENT: protocol.instrumented,
         Phase.PROFILE: protocol.traced,
@@ -276,15 +276,15 @@ def phase_windows(ranks: Iterable[tuple[CaseReport, Marks]], phases: Sequence[Ph
 
 
 def ranks_word(ranks: Sequence[int]) -> str:
-    """The ranks of a group in a word: `0-3` where they follow one another, else `0,2`."""
+    """Return the ranks of a group as a word: `0-3` if they are consecutive, else `0,2`."""
     if len(ranks) > 1 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}-{ranks[-1]}"
     return ",".join(map(str, ranks))
 
 
 def parts_of(row: Marks) -> Iterator[tuple[str, float, float]]:
-    """(part, begin, end) of a step's marks. Where forward and backward took turns there is no mark between them; a
-    watched loop has a sixth, where it went on."""
+    """Yield (part, begin, end) from the marks of a step. If forward and backward alternated, there is no mark between
+    them. A watched loop has a sixth mark, when it went on."""
     begin, loaded, forward, backward, end, *later = row
     yield "data_s", begin, loaded
     if math.isnan(forward):

@@ -20,8 +20,8 @@ from parabench.strategies import Rule, entry_of
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Largest relative difference that rounding alone explains: of the first EARLY losses, of those after them, and of
-    the first gradient's norm."""
+    """The largest relative difference that rounding alone explains: for the first EARLY losses, for later losses, and
+    for the first gradient's norm."""
 
     loss: float
     later_loss: float
@@ -57,15 +57,15 @@ SAME_FACTOR = 1e-3
 # The precision whose tolerance weights of this dtype have.
 _OF_WEIGHTS = {"bfloat16": "bf16-true", "float16": "fp16-mixed"}
 
-# Fewer steps say nothing about whether a loss falls: batches differ by more than it does.
+# With fewer steps a loss cannot be judged: batches differ by more than it falls.
 LEAST_STEPS_TO_FALL = 16
 
-# Codes of findings: results that are right, and that a reader must not take for something else.
+# Codes of warnings about results that are right, and easy to misread.
 LOSS_COST = "loss_cost"
 NO_EXCHANGE = "no_exchange"
 WEAKER = "weaker_verification"
 
-# What a launch was compared with at a level below `exact`, and the advice.
+# The message and the advice for launches that were verified at a level below `exact`.
 _WEAKER = {
     SAME_SPLIT: (
         "Compared with one device that takes the ranks' parts of each batch in turn, not each batch as a whole "
@@ -83,8 +83,8 @@ Values = Mapping[int, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What one device computed: {step: value} of the loss and of the first gradient's norm. `suspects` are the keys of
-    `models.SUSPECTS` that it saw, in the whole batch."""
+    """The results of one device: {step: value} of the loss and of the first gradient's norm, and the keys of
+    `models.SUSPECTS` that it found in the whole batch."""
 
     loss: Values
     grad_norm: Values
@@ -92,17 +92,17 @@ class Reference:
 
 
 def reference_of(launch: Launch) -> Reference:
-    """The reference that a launch of strategy `single` gives."""
+    """Return the reference from a launch of strategy `single`."""
     return Reference(_mean_over_ranks(launch, "loss"), _mean_over_ranks(launch, "grad_norm"), tuple(_suspects(launch)))
 
 
 def verify(launch: Launch, reference: Reference | None) -> None:
-    """Turn an ok launch that breaks its strategy's rule into a `wrong` one, saying what and where; label one that keeps
-    it and is another training than one device's, or that was compared at a weaker level. Without a reference only what
-    needs none is looked at.
+    """Make an ok launch `wrong`, with a message, if it breaks its strategy's rule. Add a warning if it keeps the rule
+    but trains otherwise than one device, or was verified at a weaker level. Without a reference, only rules that need
+    none are checked.
 
-    Launches that go by time take more steps than the reference, or fewer: the losses of the steps that both took are
-    compared, all others must be finite. Their fact `verified_steps` is how many losses were compared.
+    A launch by time takes more or fewer steps than the reference. The losses of common steps are compared; all others
+    must be finite. The fact `verified_steps` is the number of compared losses.
     """
     if launch.status is not Status.OK:
         return
@@ -132,19 +132,19 @@ def verify(launch: Launch, reference: Reference | None) -> None:
 
 
 def _as_far_as(launch: Launch, reference: Reference) -> Reference:
-    """The reference of those steps that the launch took too."""
+    """Return the reference of the steps that the launch took too."""
     counts, of_launch = launch.facts["counts"], [s.step for s in launch.samples if s.step is not None]
     least = counts["warmup"] + counts["measured"]
     taken = max([least - 1, *of_launch]) + 1
     return replace(reference, loss={step: loss for step, loss in reference.loss.items() if step < taken})
 
 
-# -- the rules: what breaks them, None where nothing does ------------------------------------------------------------
+# -- the rules: each returns a message if it is broken ---------------------------------------------------------------
 
 
 def _same_training(launch: Launch, reference: Reference | None) -> str | None:
-    """The first gradient's norm and every loss are one device's; data-parallel replicas are equal to the end. With
-    verification `first_loss` only the first loss is compared."""
+    """Require that the first gradient's norm and every loss are one device's, and that data-parallel replicas stay
+    equal. With verification `first_loss`, only the first loss is compared."""
     if _case(launch).verification == FIRST_LOSS:
         return _same_start(launch, reference) or _replicas(launch)
     message = _one_devices(launch, reference) if reference is not None else None
@@ -188,7 +188,7 @@ def _one_devices(launch: Launch, reference: Reference) -> str | None:
 
 
 def _compared(launch: Launch, losses: dict[int, float | None], reference: Reference) -> dict[int, float | None]:
-    """The losses that a reference is to have too: all, or of a launch that goes by time those of its steps."""
+    """Return the losses to compare: all, or in a launch by time those of the reference's steps."""
     return {step: loss for step, loss in losses.items() if step in reference.loss or "counts" not in launch.facts}
 
 
@@ -205,7 +205,7 @@ def _tolerance(launch: Launch) -> Tolerance:
 
 
 def _replicas(launch: Launch) -> str | None:
-    """Bits, not a tolerance: what bfloat16's rounding would hide in a loss shows here (`probes.replicas`)."""
+    """Require equal bits, which detects what bfloat16's rounding hides in a loss (`probes.replicas`)."""
     apart = launch.facts.get("replicas_apart")
     if apart is None:
         return None
@@ -217,7 +217,8 @@ def _replicas(launch: Launch) -> str | None:
 
 
 def _same_start(launch: Launch, reference: Reference | None) -> str | None:
-    """The first loss is one device's, because every rank begins with its parameters; all are finite."""
+    """Require that the first loss is one device's, because every rank starts with its parameters, and all are
+    finite."""
     losses = _mean_over_ranks(launch, "loss")
     if reference is not None:
         first = {step: value for step, value in losses.items() if step == 0}
@@ -234,7 +235,8 @@ def _unknown(losses: Values) -> str | None:
 
 
 def _applied_once(launch: Launch, reference: Reference | None) -> str | None:
-    """The same start; then the server's ledger has each gradient of each rank once, in order; and the loss fell."""
+    """Require the same start, each gradient of each rank once and in order in the server's ledger, and a loss that
+    fell."""
     return _same_start(launch, reference) or _ledger(launch) or (_not_falling(launch, reference) if reference else None)
 
 
@@ -267,10 +269,10 @@ def _ledger(launch: Launch) -> str | None:
 
 
 def _not_falling(launch: Launch, reference: Reference) -> str | None:
-    """Where one device's loss has clearly fallen in the last quarter of the steps, this one's must have fallen too.
+    """Require that the loss fell if one device's clearly fell, from the first step to the last quarter of the steps.
 
-    From the first step's, where parameters are untrained and the losses the same. Clearly: by more than the quarter's
-    batches differ. A median: stale gradients make spikes of a few steps in a training that goes on.
+    At the first step the losses are the same. "Clearly" is by more than the losses of the quarter differ. The median is
+    compared, because stale gradients make short spikes in a healthy training run.
     """
     losses = _compared(launch, _mean_over_ranks(launch, "loss"), reference)
     steps = sorted(losses)
@@ -292,13 +294,13 @@ def _not_falling(launch: Launch, reference: Reference) -> str | None:
 
 
 def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
-    """How stale gradients were, and the loss that it costs."""
+    """Return the warning with the staleness of gradients, and its cost in loss."""
     staleness = [late for _, _, late in launch.facts["applied"]]
     losses = _mean_over_ranks(launch, "loss")
     if reference is not None:
         losses = _compared(launch, losses, reference)
     last = sorted(losses)[-max(1, len(losses) // 4) :]
-    # A spike is part of what it costs, so here the mean.
+    # Spikes are part of the cost, so this is the mean.
     cost = _over(fmean, losses, last) - (math.nan if reference is None else _over(fmean, reference.loss, last))
     costs = (
         "the loss that it costs is unknown, because one device's is not known"
@@ -319,13 +321,14 @@ def _loss_cost(launch: Launch, reference: Reference | None) -> Finding:
 
 
 def _over(average: Callable[[list[float]], float], values: Values, steps: Sequence[int]) -> float:
-    """The average over these steps; not a number where one of them is unknown."""
+    """Return the average over these steps; NaN if one of them is unknown."""
     known = [value for step in steps if (value := values.get(step)) is not None]
     return average(known) if len(known) == len(steps) else math.nan
 
 
 def _mean_over_ranks(launch: Launch, metric: str) -> dict[int, float | None]:
-    """Ranks that see a loss hold equal parts of the batch, or the same, so the mean of theirs is the batch's."""
+    """Return {step: mean over ranks}. Ranks with a loss have equal parts of the batch, or the same part, so the mean is
+    the batch's."""
     values: dict[int, list[float | None]] = defaultdict(list)
     for sample in launch.samples:
         if sample.metric == metric and sample.step is not None:

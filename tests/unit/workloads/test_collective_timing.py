@@ -58,10 +58,11 @@ def rows(protocol: CollectiveProtocol) -> np.ndarray:
     return np.full((2 + protocol.batches, MARKS), np.nan)
 
 
-def timed(protocol, rank, host, rows):
+def timed(bench, call, rows):
     """Fill the rows of one size and form that is not interleaved."""
+    protocol = bench._protocol
     warmup = protocol.warmup if protocol.mode == "latency" else 1
-    with Bench(protocol, "gloo", CPU, rank).warmed_up(host.call, rows[:warmup]) as turn:
+    with bench.warmed_up(call, rows[:warmup]) as turn:
         turn(rows[warmup:])
 
 
@@ -69,13 +70,21 @@ def test_the_time_box_is_filled_by_batches_of_the_same_number_of_calls(group, mo
     """Calls of 1 ms in 0.2 s: 10 batches of 20."""
     host, protocol = HostTime(monkeypatch, lambda n: 1e-3), CollectiveProtocol(measure_s=0.2)
     seen = rows(protocol)
-    timed(protocol, 0, host, seen)
+    timed(Bench(protocol, "gloo", CPU, 0), host.call, seen)
     assert list(seen[:, 2]) == [5, 5, *[20] * 10]
     assert seen[:, 1] == pytest.approx(seen[:, 2] * 1e-3, rel=1e-9)
     assert list(seen[1:, 0]) == pytest.approx([100.005, *(100.01 + 0.02 * at for at in range(10))], abs=1e-9)
     assert host.calls == 5 + 5 + 200
     # Together before the first calls and before the timed ones, never in between.
     assert group.barriers == [{}, {}]
+
+
+def test_a_slow_first_call_does_not_make_batches_small(group, monkeypatch):
+    host, protocol = HostTime(monkeypatch, lambda n: 5.0 if n == 0 else 1e-3), CollectiveProtocol(measure_s=0.2)
+    seen = rows(protocol)
+    timed(Bench(protocol, "gloo", CPU, 0), host.call, seen)
+    assert set(seen[2:, 2]) == {20}
+    assert seen[0, 1] == pytest.approx(5.004)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +108,23 @@ def test_all_ranks_have_the_number_that_rank_0s_time_makes(group, monkeypatch):
     group.told = 1e-3
     host, protocol = HostTime(monkeypatch, lambda n: 1e-2), CollectiveProtocol(measure_s=0.2)
     seen = rows(protocol)
-    timed(protocol, 1, host, seen)
+    timed(Bench(protocol, "gloo", CPU, 1), host.call, seen)
     assert set(seen[2:, 2]) == {20}
+
+
+def test_what_a_batch_took_is_kept_as_it_was(group, monkeypatch):
+    """Each batch is one number of its own: the fourth was disturbed."""
+    host = HostTime(monkeypatch, lambda n: 1.0 if n == 4 + 4 + 3 * 2 else 1e-3)
+    protocol = CollectiveProtocol(iterations=2, warmup=4, batches=5)
+    seen = rows(protocol)
+    timed(Bench(protocol, "gloo", CPU, 0), host.call, seen)
+    assert list(seen[:, 1]) == pytest.approx([4e-3, 4e-3, 2e-3, 2e-3, 2e-3, 1.001, 2e-3])
 
 
 def test_isolated_calls_come_each_after_a_barrier(group, monkeypatch):
     host, protocol = HostTime(monkeypatch, lambda n: 1e-3 * (n + 1)), CollectiveProtocol(mode="latency")
     seen = np.full((4, MARKS), np.nan)
-    timed(protocol, 0, host, seen)
+    timed(Bench(protocol, "gloo", CPU, 0), host.call, seen)
     assert list(seen[:, 1]) == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3])
     assert set(seen[:, 2]) == {1}
     assert len(group.barriers) == 4
@@ -196,7 +214,7 @@ def test_on_a_device_time_is_the_streams_while_the_host_runs_ahead(group, monkey
     """Kernels of 100 us, 30 us to start one: isolated calls would have both, calls back to back have the kernel's."""
     stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(measure_s=0.1)
     seen = rows(protocol)
-    Bench(protocol, "nccl", CUDA, 0).time(stream.call, seen)
+    timed(Bench(protocol, "nccl", CUDA, 0), stream.call, seen)
     assert set(seen[2:, 2]) == {100}
     assert seen[2:, 1] / seen[2:, 2] == pytest.approx(100e-6, rel=1e-9)
     # Their beginnings are the device's, not when the host said so.
@@ -204,11 +222,35 @@ def test_on_a_device_time_is_the_streams_while_the_host_runs_ahead(group, monkey
     assert group.barriers == [{"device_ids": [1]}] * 2
 
 
+def test_the_first_size_runs_in_until_clocks_are_up(group, monkeypatch):
+    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
+    bench = Bench(protocol, "nccl", CUDA, 0)
+    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
+        seen = rows(protocol)
+        timed(bench, stream.call, seen)
+        assert seen[1, 1] == pytest.approx(seconds)
+        assert seen[1, 2] == round(seconds / 1e-3)
+
+
+def test_ranks_that_come_to_a_larger_group_run_in_as_long_as_those_that_wait_there(group, monkeypatch):
+    """Who had calls of two ranks before, and who had none, must make as many calls."""
+    stream, protocol = Stream(monkeypatch, 1e-3), CollectiveProtocol(iterations=10)
+    busy, waiting = (Bench(protocol, "nccl", CUDA, rank) for rank in (0, 2))
+    timed(busy, stream.call, rows(protocol))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    for seconds in (FIRST_RUN_IN_S, RUN_IN_S):
+        for bench in (busy, waiting):
+            seen = rows(protocol)
+            group.told = 1e-3 if bench is waiting else None
+            timed(bench, stream.call, seen)
+            assert seen[1, 2] == round(seconds / 1e-3)
+
+
 def test_a_graph_replays_whole_graphs_of_twenty_and_is_gone_before_the_group_is(group, monkeypatch):
     """Of 1 us kernels that take 30 us to start only the kernels are left."""
     stream, protocol = Stream(monkeypatch, 1e-6, 30e-6), CollectiveProtocol(graph=True, iterations=100)
     seen = rows(protocol)
-    Bench(protocol, "nccl", CUDA, 0).time(stream.call, seen)
+    timed(Bench(protocol, "nccl", CUDA, 0), stream.call, seen)
     assert list(seen[2:, 2]) == [100] * 10
     assert seen[2:, 1] / seen[2:, 2] == pytest.approx(1e-6, rel=1e-9)
     assert stream.calls == 5 + 20  # by the host; the others are replayed
@@ -232,3 +274,10 @@ def test_graphs_of_several_are_replayed_in_turns_and_all_gone_in_the_end(group, 
     for own in seen:
         assert list(own[2:, 2]) == [40, 40]
         assert own[2:, 1] / own[2:, 2] == pytest.approx(1e-6, rel=1e-9)
+
+
+def test_isolated_calls_on_a_device_have_the_hosts_time_to_start_them_in_it(group, monkeypatch):
+    stream, protocol = Stream(monkeypatch, 100e-6, 30e-6), CollectiveProtocol(mode="latency")
+    seen = np.full((3, MARKS), np.nan)
+    timed(Bench(protocol, "nccl", CUDA, 0), stream.call, seen)
+    assert seen[:, 1] == pytest.approx(130e-6)
