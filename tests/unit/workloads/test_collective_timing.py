@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from fake_cuda import Device
 from parabench.machine import accelerator
-from parabench.plan.collective_protocol import MOST_IN_A_BATCH, CollectiveProtocol
+from parabench.plan.collective_protocol import FIRST_RUN_IN_S, MOST_IN_A_BATCH, RUN_IN_S, CollectiveProtocol
 from parabench.workloads import timing
 from parabench.workloads.timing import MARKS, Bench
 
