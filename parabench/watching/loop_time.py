@@ -99,7 +99,8 @@ def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
 
     Returns:
         For each group `part`; `every`, its period in steps, `None` if it has none; `steps`, the number of members;
-        `extra_s`, the time beyond the usual time of the part, the median of a group that recurs and the mean of others; `share` of the loop that this extra time is.
+        `extra_s`, the time beyond the usual time of the part, the median of a group that recurs and the mean of others;
+        `share` of the loop that this extra time is.
     """
     total = float(parts.sum())
     usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0
