@@ -137,7 +137,7 @@ docs: $(STAMP)
 
 foresight: $(STAMP)
 	$(BIN)/python -m benchmarks.foresight.truth parabench-results/foresight
-	$(BIN)/python -m benchmarks.foresight.held_out --record parabench-results/foresight --table docs/measured/foresight.md --figure docs/measured/foresight.svg
+	$(BIN)/python -m benchmarks.foresight.held_out --record parabench-results/foresight --table docs/measured/held-out.md --figure docs/measured/held-out.svg
 
 measure: $(STAMP)
 	$(BIN)/python -m benchmarks.measure

@@ -99,22 +99,31 @@ def summary(held: Sequence[Held]) -> Iterator[str]:
     yield f"without links between nodes: {sum(each is not None for each in refused)} of {len(refused)} refused"
 
 
-HEAD = ("configuration", "machine", "links", "measured, ms", "predicted, ms", "90% interval", "error", "")
+INTRODUCTION = """# Held-out configurations
+
+Measured step times and predicted 90% intervals, with the error of the prediction
+([method](../explanation/prediction.md)). A machine is NODESxRANKS-RATE, with the rate of the links between nodes.
+
+"""
+HEAD = ("configuration", "machine", "measured, ms", "links measured", "links given")
 
 
-def line(each: Held) -> tuple[str, ...]:
-    """Return a row of the table."""
-    found, step_s = each.prediction, each.truth.step_s
-    return (
-        each.truth.case.label,
-        str(each.truth.machine),
-        each.links,
-        f"{step_s * 1e3:.1f}",
-        f"{found.step_s * 1e3:.1f}",
-        f"{found.low_s * 1e3:.1f} to {found.high_s * 1e3:.1f}",
-        f"{found.step_s / step_s - 1:+.1%}",
-        "" if each.inside else "outside",
-    )
+def rows(held: Sequence[Held]) -> Iterator[tuple[str, ...]]:
+    """Yield a row per configuration: the measured step time, and the prediction from each kind of links."""
+    by_links = {(each.truth.machine, each.truth.case, each.links): each for each in held}
+    for each in held:
+        if each.links == MEASURED:
+            machine, case = each.truth.machine, each.truth.case
+            cells = (_cell(by_links.get((machine, case, links))) for links in (MEASURED, GIVEN))
+            yield (case.label, str(machine), f"{each.truth.step_s * 1e3:.0f}", *cells)
+
+
+def _cell(held: Held | None) -> str:
+    if held is None:
+        return ""
+    one, step_s = held.prediction, held.truth.step_s
+    outside = "" if held.inside else ", outside"
+    return f"{one.low_s * 1e3:.0f} to {one.high_s * 1e3:.0f} ({one.step_s / step_s - 1:+.1%}{outside})"
 
 
 def main() -> None:
@@ -126,8 +135,8 @@ def main() -> None:
     if asked.record:
         record(asked.record)
     found = list(held_out())
-    for each in found:
-        print("  ".join(line(each)))
+    for row in rows(found):
+        print("  ".join(row))
     for text in summary(found):
         print(text)
     if asked.figure:
@@ -138,7 +147,7 @@ def main() -> None:
         ]
         asked.figure.write_text(held_out_picture(points))
     if asked.table:
-        asked.table.write_text(table((HEAD, *map(line, found))))
+        asked.table.write_text(INTRODUCTION + table((HEAD, *rows(found))))
 
 
 if __name__ == "__main__":

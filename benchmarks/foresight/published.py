@@ -33,21 +33,19 @@ PREDICTED, SLOWEST, CONSTANT, LINE = WAYS = ("predicted", "with the slowest of N
 # A line with a larger error fails.
 FAILS = 0.05
 
-INTRODUCTION = """# Predictions of what others published
+INTRODUCTION = """# Predictions of published step rates
 
 `python -m benchmarks.foresight.published --table docs/measured/published.md` writes this page. Rates are samples or
-tokens per second of each GPU, errors are errors of the rate. Each table is forecast in four ways:
+tokens per second of each GPU, and errors are relative to the rate. There are four forecasts of each table:
 
-- *predicted*: from its first row alone. Compute is the step of that row less what the simulation of its communication
-  adds, so that this row comes out right. More GPUs are the same simulation with larger rings over the links below.
-- *with the slowest of N*: in addition, a step waits for the slowest of N GPUs. Their spread is the one with which one
-  more row comes out right, so it holds everything else that grows with the GPUs too.
+- *predicted*: from its first row alone. The compute time is the step time of this row minus the simulated effect of
+  communication. More GPUs use the same simulation with larger rings over the links below.
+- *with the slowest of N*: a step also waits for the slowest of N GPUs. One more row determines how much GPUs differ.
 - *constant*: the rate of the first row.
-- *line*: the straight line of the rate in log2 of the GPUs through two rows.
+- *line*: a straight line of the rate in log2 of the GPUs through two rows.
 
-No constant is fitted to a table. Backward computes twice what forward does, and three times with recomputation. FSDP
-gathers a layer's parameters while the layer before it computes, in bfloat16 unless a table says otherwise.
-Communication does not slow computing down.
+No constant is fitted to a table. Backward computes twice as long as forward, or three times with recomputation. FSDP
+gathers a layer's parameters in bfloat16 while the previous layer computes. Communication does not slow down compute.
 """
 
 
@@ -123,43 +121,49 @@ def summary(found: Sequence[Forecast]) -> Iterator[str]:
     lacking = [math.log(1 + each.error(PREDICTED)) / math.log2(each.gpus / each.table.base) for each in larger]
     tables = len({each.table.name for each in larger})
     yield f"{len(larger)} larger rows of {tables} tables, mean error: {errors(larger, PREDICTED, CONSTANT)}"
-    yield f"{len(beyond)} of them beyond both rows of the line: {errors(beyond, *WAYS)}"
-    yield f"{len(failed)} of these in which the line is off by more than 5%: {errors(failed, *WAYS)}"
+    yield f"{len(beyond)} of them beyond both rows of the line, mean error: {errors(beyond, *WAYS)}"
+    yield f"{len(failed)} of these with an error of the line above 5%: {errors(failed, *WAYS)}"
     yield f"predictions are too fast by {np.median(lacking):.1%} for each doubling of the GPUs, in the median"
 
 
-HEAD = ("GPUs", "measured", *WAYS)
+HEAD = ("table", "base", "GPUs", "measured", *WAYS)
 
 
-def line(each: Forecast) -> tuple[str, ...]:
-    """Return a row of a table."""
-    if each.gpus == each.table.base:
-        return (str(each.gpus), f"{each.measured:.5g}", "(from here)", "", "", "")
-    shown = [PREDICTED, CONSTANT, *((SLOWEST, LINE) if each.beyond else ())]
-    cells = (f"{each.rates[way]:.5g} ({each.error(way):+.1%})" if way in shown else "" for way in WAYS)
-    return (str(each.gpus), f"{each.measured:.5g}", *cells)
+def rows(found: Sequence[Forecast]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a table beyond its base: errors of each way that has not seen the row."""
+    base, *larger = found
+    name, start = base.table.name, f"{base.measured:g} on {base.gpus}"
+    for each in larger:
+        shown = [PREDICTED, CONSTANT, *((SLOWEST, LINE) if each.beyond else ())]
+        errors = (f"{each.error(way):+.1%}" if way in shown else "" for way in WAYS)
+        yield (name, start, str(each.gpus), f"{each.measured:g}", *errors)
+        name = start = ""
+
+
+def sources() -> Iterator[str]:
+    """Yield each source with the assumptions about its tables."""
+    assumed: dict[str, dict[str, None]] = {}
+    for table in TABLES:
+        assumed.setdefault(table.source.partition(", ")[0], {}).update(dict.fromkeys(table.assumed))
+    for source, texts in assumed.items():
+        yield f"- {source}" + "".join(f"\n    - assumed: {text}" for text in texts) + "\n"
 
 
 def page(found: Sequence[Sequence[Forecast]]) -> str:
     """Return the page of all tables as Markdown."""
-    machines = [("node", "of a GPU in its node, GB/s", "of a node to others, GB/s", "sources")]
+    machines = [("node", "GPU to GPU in a node, GB/s", "node to node, GB/s", "sources")]
     for name, each in DATA["machines"].items():
         rates = (f"{each[link] / 1e9:.0f}" for link in ("within", "between"))
         machines.append((name, *rates, "; ".join(each["sources"])))
     parts = [
         INTRODUCTION,
         "## Summary\n\n" + "".join(f"- {text}\n" for text in summary([one for each in found for one in each])),
+        f"## Tables\n\n{markdown((HEAD, *(row for each in found for row in rows(each))))}\n"
+        f"Left out: {DATA['left_out']}.\n",
         f"## Links\n\n{markdown(machines)}\nLatencies: {DATA['latencies']}.\n",
-        f"## Tables\n\nLeft out: {DATA['left_out']}.\n",
+        "## Sources and assumptions\n\n`benchmarks/foresight/published.json` has the source, model, machine, batch and "
+        f"assumptions of each table.\n\n{''.join(sources())}",
     ]
-    for each in found:
-        table = each[0].table
-        assumed = f" Assumed: {'; '.join(table.assumed)}." if table.assumed else ""
-        parts.append(
-            f"### {table.name}\n\nSource: {table.source}. {table.strategy}{', recomputed' * table.recomputed}; "
-            f"{table.parameters:,} parameters; nodes of {table.machine}; {table.per_gpu:g} for each GPU and step."
-            f"{assumed}\n\n{markdown((HEAD, *map(line, each)))}"
-        )
     return "\n".join(parts)
 
 
@@ -169,9 +173,8 @@ def main() -> None:
     asked = parser.parse_args()
     found = [forecasts(table) for table in TABLES]
     for each in found:
-        print(each[0].table.name)
-        for row in (HEAD, *map(line, each)):
-            print("  " + "  ".join(f"{cell:>22}" for cell in row))
+        for row in rows(each):
+            print("  ".join(f"{cell:>9}" for cell in row))
     print(*summary([one for each in found for one in each]), sep="\n")
     if asked.table:
         asked.table.write_text(page(found))

@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/foresight.md: how a prediction is made, and held-out step times against it.
+"""The pictures of docs/explanation/prediction.md: how a prediction is made, and held-out step times against it.
 
 `python -m docs.drawing.foresight` writes the first; `benchmarks.foresight.held_out` draws the second.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from docs.drawing.svg import FAINT, INK, Canvas
 
-FILE = Path(__file__).parents[1] / "foresight.svg"
+FILE = Path(__file__).parents[1] / "prediction.svg"
 
 MEASURED, COMPUTED, TOLD = "#e8f0fa", "#ffffff", "#fdf1dc"
 BOX, TALL, LEFT = 214, 66, 16

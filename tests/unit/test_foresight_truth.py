@@ -47,7 +47,7 @@ def test_a_strategys_held_out_cases_have_the_samples_of_its_base() -> None:
 
 
 def test_predictions_of_the_recorded_truth_keep_their_promise() -> None:
-    """The figures of docs/explanation/foresight.md: errors, and how many intervals hold the measured step time."""
+    """The figures of docs/explanation/prediction.md: errors, and how many intervals hold the measured step time."""
     found = list(held_out())
     for links, least in ((MEASURED, 50), (GIVEN, 40)):
         own = [each for each in found if each.links == links]

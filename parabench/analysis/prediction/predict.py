@@ -26,7 +26,7 @@ from parabench.strategies import entry_of
 # Half the width of a normal distribution's 90% interval, in standard deviations.
 Z90 = 1.645
 
-# The standard deviation of the logarithm of held-out errors (docs/explanation/foresight.md): at the measured number of
+# The standard deviation of the logarithm of held-out errors (docs/explanation/prediction.md): at the measured number of
 # ranks, and for each doubling of it.
 SPREAD, SPREAD_OF_DOUBLING = 0.06, 0.01
 

@@ -23,7 +23,7 @@ def test_the_page_of_strategies_says_of_each_what_the_table_of_strategies_does()
     rows = re.findall(r"^\| (`\w+` \|.*) \|$", (ROOT / "docs/reference/strategies.md").read_text(), re.MULTILINE)
     told = {row.partition("`")[2].partition("`")[0]: row.split(" | ") for row in rows}
     for name, entry in STRATEGIES.items():
-        memory = entry.memory.text if entry.memory else "not ours to say"
+        memory = entry.memory.text if entry.memory else "unknown"
         row = [
             f"`{name}`",
             entry.splits,
