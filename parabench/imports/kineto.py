@@ -52,7 +52,7 @@ _NOTED, _CALLED, _ON_DEVICE = "noted", "called", "on device"
 # operation that c10d calls.
 _BY_NAME = (
     (_STEP, re.compile(r"ProfilerStep ?#(\d{1,9})")),
-    (_ENGINE, re.compile(r"autograd::engine::evaluate_function()[^\0]*")),
+    (_ENGINE, re.compile(r"autograd::engine::evaluate_function().*")),
     (_NOTED, re.compile(r"((?:gloo|mpi|ucc|\w*ccl\w*):\w+)")),
     (_CALLED, re.compile(r"record_param_comms()")),
     (_MADE, re.compile(r"c10d::_?([a-z_]+?)_?")),
