@@ -128,7 +128,7 @@ def of_help(command: str) -> str:
 def of_doctor(monkeypatch: pytest.MonkeyPatch, gpus: bool) -> str:
     gpu = {"name": "NVIDIA H200", "memory_bytes": 150 * 10**9}
     facts = fake.ENVIRONMENT | {
-        "numa": {"nodes": [{"node": 0, "cpus": "0-7"}], "reasons": {}},
+        "numa": {"nodes": [{"node": 0, "cpus": "0-7", "memory_bytes": 17_179_869_184}], "reasons": {}},
         "network": {"interfaces": [{"name": "eth0", "bits_per_s": 10**10}], "infiniband": []},
         "gpus": [gpu, gpu] if gpus else [],
         "driver": {"version": "575.57.08", "cuda": "12.9"},

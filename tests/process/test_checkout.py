@@ -23,6 +23,7 @@ from paths import ROOT
 # With what they require. Not among them: ruptures, plotly, and everything that only the tests need.
 TYPICAL = (
     "torch", "numpy", "pandas", "scipy", "click", "rich", "jinja2", "psutil", "pytest-benchmark", "nvidia-ml-py",
+    "msgspec",  # to be brought along (docs/how-to/gpu.md)
 )  # fmt: skip
 
 TINY = '''"""Does a checkout measure?"""

@@ -33,6 +33,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 # Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
 ROUNDING = 1e-9
+DIGITS = 12
 # A plan with more blocks than this is not a plan; the answer is then "more than".
 MOST_BLOCKS = 100
 # How many launches the variance that all cases have in common is worth beside a case's own. In simulations Tukey's test
@@ -371,6 +372,8 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
     comparable = case_component[:, None] == case_component
     # The solution splits the level of a component between cases and blocks; give it all to the cases.
     means = means + (np.bincount(block_component, levels) / np.bincount(block_component))[case_component]
+    # Cases with equal numbers have equal means: sums of floats differ in their last digits.
+    means = np.round(means, DIGITS)
     return Effects(
         cases=tuple(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),
