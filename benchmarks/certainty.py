@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 from benchmarks.gate_truth import KINDS, print_alarms, print_passes, print_power, print_sessions, print_turns
-from benchmarks.simulator import Machine, Noise, launch_frame
+from benchmarks.simulator import Machine, Noise, launch_frame, numbers
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.ranking.stopping import candidates
 from parabench.analysis.stats.block_model import MOST_BLOCKS, fit
@@ -47,11 +47,11 @@ def until_decided(noise: Noise, *, blocks: int, gap: float, sessions: int, seed:
     right, decided, launches = 0, 0, 0
     for _ in range(sessions):
         loudness, mood = machine.loudness(12), machine.mood(MOST_BLOCKS)
-        numbers = machine.numbers(machine.session(truth, loudness, mood))
-        rows = [(case, block, numbers[i, block]) for block in range(blocks) for i, case in enumerate(cases)]
+        seconds = machine.numbers(machine.session(truth, loudness, mood))
+        rows = [(case, block, seconds[i, block]) for block in range(blocks) for i, case in enumerate(cases)]
         block = blocks
         while (left := candidates(numbers(rows))).cases and block < MOST_BLOCKS:
-            rows += [(case, block, numbers[i, block]) for i, case in enumerate(cases) if case.id in left.cases]
+            rows += [(case, block, seconds[i, block]) for i, case in enumerate(cases) if case.id in left.cases]
             block += 1
         (answer,) = answers(numbers(rows))
         assert answer.best is not None

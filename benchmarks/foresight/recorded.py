@@ -82,7 +82,7 @@ def truths() -> list[Truth]:
 
 def on_nodes(computed: Computed, nodes: int) -> Computed:
     """Return ranks that computed together on one machine as ranks of an emulated cluster of `nodes`."""
-    return replace(computed, case=replace(computed.case, nodes=nodes))
+    return replace(computed, case=computed.case.replace(nodes=nodes))
 
 
 def _computed(fields: dict[str, Any], events: list[Any], gradients: list[Any], jitter: list[float]) -> Computed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -152,7 +151,7 @@ def _collectives(target: Target, backend: str) -> Outcome:
     ]
     seen = [launch(LaunchSpec.of(each, QUICK, deadline_s=DEADLINE_S)) for each in cases]
     together = LaunchSpec(
-        kind="collectives", cases=tuple(cases), protocol=replace(QUICK, rounds=ROUNDS), deadline_s=DEADLINE_S
+        kind="collectives", cases=tuple(cases), protocol=QUICK.replace(rounds=ROUNDS), deadline_s=DEADLINE_S
     )
     whole = launch(together)
     everyone = [*seen, *(whole.arms or [whole])]

@@ -7,7 +7,6 @@ import json
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,7 +136,7 @@ def loaded(target: Target) -> Outcome:
 )
 def profiled(target: Target) -> Outcome:
     """Compare the kernel times of torch.profiler's trace with the step clock's times."""
-    protocol = replace(REHEARSED if target.is_cpu else BY_TIME, profile=True)
+    protocol = (REHEARSED if target.is_cpu else BY_TIME).replace(profile=True)
     with tempfile.TemporaryDirectory() as name:
         traces = Path(name, "traces")
         seen = launch(LaunchSpec.of(large(target), protocol, deadline_s=DEADLINE_S, traces=traces))

@@ -94,13 +94,13 @@ def _parts(marks: Marks, first: int, later_waits: Mapping[int, float], pauses: M
 def expensive_steps(parts: Seconds) -> list[dict[str, Any]]:
     """Return the groups of steps whose extra time in one part is a relevant share of the loop, largest share first.
 
-        Args:
-            parts: Seconds of each part of each step, shape (steps, parts).
+    Args:
+        parts: Seconds of each part of each step, shape (steps, parts).
 
-        Returns:
-            For each group `part`; `every`, its period in steps, `None` if it has none; `steps`, the number of members;
-                `extra_s`, the time beyond the usual time of the part (the median of a group with a period, otherwise the mean);
-                `share` of the loop that this extra time is.
+    Returns:
+        For each group `part`; `every`, its period in steps, `None` if it has none; `steps`, the number of members;
+    `extra_s`, the time beyond the usual time of the part (the median of a group with a period, otherwise the mean);
+    `share` of the loop that this extra time is.
     """
     total = float(parts.sum())
     usual = float(np.quantile(parts.sum(axis=1), USUAL)) if len(parts) else 0.0

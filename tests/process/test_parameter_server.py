@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from statistics import fmean
 from threading import Barrier, Thread
 from typing import Any
@@ -128,7 +127,7 @@ def verified(each: Case, rule_of: str, reference: Reference) -> Launch:
     """A real launch of `each`, judged by another strategy's rule."""
     seen = launch(LaunchSpec.of(each, LONG, deadline_s=GUARD_S))
     assert seen.status is Status.OK, seen.failure
-    seen.case = replace(each, strategy=rule_of)
+    seen.case = each.replace(strategy=rule_of)
     verify(seen, reference)
     return seen
 

@@ -161,7 +161,7 @@ def median_timeline(seen: SessionData) -> Timeline | None:
     calls = calls.assign(busbw=np.nan, **{name: calls[name] - begin for name in moments})
     drawn = calls[calls["start_s"].notna() | calls["made_s"].notna()]
     return Timeline(
-        case_id=str(case["case_id"]),
+        case_id=str(case["case"]),
         launch_id=int(case["launch_id"]),
         step=step,
         length_s=float(lengths.loc[step]),

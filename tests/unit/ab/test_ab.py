@@ -332,7 +332,7 @@ def test_what_nccl_refuses_on_one_side_is_left_out_on_both(lab: Lab, monkeypatch
     )
     gpus = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 2)
     monkeypatch.setattr("parabench.ab.server.this_machine", lambda: gpus)
-    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
     plain = lab.launcher
 
     def launcher(name: str) -> Callable[..., Launch]:

@@ -26,7 +26,8 @@ def test_every_column_is_documented(tmp_path):
     """docs/reference/numbers.md lists these columns."""
     table, _ = tables(fake.write(tmp_path / "r.db", [fake.launch(fake.case())]))
     assert list(table) == [*COLUMNS, *DEFAULTS]
-    results = fake_collectives.write(tmp_path / "c.db", [fake_collectives.launch(fake_collectives.case(), lambda size: 1e-3)])
+    launch = fake_collectives.launch(fake_collectives.case(), lambda size: 1e-3)
+    results = fake_collectives.write(tmp_path / "c.db", [launch])
     calls = numbers(results, select_session(results))
     shared = [name for name in calls if name not in CALL_COLUMNS]
     assert list(calls) == [*shared, *CALL_COLUMNS]

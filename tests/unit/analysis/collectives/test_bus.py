@@ -124,6 +124,7 @@ def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks
         "op": "all_reduce",
         "world_size": 2,
         "counted": True,
+        "status": "ok",
         "in_place": True,
         "source": "",
         "timing": "latency",

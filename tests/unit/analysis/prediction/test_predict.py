@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,10 +55,10 @@ def test_given_link_replaces_the_measured_one() -> None:
         ({}, of_ranks(4, algorithm="tree"), "links within a node were not measured for tree"),
         ({}, of_ranks(4, model="mlp"), "samples, was not measured"),
         ({}, of_ranks(4).replace(strategy="fsdp"), "parabench run foresight --out FOLDER --set strategy=fsdp"),
-        ({}, replace(of_ranks(4), global_batch=32), "with 8 samples, was not measured"),
-        ({}, replace(of_ranks(4), strategy="pp"), "its ranks do different things"),
+        ({}, of_ranks(4).replace(global_batch=32), "with 8 samples, was not measured"),
+        ({}, of_ranks(4).replace(strategy="pp"), "its ranks do different things"),
         ({"computed": (computed(DDP.replace(device="cuda")),), "device_bytes": 0.5e9},
-         replace(of_ranks(4), device="cuda"), "holds 1.0 GB, and a device has 0.5 GB"),
+         of_ranks(4).replace(device="cuda"), "holds 1.0 GB, and a device has 0.5 GB"),
         ({}, of_ranks(8, nodes=4, bucket_mib=1024.0), None),
     ],
 )  # fmt: skip
