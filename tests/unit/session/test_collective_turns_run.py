@@ -117,7 +117,7 @@ def test_what_was_interrupted_goes_on_and_remembers_what_failed(tmp_path):
 def test_pins_of_nccls_have_launches_of_their_own(tmp_path, monkeypatch):
     four = Machine(cores=8, gpus=(Gpu("H200", 10**11),) * 4)
     monkeypatch.setattr(sessions, "this_machine", lambda: four)
-    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
     launcher = FakeLauncher()
     run(request(tmp_path, algorithm="native,nccl:ring,ring", launches=1), launcher)
     assert sorted(sorted(each) for each in shared(launcher)) == [["native", "ring"], ["nccl:ring"]]

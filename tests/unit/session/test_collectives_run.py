@@ -284,7 +284,7 @@ def test_a_pin_that_nccl_refuses_once_is_launched_no_more(tmp_path, monkeypatch)
             return launch
 
     monkeypatch.setattr(sessions, "this_machine", lambda: GPUS)
-    monkeypatch.setattr("parabench.machine.machine._devices", lambda machine: {"gpus": [], "links": {}, "driver": {}})
+    monkeypatch.setattr("parabench.machine.gpus.describe", lambda gpus: {"gpus": [], "links": {}, "driver": {}})
     asked = request(tmp_path, algorithm="nccl:ring,nccl:nvls", launches=3)
     code, _ = run(asked, Refusing())
     assert code == 1
