@@ -255,7 +255,7 @@ UNKNOWN = "unknown"
 # More characters no table has room for.
 LONGEST_NAME = 100
 
-Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,100}$(?!\n)")]
+OneLine = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,100}$(?!\n)")]
 Ranks = Annotated[int, Meta(ge=1, le=1 << 20)]
 _A_LINE = Field(expected="a line of 1 to 100 characters")
 # Numbers that a table computes with, where unknown is NaN.
@@ -276,11 +276,11 @@ class RecordedCase(BaseCase, frozen=True, kw_only=True, tag_field="kind", tag="r
     bucket_cap: ClassVar[float | None] = None
     ranks_per_node: ClassVar[int | None] = None
 
-    name: Annotated[Line, _A_LINE]
+    name: Annotated[OneLine, _A_LINE]
     world_size: Ranks = 1
     nodes: Ranks = 1
     device: Annotated[str, Field(choices=(UNKNOWN, "cpu", "cuda"))] = UNKNOWN
-    backend: Annotated[Line, _A_LINE] = UNKNOWN
+    backend: Annotated[OneLine, _A_LINE] = UNKNOWN
 
     @property
     def id(self) -> str:
