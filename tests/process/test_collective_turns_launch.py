@@ -92,8 +92,8 @@ def test_a_wrong_one_is_blamed_and_the_others_are_right():
     ("algorithm", "status", "message", "ranks"),
     [("RAISING", Status.FAILED, "the dog ate it", 2), ("KILLED", Status.CRASHED, "ended by SIGKILL", 3)],
 )
-def test_of_a_launch_that_fails_it_is_the_case_whose_turn_it_was(algorithm, status, message):
-    seen = among(algorithm)
+def test_failure_of_shared_calls_is_the_case_whose_turn_it_was(algorithm, status, message, ranks):
+    seen = among(algorithm, ranks=ranks)
     assert seen.status is status
     (arm,) = seen.arms
     assert (arm.case.algorithm, arm.status) == (f"test_collective_launcher:{algorithm}", status)

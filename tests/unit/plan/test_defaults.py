@@ -17,7 +17,6 @@ from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import ON_CUDA, defaults_on, global_batch
 from parabench.plan.suite import Suite, load_suite, shipped, sweep
-from parabench.session.dry_run import is_shared
 from parabench.session.request import TrainingRequest, plan_training
 from parabench.session.runner import TrainingRunner
 from parabench.store.results import load
@@ -115,7 +114,7 @@ def test_quick_on_one_gpu_plans_few_launches():
     machine = with_gpus(1)
     made = planned(machine)
     launches = list(TrainingRunner(plan=made, room=machine.room).expected())
-    assert sum(not is_shared(each) for each in launches) == 7  # 5 alone, 2 references
+    assert sum(isinstance(protocol, Protocol) for _, _, protocol in launches) == 7  # 5 alone, 2 references
     assert sum(case.compile for case, _, protocol in launches if isinstance(protocol, Protocol)) == 1
     assert sum(protocol.seconds for _, _, protocol in launches if protocol.by_time) == 20
     assert made.protocol.budget_s == 180

@@ -181,11 +181,12 @@ def compiled_optimizer(training: Training, steps: Steps) -> None:
 
 
 def freeing_memory(training: Training, steps: Steps) -> None:
-    """Collect garbage and empty CUDA's cache after each step, with or without a GPU."""
-    for batch in steps(training.batches):
+    """Collect garbage and empty CUDA's cache at times, with or without a GPU."""
+    for at, batch in enumerate(steps(training.batches)):
         training.step(batch)
-        gc.collect()
-        torch.cuda.empty_cache()
+        if at % 16 == 0:
+            gc.collect()
+            torch.cuda.empty_cache()
 
 
 def plain(training: Training, steps: Steps) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fake_collectives as fake
-from parabench.analysis.collectives.bus import bus_factor, bus_table, measured
+from parabench.analysis.collectives.bus import CALL_COLUMNS, bus_factor, bus_table, measured
 from parabench.analysis.collectives.crossover import answers, bus_answers
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
@@ -120,15 +120,9 @@ def test_the_size_at_which_the_best_changes_is_between_two_that_are_sure(tmp_pat
 def test_a_difference_that_is_not_there_is_claimed_in_few_sessions(names, blocks):
     """Over all sizes of a ladder together: 5 % at each would be 26 % over these six, 21 of 80."""
     random, sizes = np.random.default_rng(3), [2**16 * 4**i for i in range(6)]
-    columns = {
-        "op": "all_reduce",
-        "world_size": 2,
-        "counted": True,
-        "status": "ok",
-        "in_place": True,
-        "source": "",
-        "timing": "latency",
-    }
+    columns = dict.fromkeys(CALL_COLUMNS) | {"op": "all_reduce", "world_size": 2, "nodes": 1, "device": "cpu"}
+    columns |= {"backend": "gloo", "threads": 1, "dtype": "float32", "redop": "sum", "status": "ok", "counted": True}
+    columns |= {"in_place": True, "source": "", "timing": "latency", "statistic": "median", "count": 1}
     columns |= {"calls": 20, "p50_s": 1e-3, "p95_s": 1e-3, "p99_s": 1e-3, "n_wrong": 0.0}
     claimed = 0
     for _ in range(80):
