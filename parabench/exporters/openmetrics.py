@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import datetime
 from types import SimpleNamespace
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -52,6 +51,4 @@ def export(seen: SessionData) -> str:
                     text = f"{HELP[metric.name]}{LIMITS[end]}."
                     family = families.setdefault(name, GaugeMetricFamily(name, text, labels=names, unit=unit))
                     family.add_metric(labels, value)
-    registry = CollectorRegistry()
-    registry.register(SimpleNamespace(collect=lambda: list(families.values())))
-    return str(generate_latest(registry).decode())
+    return str(generate_latest(SimpleNamespace(collect=families.values)).decode())
