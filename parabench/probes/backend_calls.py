@@ -66,7 +66,7 @@ def native_calls(observer: Observer, device_type: str) -> Iterator[None]:
     if not _following:
         library = torch.library.Library("c10d", "IMPL")
         for name in OPERATORS:
-            library.impl(name, _watched(name), ABOVE)
+            library.impl(name, _watched(name, device_type), ABOVE)
         _registered.append(library)
     _following.append(following)
     try:
@@ -86,7 +86,7 @@ def key_of(arguments: Sequence[Any], device_type: str) -> Any:
     return getattr(torch._C.DispatchKey, f"{sparse}{device.upper()}")
 
 
-def _watched(name: str) -> Callable[..., Any]:
+def _watched(name: str, usual_type: str) -> Callable[..., Any]:
     op, buffer = OPERATORS[name]
     operator = getattr(torch.ops.c10d, name).default
     names = [argument.name for argument in operator._schema.arguments]
@@ -94,8 +94,11 @@ def _watched(name: str) -> Callable[..., Any]:
     async_at = names.index("async_op") if "async_op" in names else len(names)
 
     def watched(*arguments: Any) -> Any:
+        following = _following[-1:]
+        if not following:  # the call began in the block, on another thread than the one that has left it since
+            return operator._op_dk(key_of(arguments, usual_type), *arguments)
         returned: Any = None
-        observer, device_type = _following[-1]
+        ((observer, device_type),) = following
 
         def call() -> Any:
             nonlocal returned

@@ -59,3 +59,14 @@ def test_native_calls_end_in_any_order(alone: None) -> None:
     blocks[1].__exit__(None, None, None)
     assert (first.ops, second.ops) == ([], ["all_reduce"])
     assert not backend_calls._registered
+
+
+def test_native_calls_run_unobserved_when_another_thread_left(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call began in the block, and before its kernel runs the block is left on another thread."""
+    seen, values = Seen(), torch.ones(1)
+    with native_calls(seen, "cpu"), monkeypatch.context() as patch:
+        patch.setattr(backend_calls, "_following", [])
+        dist.all_reduce(values)
+        dist.barrier()
+    assert seen.ops == []
+    assert values.tolist() == [1.0]
