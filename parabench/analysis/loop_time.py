@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from parabench.store import json_text
-from parabench.store.metrics import STEP_PARTS
 
 # The per-launch statistic of a watched loop, whose steps differ on purpose: every few steps log, save or validate.
 MEAN = "mean"
@@ -61,12 +59,3 @@ def loop_times(facts: pd.Series[str]) -> list[LoopTime | None]:
     """Return the account of each launch, from its facts as text; `None` for a launch that is no watched loop."""
     texts = (text if isinstance(text, str) and _LOOP in text else None for text in facts)
     return [None if text is None else LoopTime.of(json_text.parsed(text)["loop"]) for text in texts]
-
-
-def mean_parts(loops: list[LoopTime | None], parts: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """Return the parts of the launches' steps, with the means of watched loops in place of their medians."""
-    watched = np.array([each is not None for each in loops], dtype=bool)
-    return {
-        name: parts[name].mask(watched, [np.nan if each is None else each.part_s(name) for each in loops])
-        for name in STEP_PARTS
-    }

@@ -64,7 +64,7 @@ class Watching(contextlib.AbstractContextManager[Observer, bool | None]):
         return self._context.__exit__(*error)
 
     def __call__(self, *_: Any) -> NoReturn:
-        raise UsageError("watch: is not entered; write `with watch(model, optimizer) as steps:`")
+        raise UsageError("watch is used without `with`; write `with watch(model, optimizer) as steps:`")
 
     __iter__ = __call__
 
