@@ -24,51 +24,13 @@ from parabench.analysis.compare.across import Across
 from parabench.analysis.compare.gate import Comparison
 from parabench.analysis.compare.rule import Verdict
 from parabench.analysis.compare.sensitivity import Sensitivity
-from parabench.analysis.history.series import Series, SessionPoint
+from parabench.analysis.history.series import Series, SessionEntry
 from parabench.analysis.ranking.answer import Answer
 from parabench.commands.doctor import Examination
 from parabench.commands.init import Trial
 from parabench.commands.list import Listing
 
 KEYS = Path(__file__).with_name("keys.toml")
-
-
-class Change(msgspec.Struct):
-    """A difference from the session before."""
-
-    name: str
-    before: str
-    after: str
-    matters: bool
-
-
-class Shift(msgspec.Struct):
-    """A change point."""
-
-    visit: int
-    before_s: float
-    after_s: float
-    change: float
-    low: float
-    high: float
-    changed: list[Change]
-
-
-class Session(msgspec.Struct):
-    """A session of training runs."""
-
-    store: str
-    id: int
-    label: str | None
-    suite: str
-    started_utc: str
-    finished: bool
-    commit: str | None
-    torch: str | None
-    host: str | None
-    side: Literal["a", "b"] | None
-    judged: bool
-    changed: list[Change]
 
 
 class Exposed(msgspec.Struct):
@@ -111,8 +73,8 @@ def extended(record: type[Any], **more: Any) -> type[Any]:
 
 def _history() -> type[Any]:
     text = {"case_id": str, "state": str, "whole": float | None, "away": float | None, "sentence": str}
-    series = extended(Series, case=dict[str, Any], points=list[SessionPoint], shifts=list[Shift], **text)
-    return msgspec.defstruct("History", [("sentence", str), ("sessions", list[Session]), ("series", list[series])])  # type: ignore[valid-type]
+    series = extended(Series, case=dict[str, Any], **text)
+    return msgspec.defstruct("History", [("sentence", str), ("sessions", list[SessionEntry]), ("series", list[series])])  # type: ignore[valid-type]
 
 
 def _gate() -> type[Any]:

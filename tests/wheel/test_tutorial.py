@@ -1,7 +1,8 @@
 """The tutorial, command by command as its reader runs them: in an empty folder that holds the wheel, without a home.
 
-`make wheel` runs this with the wheel that it has built. What parabench depends on is that of `.venv`; parabench is what
-the tutorial's own `pip install` has put into the virtual environment that the tutorial makes.
+`make wheel` runs this with the wheel that it has built. parabench is what the tutorial's own `pip install` put into the
+virtual environment that the tutorial makes; its dependencies are those of `.venv`. Runs without a budget get a short
+one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,20 @@ BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.
 WHEELS = [*(ROOT / "dist").glob("*.whl")]
 
 
+# Limits that keep the runs short: the tests need every command to work, not a sharp answer.
+LIMITS = {r"parabench run (?!.*--budget)": "--budget 0.4", r"parabench ab ": "--launches 3 --rounds 6"}
+
+
+def limited(commands: str) -> str:
+    """Return shell commands with LIMITS added, each in one line."""
+    commands = commands.replace("\\\n", " ")
+    for command, limit in LIMITS.items():
+        commands = re.sub(command, lambda found, limit=limit: f"{found[0]}{limit} ", commands)
+    return commands
+
+
 def script() -> str:
-    """The blocks of the page in its order: commands as they stand there, code saved under the name it begins with."""
+    """Return the page's commands in its order; code is saved under the name it begins with."""
     lines = ["set -e"]
     for language, text in BLOCKS:
         if language == "python":
@@ -33,7 +46,7 @@ def script() -> str:
             assert name, "a block of Python begins with the name of its file"
             lines.append(f"cat >{name[1]} <<'END OF FILE'\n{text}END OF FILE")
         else:
-            lines.append(text)
+            lines.append(limited(text))
     return "\n".join([*lines, 'python -c "import parabench; print(parabench.__file__)" >where.txt', ""])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.session import SessionData
@@ -104,6 +105,28 @@ class Series:
 
 
 @dataclass(frozen=True)
+class SessionEntry:
+    """A session of training runs in the JSON.
+
+    `side` is `a` or `b` if it is one of the two variants of `parabench ab`. `changed` is what differs from the
+    session of the same suite before it, in machine and software.
+    """
+
+    store: str
+    id: int
+    label: str | None
+    suite: str
+    started_utc: str
+    finished: bool
+    commit: str | None
+    torch: str | None
+    host: str | None
+    side: Literal["a", "b"] | None
+    judged: bool
+    changed: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
 class History:
     """All cases, what changed most recently first. `visits` are the sessions, the oldest first."""
 
@@ -124,6 +147,27 @@ class History:
             if visit.session.judged:
                 followed[suite] = visit
         return tuple(found)
+
+    @property
+    def sessions(self) -> tuple[SessionEntry, ...]:
+        """The sessions as the JSON has them."""
+        return tuple(
+            SessionEntry(
+                store=str(visit.results.path),
+                id=visit.session.id,
+                label=visit.session.label,
+                suite=visit.session.suite,
+                started_utc=visit.session.started_utc,
+                finished=visit.session.finished_utc is not None,
+                commit=visit.session.known("git", "commit"),
+                torch=visit.session.known("versions", "torch"),
+                host=visit.session.known("host"),
+                side=visit.session.interleaved.get("side"),  # type: ignore[arg-type]  # `a` or `b`
+                judged=visit.session.judged,
+                changed=changed,
+            )
+            for visit, changed in zip(self.visits, self.machine, strict=True)
+        )
 
     @property
     def changed(self) -> list[Series]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.history.series import NO_RUPTURES, History, Series, Shift
@@ -93,41 +94,9 @@ def arrow(change: Difference) -> str:
 
 
 def to_dict(of: History) -> dict[str, Any]:
-    """As JSON can hold it (docs/reference/json.md): unknown is null."""
-    return {
-        "sentence": sentence(of),
-        "sessions": [
-            _session(visit) | {"changed": _changes(changed)}
-            for visit, changed in zip(of.visits, of.machine, strict=True)
-        ],
-        "series": [
-            asdict(series)
-            | {"shifts": [asdict(shift) | {"changed": _changes(shift.changed)} for shift in series.shifts]}
-            | {"case": series.case.to_dict(), "case_id": series.case.id, "whole": series.whole}
-            | {"state": series.state, "away": series.away, "sentence": line(series, of.visits)}
-            for series in of.series
-        ],
-    }
-
-
-def _changes(found: Sequence[Difference]) -> list[dict[str, Any]]:
-    return [
-        {"name": each.name, "before": each.base, "after": each.candidate, "matters": each.matters} for each in found
-    ]
-
-
-def _session(visit: SessionData) -> dict[str, Any]:
-    session = visit.session
-    return {
-        "store": str(visit.results.path),
-        "id": session.id,
-        "label": session.label,
-        "suite": session.suite,
-        "started_utc": session.started_utc,
-        "finished": session.finished_utc is not None,
-        "commit": session.known("git", "commit"),
-        "torch": session.known("versions", "torch"),
-        "host": session.known("host"),
-        "side": session.interleaved.get("side"),
-        "judged": session.judged,
-    }
+    """Return the JSON (docs/reference/json.md): unknown values are null."""
+    found: list[dict[str, Any]] = to_builtins(of.series)
+    for fields, series in zip(found, of.series, strict=True):
+        fields |= {"case": series.case.to_dict(), "case_id": series.case.id, "whole": series.whole}
+        fields |= {"state": series.state, "away": series.away, "sentence": line(series, of.visits)}
+    return {"sentence": sentence(of), "sessions": to_builtins(of.sessions), "series": found}
