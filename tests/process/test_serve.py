@@ -432,6 +432,7 @@ class TestInABrowser:
             assert page.evaluate("[location.hash, scrollY]") == ["#tab=trust", 150]
             assert page.locator("#tab-trust").is_visible()
 
+    @pytest.mark.slow  # one sentence of the page, in a browser
     def test_a_server_that_has_ended_leaves_the_page(self, browser, growing, monkeypatch):
         path, _ = growing
         monkeypatch.setattr(server, "OFTEN_S", 0.05)
