@@ -109,6 +109,8 @@ def test_checkpointing_keeps_the_blocks_input_alone_and_gives_the_same_gradients
 
 def test_a_block_is_compiled_by_itself_below_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo traces it; what Inductor makes of it is compiled in the slow tests."""
+    from torch._inductor import config
+
     graphs: list[torch.fx.GraphModule] = []
 
     def counting(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:
@@ -116,9 +118,9 @@ def test_a_block_is_compiled_by_itself_below_its_checkpoint(monkeypatch: pytest.
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
-    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
     plain, _ = block_with()
-    compiled, _ = block_with(compile=True, activation_checkpointing=True)
+    with config.patch(compile_threads=1):  # monkeypatch would delete the setting
+        compiled, _ = block_with(compile=True, activation_checkpointing=True)
     assert graphs
     for mine, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
