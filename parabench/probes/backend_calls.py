@@ -95,10 +95,10 @@ def _watched(name: str, usual_type: str) -> Callable[..., Any]:
 
     def watched(*arguments: Any) -> Any:
         following = _following[-1:]
-        if not following:  # the call began in the block, on another thread than the one that has left it since
+        if not following:  # another thread left the block after this call began
             return operator._op_dk(key_of(arguments, usual_type), *arguments)
         returned: Any = None
-        ((observer, device_type),) = following
+        observer, device_type = following[0]
 
         def call() -> Any:
             nonlocal returned

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from slow_helpers import slow_but
 from tests.faults import contention, disk
 from tests.faults.trial import CannotTry
 
@@ -15,11 +14,7 @@ FAMILIES = {**disk.FAMILIES, **contention.FAMILIES}
 del FAMILIES["serve during a session"]
 
 
-# Each call of a session that changes a file fails once, which takes a minute; the others fail some calls.
-SLOW = "each call that changes a file fails"
-
-
-@pytest.mark.parametrize("name", slow_but([name for name in FAMILIES if name != SLOW], FAMILIES))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_nothing_is_lost(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "SHARES", 300)
     try:

@@ -138,7 +138,7 @@ def test_a_rank_that_fails_is_recorded(tmp_path: Path, how: str, status: str, to
     assert steps == 12
 
 
-@pytest.mark.slow  # SIGTERM, below, ends a loop in the same way
+@pytest.mark.slow  # the test of SIGTERM, below, shows that steps are kept
 def test_a_loop_that_is_stopped_has_seen_what_it_saw(tmp_path: Path) -> None:
     code, _, said = run(tmp_path, "30", "--watch", "--fail-at", "12", "interrupt", launcher=[sys.executable])
     assert code != 0

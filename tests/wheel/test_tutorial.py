@@ -1,8 +1,7 @@
-"""The tutorial, command by command as its reader runs them: in an empty folder that holds the wheel, without a home.
+"""Run the tutorial's commands in their order, in an empty folder that holds the wheel, without a home folder.
 
-`make wheel` runs this with the wheel that it has built. parabench is what the tutorial's own `pip install` put into the
-virtual environment that the tutorial makes; its dependencies are those of `.venv`. Runs without a budget get a short
-one.
+`make wheel` runs this with the wheel that it built. The tutorial's own `pip install` puts parabench into the virtual
+environment that the tutorial makes; its dependencies come from `.venv`. LIMITS shorten the runs.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.
 WHEELS = [*(ROOT / "dist").glob("*.whl")]
 
 
-# Limits that keep the runs short: the tests need every command to work, not a sharp answer.
+# Options added to commands: every command must work, but the answers need not be sharp.
 LIMITS = {r"parabench run (?!.*--budget)": "--budget 0.4", r"parabench ab ": "--launches 3 --rounds 6"}
 
 
 def limited(commands: str) -> str:
-    """Return shell commands with LIMITS added, each in one line."""
+    """Return shell commands with the options of LIMITS."""
     commands = commands.replace("\\\n", " ")
     for command, limit in LIMITS.items():
-        commands = re.sub(command, lambda found, limit=limit: f"{found[0]}{limit} ", commands)
+        commands = re.sub(command, rf"\g<0>{limit} ", commands)
     return commands
 
 

@@ -108,8 +108,8 @@ class Series:
 class SessionEntry:
     """A session of training runs in the JSON.
 
-    `side` is `a` or `b` if it is one of the two variants of `parabench ab`. `changed` is what differs from the
-    session of the same suite before it, in machine and software.
+    `side` is `a` or `b` for a variant of `parabench ab`. `changed` holds the differences in machine and software from
+    the judged session of the same suite before it.
     """
 
     store: str

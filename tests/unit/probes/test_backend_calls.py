@@ -62,7 +62,7 @@ def test_native_calls_end_in_any_order(alone: None) -> None:
 
 
 def test_native_calls_run_unobserved_when_another_thread_left(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call began in the block, and before its kernel runs the block is left on another thread."""
+    """Another thread leaves the block after a call began and before its kernel runs."""
     seen, values = Seen(), torch.ones(1)
     with native_calls(seen, "cpu"), monkeypatch.context() as patch:
         patch.setattr(backend_calls, "_following", [])

@@ -274,7 +274,7 @@ def test_tolerance_against_a_baseline_follows_its_sessions(tmp_path):
 
 @pytest.mark.slow  # 40 sessions are written, read and compared
 def test_predicted_tolerance_passes_most_equal_sessions(tmp_path):
-    """Of later sessions that differ as those of the database do, and no more, 90% pass or more."""
+    """At least 90% of later sessions pass if they differ no more than the stored sessions do."""
     base = sessions_of(tmp_path, "six", DAYS)
     six = against_baseline(base)
     lot = np.random.default_rng(2)
