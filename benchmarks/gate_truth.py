@@ -12,9 +12,10 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
-from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, allowed, measured
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE, Outcome, Verdict, speed
-from parabench.analysis.stats.ttest import MOST_LAUNCHES, TTest, holm, judge
+from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS
+from parabench.analysis.compare.cases import ALPHA, TOLERANCE, Outcome, speed
+from parabench.analysis.compare.gate import Verdict
+from parabench.analysis.stats.contrasts import MOST_LAUNCHES, Between, TTest, holm, judge
 from parabench.analysis.turns import compared
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -34,9 +35,9 @@ def gate(base: Numbers, candidate: Numbers, *, paired: bool, before: list[Number
     differ, and of fewer the allowance stands for it. None: sessions are taken not to differ."""
     between = None
     if before is not None and len(before) + 1 >= FEWEST_SESSIONS:
-        between = {i: measured([base[i], *(session[i] for session in before)]) for i in range(len(base))}
+        between = {i: Between.measured([base[i], *(session[i] for session in before)]) for i in range(len(base))}
     elif before is not None:
-        between = {i: allowed([base[i], candidate[i]], ALLOWANCE) for i in range(len(base))}
+        between = {i: Between.allowed([base[i], candidate[i]], ALLOWANCE) for i in range(len(base))}
     return judge({i: (base[i], candidate[i]) for i in range(len(base))}, paired=paired, between=between)
 
 

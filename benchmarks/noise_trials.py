@@ -28,7 +28,7 @@ from parabench.analysis.compare.sensitivity import (
     pairs_needed,
     spread_of,
 )
-from parabench.analysis.stats.ttest import Numbers, judge
+from parabench.analysis.stats.contrasts import Numbers, judge
 
 PILOTS, LAUNCHES, LATER = (8, 12, 20), (8, 12, 20), 30
 

@@ -16,10 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parabench.analysis.compare.gate import Comparison, compare
-from parabench.analysis.compare.rule import Verdict
+from parabench.analysis.compare.gate import Comparison, Verdict, compare, line
 from parabench.analysis.compare.sides import read_side
-from parabench.analysis.text.compare import line
 
 # One case with a short step, which benchmarks.slowed_model can delay.
 SLOWED = ("--model", "benchmarks.slowed_model:slowed")

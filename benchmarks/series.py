@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.real_gate import SLOWED
 from parabench.ab.series import ROUNDS, read_series
 from parabench.analysis.compare.proposal import LEAST, MOST_PAIRS, Judgement, alpha_of, judged
-from parabench.analysis.stats.ttest import judge
+from parabench.analysis.stats.contrasts import judge
 
 SD, GAIN = 0.01, 0.02
 FOLDER = Path("parabench-results/series")

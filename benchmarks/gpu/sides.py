@@ -11,8 +11,8 @@ from rich.console import Console
 from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import MOST_APART
 from parabench.ab.driver import AbRequest, Turns, measure
+from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.compare.gate import Comparison, compare
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE
 from parabench.analysis.compare.sides import sides_of
 from parabench.session.request import TrainingRequest
 from parabench.store.record import FIRST_BLOCK

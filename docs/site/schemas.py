@@ -20,9 +20,8 @@ import msgspec
 
 from parabench.ab.series import Series as SeriesOfProposals
 from parabench.analysis.collectives.crossover import BusAnswer
-from parabench.analysis.compare.across import Across
-from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.compare.rule import Verdict
+from parabench.analysis.compare.gate import Comparison, Verdict
+from parabench.analysis.compare.machines import Machines
 from parabench.analysis.compare.sensitivity import Sensitivity
 from parabench.analysis.history.series import Series, SessionEntry
 from parabench.analysis.ranking.answer import Answer
@@ -80,7 +79,7 @@ def _history() -> type[Any]:
 def _gate() -> type[Any]:
     return extended(
         Comparison,
-        schema=Literal[2],
+        schema=Literal[3],
         kind=Literal["gate"],
         verdict=Verdict,
         exit_code=Literal[0, 1, 3],
@@ -103,7 +102,7 @@ SCHEMAS: dict[str, tuple[str, bool, Callable[[], Iterable[type[Any]]]]] = {
     "compare": (
         "parabench compare --json and parabench ab --json",
         False,
-        lambda: (_gate(), extended(Across, schema=Literal[2], kind=Literal["across hardware"], sentence=str)),
+        lambda: (_gate(), extended(Machines, schema=Literal[3], kind=Literal["across hardware"], sentence=str)),
     ),
     "doctor": ("parabench doctor --json", False, lambda: (Examination,)),
     "history": ("parabench history --json", False, lambda: (_history(),)),

@@ -21,7 +21,7 @@ from parabench.ab.memory import lack_of_memory
 from parabench.ab.pairing import LaunchPair, pairs, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
-from parabench.analysis.compare.rule import ALPHA, TOLERANCE
+from parabench.analysis.compare.cases import ALPHA, TOLERANCE
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
@@ -114,10 +114,9 @@ def measure(
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
     """Compare the variants, write the report of b, and print the answer and where everything is."""
-    from parabench.analysis.compare.gate import compare
+    from parabench.analysis.compare.gate import compare, lines
     from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.environment.diff import differences
-    from parabench.analysis.text.compare import lines
     from parabench.report.build import write_report
 
     path = request.run.out / STORE_NAME

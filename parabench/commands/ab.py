@@ -105,7 +105,7 @@ def ab(
     files, axes = files_in(options), axes_in(options)
 
     def keep(outcome: Comparison) -> None:
-        from parabench.analysis.text.compare import to_dict
+        from parabench.analysis.compare.gate import to_dict
 
         give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
 

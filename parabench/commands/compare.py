@@ -78,20 +78,18 @@ def compare(
         return
     sides = read_sides(base, candidate)
     if across_hardware:
-        from parabench.analysis.compare.across import across, machines
-        from parabench.analysis.text import across as across_text
+        from parabench.analysis.compare import machines
 
-        found = machines(*sides)
-        outcome = across(found)
-        code, lines = 0, across_text.lines(outcome)
-        renders = renders_of(outcome, OF_MACHINES, across_text.to_dict) | renders_of(found, OF_SIDES)
+        found = machines.compared(*sides)
+        outcome = machines.machines(found)
+        code, lines = 0, machines.lines(outcome)
+        renders = renders_of(outcome, OF_MACHINES, machines.to_dict) | renders_of(found, OF_SIDES)
     else:
-        from parabench.analysis.compare.gate import compare as compare_sides
-        from parabench.analysis.text import compare as compare_text
+        from parabench.analysis.compare import gate
 
-        judged = compare_sides(*sides, tolerance, alpha, changed, allowance=between_sessions)
-        code, lines = judged.verdict.exit_code, compare_text.lines(judged)
-        renders = renders_of(judged, OF_GATE, compare_text.to_dict)
+        judged = gate.compare(*sides, tolerance, alpha, changed, allowance=between_sessions)
+        code, lines = judged.verdict.exit_code, gate.lines(judged)
+        renders = renders_of(judged, OF_GATE, gate.to_dict)
     give(files, renders, map(format.one_line, lines), "comparison")
     raise SystemExit(code)
 

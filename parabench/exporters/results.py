@@ -12,8 +12,8 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.contrasts import factor, logs_of
 from parabench.analysis.stats.quantiles import t_quantile
-from parabench.analysis.stats.ttest import factor, logs_of
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase

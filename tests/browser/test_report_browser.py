@@ -26,8 +26,8 @@ from browser_helpers import (
     unmarked,
 )
 from fake_results import step
-from parabench.analysis.compare import across
 from parabench.analysis.compare.gate import compare
+from parabench.analysis.compare.machines import compared
 from parabench.analysis.compare.sides import side_of
 from parabench.report.build import write_report
 from parabench.report.views import comparison
@@ -87,7 +87,7 @@ def machines(tmp_path_factory):
         )
         for i, env in enumerate(environments)
     ]
-    (folder / "machines.html").write_text(comparison.render(across.machines(*both)))
+    (folder / "machines.html").write_text(comparison.render(compared(*both)))
     return folder / "machines.html"
 
 

@@ -1,79 +1,52 @@
-"""Did it get slower? Two sides, case by case, with the false alarms of many cases held in check."""
+"""The gate: did it get slower? Two sides, configuration by configuration, as a verdict, sentences and JSON."""
 
 from __future__ import annotations
 
-import math
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
 
-from parabench.analysis.compare.between import ALLOWANCE, BetweenSessions
-from parabench.analysis.compare.rule import (
-    ALPHA,
-    REGRESSIONS,
-    TOLERANCE,
-    End,
-    Outcome,
-    Verdict,
-    judge_cases,
-)
+from msgspec import to_builtins
+
+from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
+from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
 from parabench.analysis.compare.sides import check_two, interleaved
 from parabench.analysis.compare.warnings import unfinished, unpaired_finding
 from parabench.analysis.environment.diff import Difference, check_alike, differences
-from parabench.analysis.numbers import Launches, launch_ids
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.stats.ttest import TTest, factor, logs_of
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 
+# The version of the JSON (docs/reference/json.md): higher if a field was removed or changed its meaning.
+SCHEMA = 3
 
-@dataclass(frozen=True)
-class CaseResult:
-    """One case.
 
-    `base_step_time_s` and `candidate_step_time_s` are the step times that the case has in its two sessions. `ratio` is
-    candidate / base of the launches that are compared, so that a launch without a partner does not move it; `low` to
-    `high` its 95 % interval and `upper` its one-sided 95 % upper bound; `p_slower` is one-sided and adjusted by Holm.
-    `session_sd` is the standard deviation of a session's log time that is in them, None where both sides took turns.
-    `launches_needed` is with how many launches a side a gate of two equal sides would pass (`TTest.launches_for`; None:
-    no number up to 500). `base_launches` and `candidate_launches` are the ids in table `launch` of what the numbers
-    were made of. `exempt`: only in base, because the candidate skipped it with a reason; or it
-    never succeeded in base either. `fails_more`: more often than in base, though not beyond chance.
-    """
+class Verdict(StrEnum):
+    """The answer of a gate."""
 
-    case_id: str
-    label: str
-    outcome: Outcome
-    base_step_time_s: float | None
-    candidate_step_time_s: float | None
-    ratio: float | None
-    low: float | None
-    high: float | None
-    upper: float | None
-    p_slower: float | None
-    session_sd: float | None
-    launches_needed: int | None
-    base_launches: tuple[int, ...]
-    candidate_launches: tuple[int, ...]
-    exempt: bool
-    fails_more: bool
-    note: str
+    NO_REGRESSION = "no regression"
+    REGRESSION = "regression"
+    INCONCLUSIVE = "inconclusive"
 
     @property
-    def not_judged(self) -> bool:
-        """Whether it may have become worse without anyone being able to tell: a gate with such a case cannot pass.
-
-        What was fixed, or is only in the candidate, has no step time before that it could be slower than.
-        """
-        unknown = self.outcome in (Outcome.ONLY_BASE, Outcome.NOT_JUDGED, Outcome.NOT_OK)
-        return self.fails_more or (unknown and not self.exempt)
+    def exit_code(self) -> int:
+        """0, 1 or 3; wrong usage is 2."""
+        return {Verdict.NO_REGRESSION: 0, Verdict.REGRESSION: 1, Verdict.INCONCLUSIVE: 3}[self]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All cases of both sides, regressions first.
+    """All configurations of both sides, regressions first.
 
-    `paired`: the launches of both sides took turns, and were compared block by block; where not, `between_sessions` is
-    how what sessions differ by themselves was taken into account. `differences` are what else differs, one sentence
-    each; `findings` are warnings about the comparison itself.
+    `paired`: the sides were interleaved, and their launches were compared block by block. Otherwise `between_sessions`
+    describes the variation between sessions. `differences` are other differences between the sides, `findings` are
+    warnings about the comparison itself.
     """
 
     base: str
@@ -90,8 +63,8 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Regression; no regression where in every case a slowdown of the tolerance is ruled out; else inconclusive. A
-        case that should have been judged and was not rules out nothing."""
+        """Regression; no regression if a slowdown beyond the tolerance is ruled out in every configuration; otherwise
+        inconclusive."""
         if any(row.outcome in REGRESSIONS for row in self.rows):
             return Verdict.REGRESSION
         if self.judged and not any(row.not_judged or row.outcome is Outcome.UNCLEAR for row in self.rows):
@@ -100,22 +73,18 @@ class Comparison:
 
     @property
     def judged(self) -> list[CaseResult]:
+        """The configurations that were tested."""
         return [row for row in self.rows if row.p_slower is not None]
 
     @property
-    def widest(self) -> CaseResult | None:
-        """The judged case with the largest upper bound."""
-        return max(self.judged, key=lambda row: row.upper or 0.0, default=None)
-
-    @property
     def not_ruled_out(self) -> list[CaseResult]:
-        """The judged cases in which a slowdown of the tolerance is possible, those that regressed included."""
+        """The judged configurations in which a slowdown beyond the tolerance is possible."""
         return [row for row in self.judged if row.upper is None or row.upper >= 1 + self.tolerance]
 
     @property
     def upper(self) -> float | None:
-        """The largest one-sided 95 % upper bound of candidate / base; None where nothing was tested."""
-        return None if self.widest is None else self.widest.upper
+        """The largest one-sided 95% upper bound of candidate / base; None if nothing was tested."""
+        return max((row.upper or 0.0 for row in self.judged), default=None)
 
 
 def compare(
@@ -126,18 +95,17 @@ def compare(
     changed: tuple[str, ...] = (),
     allowance: float = ALLOWANCE,
 ) -> Comparison:
-    """Compare the cases of two sides by their ids.
+    """Compare the configurations of two sides by their ids.
 
-    A case regressed when its launches are slower in a one-sided t-test of log numbers, adjusted over cases by Holm, at
-    level `alpha`, and slower by more than `tolerance` (a fraction); or when it succeeded before and now does not, or
-    significantly less often. The gate passes where in every case the one-sided 95 % upper bound of the slowdown lies
-    below the tolerance: all cases must show it, so each may at that level (R. L. Berger, "Multiparameter hypothesis
+    A configuration regressed if its launches are slower in a one-sided t-test of log numbers, adjusted by Holm's method
+    at level `alpha`, and slower by more than `tolerance` (a fraction); or if it succeeded before and now does not, or
+    significantly less often. The gate passes if the one-sided 95% upper bound of the slowdown is below the tolerance in
+    every configuration. All must show it, so each is tested at that level (R. L. Berger, "Multiparameter hypothesis
     testing and acceptance sampling", Technometrics 24, 1982).
-    Where both sides took turns in one run, launches are compared block by block, else side against side, and what
-    sessions differ by themselves belongs to the error: `allowance`, a standard deviation of a session's log time, where
-    base's store does not tell it. Every case of either side has a row. Raises UsageError when both sides are the same
-    session; when they have no case in common, because a gate that judges nothing must not pass; and when they differ in
-    what decides a step time and `changed` does not name it (of two that took turns, that is what is being compared).
+
+    Raises UsageError if both sides are the same session, if they have no configuration in common, or if they differ in
+    something that affects step times and `changed` does not name it (if the sides were interleaved, this difference is
+    what they compare).
     """
     check_two(base, candidate)
     cases = [*base.cases_by_id.index, *candidate.cases_by_id.index]
@@ -150,15 +118,11 @@ def compare(
     differing = list(differences(base, candidate))
     if not paired:
         check_alike(differing, changed)
-    judged = judge_cases({case: (case, case) for case in cases}, base, candidate, tolerance, alpha, allowance)
-    tests = judged.tests
-    rows = []
-    for case, sides in judged.launches.items():
-        end, test = judged.ends.get(case) or _only(case, base, candidate), tests.get(case)
-        there = candidate if case in candidate.cases_by_id.index else base
-        seconds = base.step_times.get(case), candidate.step_times.get(case)
-        rows.append(_row(case, str(there.cases_by_id.loc[case, "label"]), seconds, sides, test, tolerance, end))
+    pairs = [(case if case in base.cases_by_id.index else None, case if case in candidate.cases_by_id.index else None)
+             for case in dict.fromkeys(map(str, cases))]  # fmt: skip
+    results, between = compare_cases(pairs, base, candidate, tolerance, alpha, allowance)
     order = list(Outcome)
+    rows = sorted(results.values(), key=lambda row: (order.index(row.outcome), -(row.ratio or 0)))
     return Comparison(
         base=base.session.name,
         candidate=candidate.session.name,
@@ -166,53 +130,222 @@ def compare(
         paired=paired,
         tolerance=tolerance,
         alpha=alpha,
-        between_sessions=judged.between,
-        rows=tuple(sorted(rows, key=lambda row: (order.index(row.outcome), -(row.ratio or 0)))),
+        between_sessions=between,
+        rows=tuple(rows),
         differences=tuple(differing),
-        findings=(
-            *unfinished(base, candidate),
-            *(() if paired else unpaired_finding(base, candidate, tests)),
-        ),
+        findings=(*unfinished(base, candidate), *(() if paired else unpaired_finding(base, candidate, rows))),
         changed=changed,
     )
 
 
-def _row(
-    case: str,
-    label: str,
-    seconds: tuple[float | None, float | None],
-    launches: Launches,
-    test: TTest | None,
-    tolerance: float,
-    end: End,
-) -> CaseResult:
-    """`seconds` are the step times that the case has in its sessions; the ratio is of the launches that are
-    compared."""
-    means = [float(logs_of(side).mean()) if len(side) else None for side in launches]
-    assert end.outcome is not None
-    return CaseResult(
-        case_id=case,
-        label=label,
-        outcome=end.outcome,
-        base_step_time_s=seconds[0],
-        candidate_step_time_s=seconds[1],
-        ratio=math.exp(means[1] - means[0]) if means[0] is not None and means[1] is not None else None,
-        low=factor(test.low) if test else None,
-        high=factor(test.high) if test else None,
-        upper=factor(test.upper) if test else None,
-        p_slower=test.p_slower if test else None,
-        session_sd=test.between.sd if test and test.between else None,
-        launches_needed=test.launches_for(tolerance) if test else None,
-        base_launches=launch_ids(launches[0]),
-        candidate_launches=launch_ids(launches[1]),
-        exempt=end.exempt,
-        fails_more=end.fails_more,
-        note=end.note,
-    )
+def sentence(of: Comparison) -> str:
+    """Return the verdict, the slowdowns that are ruled out, their basis, and other outcomes."""
+    return " ".join(sentences(of))
 
 
-def _only(case: str, base: SessionData, candidate: SessionData) -> End:
-    """What became of a case that one side has."""
-    if case not in base.cases_by_id.index:
-        return End(Outcome.ONLY_CANDIDATE, base.why_missing(case))
-    return End(Outcome.ONLY_BASE, candidate.why_missing(case), exempt=case in candidate.skipped)
+def sentences(of: Comparison) -> list[str]:
+    """Return the same, one sentence per entry."""
+    said = {
+        Verdict.REGRESSION: _regression,
+        Verdict.INCONCLUSIVE: _inconclusive,
+        Verdict.NO_REGRESSION: _none,
+    }[of.verdict](of)
+    counts = {outcome: sum(row.outcome == outcome for row in of.rows) for outcome in Outcome}
+    told = {*REGRESSIONS, Outcome.SAME}
+    if of.verdict is Verdict.INCONCLUSIVE and counts[Outcome.UNCLEAR] == len(of.not_ruled_out):
+        told.add(Outcome.UNCLEAR)
+    rest = [f"{counts[outcome]:,} {outcome}" for outcome in Outcome if outcome not in told and counts[outcome]]
+    also = f"Also: {', '.join(rest)}." if rest else ""
+    return [part for part in (*said, *_basis(of), also) if part]
+
+
+def _regression(of: Comparison) -> Iterator[str]:
+    said = []
+    slower = [row for row in of.rows if row.outcome is Outcome.SLOWER]
+    if slower:
+        most = max(slower, key=lambda row: row.ratio or 0)
+        which = f"{len(slower):,} of {format.count(len(of.judged), 'case')} slower"
+        said.append(f"{which}, the worst by {format.percent((most.ratio or 1) - 1)} ({most.label})")
+    broke = [row for row in of.rows if row.outcome is Outcome.BROKE]
+    for some_succeed, how in ((False, "newly failing"), (True, "failing more often")):
+        labels = [row.label for row in broke if bool(row.candidate_launches) == some_succeed]
+        if labels:
+            said.append(f"{format.count(len(labels), 'case')} {how} ({format.listed(labels, most=3)})")
+    yield f"Regression: {' and '.join(said)}."
+    ruled_out = len(of.judged) - len(of.not_ruled_out)
+    if 0 < ruled_out < len(of.judged):
+        yield f"Slowdowns above {tolerated(of)} are ruled out in {ruled_out:,} of them ({format.percent(CONFIDENCE)})."
+
+
+def _none(of: Comparison) -> Iterator[str]:
+    part = len(of.judged) < len(of.rows)
+    yield f"No regression: {_part(of)}." if part else "No regression."
+    yield f"Slowdowns above {tolerated(of)} are ruled out{' in every case judged' if part else ''} ({_bound(of)})."
+
+
+def _inconclusive(of: Comparison) -> Iterator[str]:
+    not_judged = [row for row in of.rows if row.not_judged]
+    if not of.judged:
+        yield "Inconclusive: no case has enough launches on both sides to be judged."
+        if len(not_judged) < len(of.rows) and not_judged:
+            yield f"{_not_judged(not_judged)}."
+        return
+    open_, many = len(of.not_ruled_out), len(of.judged)
+    if open_:
+        where = "" if many == 1 == len(of.rows) else f" in {open_:,} of {format.count(many, 'case')}"
+        bounds = f"slowdowns above {tolerated(of)} are not ruled out{where} ({_bound(of)})."
+    else:
+        bounds = f"slowdowns above {tolerated(of)} are ruled out in every case judged ({_bound(of)})."
+    if not not_judged:
+        yield f"Inconclusive: {bounds}"
+    else:
+        yield f"Inconclusive: {_part(of)}: {_not_judged(not_judged)}. Measure these too, or take a base without them."
+        yield bounds[0].upper() + bounds[1:]
+    yield _advice(of)
+
+
+def tolerated(of: Comparison) -> str:
+    """Return the tolerance as it was given: '2 %'."""
+    return f"{100 * of.tolerance:.6g} %"
+
+
+def _bound(of: Comparison) -> str:
+    """Return '95 %; the largest upper bound is +1.1 %, ddp ring 25 MiB, 2 ranks'."""
+    row = max(of.judged, key=lambda row: row.upper or 0.0)
+    which = "the largest upper bound" if len(of.judged) > 1 else "the upper bound"
+    return f"{format.percent(CONFIDENCE)}; {which} is {format.signed((row.upper or 0.0) - 1)}, {row.label}"
+
+
+def _part(of: Comparison) -> str:
+    return f"{len(of.judged):,} of {format.count(len(of.rows), 'case')} judged"
+
+
+# How a sentence names configurations that should have been judged and were not.
+_WHY = {
+    Outcome.ONLY_BASE: ("is only in base", "are only in base"),
+    Outcome.NOT_OK: ("has no launch in candidate that counts", "have no launch in candidate that counts"),
+    Outcome.NOT_JUDGED: ("has too few launches", "have too few launches"),
+    Outcome.UNCLEAR: ("fails more often, though not beyond chance", "fail more often, though not beyond chance"),
+}
+
+
+def _not_judged(rows: list[CaseResult]) -> str:
+    """Return '2 are only in base (a; b), 1 has too few launches (c)'."""
+    said = []
+    for outcome, (one, several) in _WHY.items():
+        labels = [row.label for row in rows if row.outcome is outcome]
+        if labels:
+            which = format.listed(labels, most=3)
+            said.append(f"{len(labels):,} {one if len(labels) == 1 else several} ({which})")
+    return ", ".join(said)
+
+
+def needed(of: Comparison) -> int | None:
+    """Return with how many launches per side two equal sides would pass; None if there is no such number."""
+    known = [row.launches_needed for row in of.not_ruled_out]
+    return None if None in known else max((each for each in known if each is not None), default=None)
+
+
+def _advice(of: Comparison) -> str:
+    if not of.not_ruled_out:
+        return ""
+    launches = needed(of)
+    if launches is not None:
+        most = max(of.not_ruled_out, key=lambda row: row.launches_needed or 0)
+        equal = f"Equal sides would pass with about {launches} launches per side ({format.percent(POWER)})"
+        counts = sorted((len(ids), side) for side, ids in (("base", most.base_launches),
+                                                           ("candidate", most.candidate_launches)))  # fmt: skip
+        (few, short), (many, _) = counts
+        other = "candidate" if short == "base" else "base"
+        more = f"; {short} has {format.count(few, 'launch')} where {other} has {many:,}"
+        return f"{equal}{more if few < many else ''}."
+    if any(row.session_sd for row in of.not_ruled_out if row.launches_needed is None):
+        return (
+            f"No number of launches up to {MOST_LAUNCHES} would suffice, because sessions differ: interleave the sides "
+            "with `parabench ab`."
+        )
+    return f"More than {MOST_LAUNCHES} launches per side would be needed: too noisy for this tolerance."
+
+
+def _basis(of: Comparison) -> Iterator[str]:
+    """Yield the number of launches, and the variation between sessions that the bounds contain."""
+    if not of.judged:
+        return
+    launches = [min(len(row.base_launches), len(row.candidate_launches)) for row in of.judged]
+    many = f"{min(launches)} to {max(launches)}" if min(launches) < max(launches) else str(max(launches))
+    yield f"{many} launches per side, {'not ' if of.between_sessions else ''}interleaved."
+    if of.between_sessions is not None:
+        yield _sessions(of, of.between_sessions)
+
+
+def _sessions(of: Comparison, between: BetweenSessions) -> str:
+    there = f"{format.count(between.sessions, 'session')} of base's suite and environment in its store"
+    if not between.allowed:
+        typical = format.percent(median(row.session_sd for row in of.judged if row.session_sd is not None))
+        return f"What sessions differ is in the bounds, from {there}: {typical} (standard deviation, typical case)."
+    share = f"{100 * between.allowance:.6g} % (standard deviation, --between-sessions)"
+    if between.measured:
+        which = f"{between.allowed:,} of {format.count(len(of.judged), 'case')}"
+        return f"Sessions are assumed to differ by {share} for {which}, and by what {there} show for the others."
+    if any((row.session_sd or 0.0) > between.allowance for row in of.judged):
+        share += ", or as much as launches of one where that is more"
+    is_ = "is" if between.sessions == 1 else "are"
+    return f"Sessions are assumed to differ by {share}: there {is_} {there}, and {FEWEST_SESSIONS} would tell."
+
+
+def command(of: Comparison) -> str:
+    """Return the command that repeats this comparison."""
+    changed = [word for name in of.changed for word in ("--changed", name)]
+    options = ["--tolerance", repr(of.tolerance), "--alpha", repr(of.alpha), *changed]
+    if of.between_sessions is not None:
+        options += ["--between-sessions", repr(of.between_sessions.allowance)]
+    return shlex.join(["parabench", "compare", *(origin.at for origin in of.origins), *options])
+
+
+def lines(of: Comparison) -> list[str]:
+    """Return the comparison as lines of text."""
+    return [
+        *format.in_lines(sentences(of)),
+        *map(str, of.differences),
+        *format.warnings(of.findings),
+        *map(line, of.rows),
+    ]
+
+
+def line(row: CaseResult) -> str:
+    """Return a configuration in one line: 'slower: LABEL: 41.2 ms -> 45.0 ms, +9.2 % (95 %: ...); upper bound ...'."""
+    if row.ratio is None:
+        return f"{row.outcome}: {row.label}: {row.note}"
+    change = f"{format.milliseconds(row.base_step_time_s)} -> {format.milliseconds(row.candidate_step_time_s)}"
+    change += f", {format.signed(row.ratio - 1)}"
+    if row.low is not None:
+        change += f" (95 %: {interval(row)})"
+    if row.upper is not None:
+        change += f"; upper bound {format.signed(row.upper - 1)}"
+    return f"{row.outcome}: {row.label}: {change}{'; ' + row.note if row.note else ''}"
+
+
+def interval(row: CaseResult) -> str:
+    """Return the 95% interval of a change: '+8.1 % to +10 %'; empty if it is unknown."""
+    if row.low is None or row.high is None:
+        return ""
+    return f"{format.signed(row.low - 1)} to {format.signed(row.high - 1)}"
+
+
+def ids(launches: Sequence[int]) -> str:
+    """Return launch ids: '1-4, 9', or 'none'."""
+    return format.runs(launches) or "none"
+
+
+def to_dict(of: Comparison) -> dict[str, Any]:
+    """Return the comparison as JSON can hold it (docs/reference/json.md); unknown is null."""
+    fields: dict[str, Any] = to_builtins(of)
+    derived = {
+        "schema": SCHEMA,
+        "kind": "gate",
+        "verdict": of.verdict,
+        "exit_code": of.verdict.exit_code,
+        "upper": of.upper,
+        "sentence": sentence(of),
+    }
+    return derived | fields

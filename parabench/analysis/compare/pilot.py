@@ -10,7 +10,7 @@ import pandas as pd
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS, of_pair
 from parabench.analysis.session import SessionData, select_session, select_sessions
-from parabench.analysis.stats.ttest import Numbers, logs_of
+from parabench.analysis.stats.contrasts import Numbers, logs_of
 from parabench.errors import UsageError
 from parabench.store.frames import records
 from parabench.store.results import Results, load

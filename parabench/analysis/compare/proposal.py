@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
+from parabench.analysis.compare.cases import REGRESSIONS
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.rule import REGRESSIONS
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.ttest import Numbers, TTest, factor, judge
+from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge
 from parabench.analysis.text import format
 
 # The chance of any false accept in a whole series, and the smallest gain that is worth a change.

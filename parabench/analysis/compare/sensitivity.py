@@ -16,11 +16,11 @@ import numpy as np
 from scipy.special import ndtri, polygamma, psi, stdtrit
 
 from parabench.analysis.compare.between import ALLOWANCE, between_sessions
+from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.pilot import Pilot
-from parabench.analysis.compare.rule import ALPHA
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.ttest import (
+from parabench.analysis.stats.contrasts import (
     FEWEST_LAUNCHES,
     LEAST_SD,
     MOST_LAUNCHES,

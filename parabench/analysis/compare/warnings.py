@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from statistics import median
 
 import pandas as pd
 from scipy.special import stdtrit
 
-from parabench.analysis.compare.overall import lost_on
-from parabench.analysis.compare.several import Against, Several
+from parabench.analysis.compare.cases import CaseResult
+from parabench.analysis.compare.several import Several
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import Effects, fit
+from parabench.analysis.stats.contrasts import LEAST_SD, logs_of
 from parabench.analysis.stats.quantiles import studentized_range
-from parabench.analysis.stats.ttest import LEAST_SD, TTest, logs_of
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
 from parabench.analysis.warnings.launches import session_warnings
@@ -25,23 +25,22 @@ from parabench.store.record import Finding
 
 
 def several_findings(of: Several) -> list[FindingGroup]:
-    """Warnings about the comparison, then each side's own, with the sides that they are about."""
+    """Return warnings about the comparison, then each side's own, with the names of the sides."""
     about: dict[tuple[str, str, str], list[str]] = {}
-    for against in of.against:
-        for finding in _of_pair(of, against):
-            about.setdefault((finding.code, finding.message, finding.advice), []).append(
-                f"{against.side.role} against {of.first.role}"
-            )
-    for finding in _lost(of):
-        about[(finding.code, finding.message, finding.advice)] = []
+
+    def add(found: Iterable[Finding], *names: str) -> None:
+        for each in found:
+            about.setdefault((each.code, each.message, each.advice), []).extend(names)
+
+    for at, side in enumerate(of.sides[1:], 1):
+        add(_of_pair(of, at), f"{side.role} against {of.first.role}")
+    add(_lost(of))
     for side in of.sides:
-        for finding in unfinished(side, side):
-            about[(finding.code, finding.message, finding.advice)] = []
+        add(unfinished(side))
     for side in of.sides:
         labels = dict(zip(side.cases["case_id"], side.cases["label"], strict=True))
         for group in finding_groups(side.results, side.session, side.once(session_warnings), labels):
-            for message in group.messages:
-                about.setdefault((group.code, message, group.advice), []).append(side.role)
+            add((Finding(group.code, message, group.advice) for message in group.messages), side.role)
     groups: dict[tuple[str, str], list[str]] = {}
     for (code, message, advice), names in about.items():
         said = f"{format.joined(names)}: {message}" if names else message
@@ -50,33 +49,31 @@ def several_findings(of: Several) -> list[FindingGroup]:
 
 
 def _lost(of: Several) -> Iterator[Finding]:
-    """Cases that no mean is of, because a side broke them."""
-    labels = dict(zip(of.rows, of.cases["label"], strict=True))
     for at, side in enumerate(of.sides[1:], 1):
-        lost = lost_on(of, of.rows, 0, at)
+        lost = of.lost(of.rows, 0, at)
         if lost:
             yield Finding(
                 "broken",
                 f"{format.count(len(lost), 'case')} succeeded on {of.first.role} and failed on {side.role}: "
-                f"{format.listed(str(labels[row]) for row in lost)}.",
+                f"{format.listed(row.label for row in lost)}.",
                 "The ratios leave them out. Their errors are under “Cases missing on a side”.",
             )
 
 
-def _of_pair(of: Several, against: Against) -> Iterator[Finding]:
-    """What is not also said of one side alone."""
-    if against.paired or not against.step_time.of:  # without a case in common there is nothing to warn of
+def _of_pair(of: Several, at: int) -> Iterator[Finding]:
+    """Yield warnings that are not about one side alone."""
+    if of.paired[at] or not of.common(at):
         return
-    if against.machines:
-        yield from across_findings(of.first, against.side, against.step_time.of)
+    if of.other_hardware[at]:
+        yield from across_findings(of.first, of.sides[at], of.common(at))
         return
-    tests = {pair[0]: test for pair, test in against.step_time.tests.items() if pair[0] == pair[1]}
-    yield from unpaired_finding(of.first, against.side, tests)
+    results = [row.step_time[at - 1] for row in of.rows if row.cases[0] == row.cases[at]]
+    yield from unpaired_finding(of.first, of.sides[at], [each for each in results if each is not None])
 
 
-def unfinished(base: SessionData, candidate: SessionData) -> Iterator[Finding]:
-    """A finding for each side whose session was to go on."""
-    for side in (base, candidate):
+def unfinished(*sides: SessionData) -> Iterator[Finding]:
+    """Yield a finding for each side whose session has planned launches left."""
+    for side in sides:
         if side.session.finished_utc is None:
             yield Finding(
                 "unfinished",
@@ -141,45 +138,45 @@ def _two_kinds(
     return None
 
 
-def unpaired_finding(base: SessionData, candidate: SessionData, tests: Mapping[str, TTest]) -> Iterator[Finding]:
-    """The finding that no launch of one side has a partner in the other, and what partners would have ruled out.
-
-    A difference of partners has the noise that is left when what a block's launches share is taken away, twice: it is
-    read from the residuals of case + block in each side.
-    """
+def unpaired_finding(base: SessionData, candidate: SessionData, results: Iterable[CaseResult]) -> Iterator[Finding]:
+    """Yield the finding that the sides were not interleaved, and the bound that interleaved sides would have had."""
+    judged = [row for row in results if row.upper is not None and row.ratio is not None]
+    cases = {row.case_id for row in judged}
     message = (
         "The sides were not interleaved: anything else that changed in between (clocks, temperature, other load) is "
         "attributed to the candidate."
     )
-    effects = [_effects(side, tests) for side in (base, candidate)]
-    moved = max(_moved(side, tests, fitted) for side, fitted in zip((base, candidate), effects, strict=True))
+    effects = [_effects(side, cases) for side in (base, candidate)]
+    moved = max(_moved(side, cases, fitted) for side, fitted in zip((base, candidate), effects, strict=True))
     if moved > 0:
         message += f" Within one of these sessions all cases together moved by {format.percent(math.expm1(moved))}."
-    interleaved = _interleaved(base, candidate, tests, effects)
-    if interleaved is not None and interleaved <= 1:
-        now = math.expm1(min(50.0, median(test.upper - test.difference for test in tests.values())))
-        if interleaved < now:
+    variances = [max(each.residual**2, LEAST_SD**2) for each in effects if each is not None]
+    if len(variances) == 2:
+        # The noise of interleaved launches is the residual of case + block, on both sides.
+        n = int(median(min(len(row.base_launches), len(row.candidate_launches)) for row in judged))
+        error = float(stdtrit(n - 1, CONFIDENCE)) * math.sqrt(sum(variances) / n)
+        now = median((row.upper or 0.0) / (row.ratio or 1.0) for row in judged) - 1
+        if error < math.log1p(min(1.0, now)):
             message += (
                 f" In a typical case the upper bound lies {format.percent(now)} above the estimate; interleaved, it "
-                f"would be {format.percent(interleaved)}."
+                f"would be {format.percent(math.expm1(error))}."
             )
     yield Finding("unpaired", message, "Interleave the sides with `parabench ab`.")
 
 
-def _effects(side: SessionData, tests: Mapping[str, TTest]) -> Effects | None:
-    """Case + block of the cases that were judged; None where the spread within blocks is unknown."""
-    good = side.timed[side.timed["case"].isin(tests)]
+def _effects(side: SessionData, cases: Collection[str]) -> Effects | None:
+    """Return the fitted model of the judged configurations; None if the noise within blocks is unknown."""
+    good = side.timed[side.timed["case"].isin(cases)]
     effects = fit(good) if len(good) else None
     return effects if effects is not None and effects.df >= 1 else None
 
 
-def _moved(side: SessionData, tests: Mapping[str, TTest], effects: Effects | None) -> float:
-    """How far a session's blocks lie apart on the log scale, mean over the cases that were judged.
+def _moved(side: SessionData, cases: Collection[str], effects: Effects | None) -> float:
+    """Return how far the blocks of a session differ on the log scale, as the mean over configurations.
 
-    0 where that is one case, which moves alone, and where the noise of launches explains it: Tukey's range of as many
-    means of blocks, each of as many launches as the block that has fewest.
+    Return 0 if there is one configuration, or if the noise of launches explains it (Tukey's range of the block means).
     """
-    good = side.timed[side.timed["case"].isin(tests)]
+    good = side.timed[side.timed["case"].isin(cases)]
     if effects is None or good["case"].nunique() < 2 or good["repetition"].nunique() < 2:
         return 0.0
     logs = pd.Series(logs_of(good["step_s"]), index=good.index)
@@ -188,16 +185,3 @@ def _moved(side: SessionData, tests: Mapping[str, TTest], effects: Effects | Non
     moved = float(levels.max() - levels.min())
     error = max(effects.residual, LEAST_SD) / math.sqrt(int(blocks.size().min()))
     return moved if moved > studentized_range(len(levels), effects.df, CONFIDENCE) * error else 0.0
-
-
-def _interleaved(
-    base: SessionData, candidate: SessionData, tests: Mapping[str, TTest], effects: Sequence[Effects | None]
-) -> float | None:
-    """How far above the estimate partners would put the upper bound in a typical case; None where the spread within
-    blocks is unknown."""
-    variances = [max(each.residual**2, LEAST_SD**2) for each in effects if each is not None]
-    if len(variances) < 2:
-        return None
-    counts = [side.counted["case"].value_counts() for side in (base, candidate)]
-    n = int(median(min(int(count.get(case, 0)) for count in counts) for case in tests))
-    return math.expm1(min(50.0, float(stdtrit(n - 1, CONFIDENCE)) * math.sqrt(sum(variances) / n)))

@@ -21,7 +21,7 @@ from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, Noise, Numbers, launch_noise, levels_of
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES
 from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.store.record import FIRST_BLOCK

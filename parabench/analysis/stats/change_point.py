@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaincinv, ndtri
 
-from parabench.analysis.stats.ttest import FEWEST_LAUNCHES, LEAST_SD
+from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
 

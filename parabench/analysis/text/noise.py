@@ -9,7 +9,7 @@ from typing import Any
 
 from parabench.analysis.compare.between import FEWEST_SESSIONS
 from parabench.analysis.compare.sensitivity import INTERVAL, RIGHT_WITHIN, Needs, Seen, Sensitivity
-from parabench.analysis.stats.ttest import MOST_LAUNCHES, POWER
+from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
 from parabench.analysis.text import format
 
 # Of the JSON: higher where a field went or means something else.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from parabench.analysis.compare.overall import Overall, work_key
-from parabench.analysis.compare.several import Several
+from parabench.analysis.compare.gate import ids as launch_range
+from parabench.analysis.compare.overall import Overall, given, work_key
+from parabench.analysis.compare.several import Row, Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
 from parabench.analysis.numbers import launch_ids
 from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import Origin
-from parabench.analysis.stats.geometric import Mean
-from parabench.analysis.text import across, compare, format
+from parabench.analysis.text import format
 from parabench.analysis.text.ranking import sentence
 from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
 
@@ -48,15 +47,15 @@ MOST_ROWS = 300
 
 def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
     """The page's tabs, each with its sections."""
-    names = tuple(side.role for side in of.sides)
-    per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory", "GB of peak memory", "/s")
+    names = of.names
+    per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory")
     return [
         Tab("answer", "Answer", (_ratios(of),)),
         Tab("best", "Best per side", (best_section(of, works, names),)),
         Tab("buckets", "Buckets", (_BUCKETS,)),
         Tab("scaling", "Scaling", (_SCALING,)),
         Tab("memory", "Memory", (_MEMORY, per_gb)),
-        Tab("energy", "Energy", (given_section(works, "per-joule", "per_joule", "Tokens per joule", "joule"),)),
+        Tab("energy", "Energy", (given_section(works, "per-joule", "per_joule", "Tokens per joule"),)),
         Tab(
             "differs",
             "Differences",
@@ -74,32 +73,22 @@ def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) ->
 
 def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
     """Of each case its label, and the ids of its launches on each side."""
-    for label, row in zip(of.cases["label"], of.rows, strict=True):
-        yield (
-            label,
-            [
-                launch_ids(side.by_case[case]) if case in side.by_case else ()
-                for side, case in zip(of.sides, row, strict=True)
-            ],
-        )
+    for row in of.rows:
+        sides = zip(of.sides, row.cases, strict=True)
+        yield row.label, [launch_ids(side.by_case[case]) if case in side.by_case else () for side, case in sides]
 
 
 def _ratios(of: Several) -> Section:
     first = of.first.role
-    bars = (
-        "They cover that case's launches alone."
-        if of.launches_alone
-        else "They include the variation between sessions where the sides were not interleaved. A filled "
-        "mark is slower or faster by the rule of `parabench compare`, with its defaults."
-    )
     return Section(
         "ratios",
         f"Every case relative to {first}",
         f"Left of the line is faster than {first}. Bars are 95 % intervals.",
         f"No case has a step time both on {first} and on another side, so there is nothing to draw.",
         draw="sides_ratios",
-        reading=f"{bars} The geometric mean is filled where its interval, with blocks of launches as units, excludes "
-        "1. The axis is logarithmic.",
+        reading="They include the variation between sessions where the sides were not interleaved. A filled mark is "
+        "slower or faster by the rule of `parabench compare`, with its defaults. The geometric mean is filled where "
+        "its interval, with blocks of launches as units, excludes 1. The axis is logarithmic.",
     )
 
 
@@ -130,9 +119,9 @@ def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
     numbers = [known.by_case.keys() for known in of.known["step_time"]]
     rows = [
-        {"label": label, "case_id": str(at), "sides": [_said(of, row, side) for side in range(len(names))]}
-        for label, at, row in zip(of.cases["label"], of.cases["case_id"], of.rows, strict=True)
-        if not all(case in there for case, there in zip(row, numbers, strict=True))
+        {"label": row.label, "case_id": str(at), "sides": [_said(of, row, side) for side in range(len(names))]}
+        for at, row in zip(of.cases["case_id"], of.rows, strict=True)
+        if not all(case in there for case, there in zip(row.cases, numbers, strict=True))
     ]
     shown = rows[:MOST_ROWS]
     columns = (Column("Case", "label"), *of_each(names, "sides"))
@@ -148,11 +137,10 @@ def _missing(of: Several, names: tuple[str, ...]) -> Section:
     )
 
 
-def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
-    case = row[side]
+def _said(of: Several, row: Row, side: int) -> str:
+    case = row.cases[side]
     if case is None:
-        there = next(at for at, other in enumerate(row) if other is not None)
-        return of.matches.why_alone(there, row[there] or "", side)
+        return row.missing[side]
     found = of.sides[side].cases_by_id.loc[case].to_dict()
     if format.known(found["step_time_s"]):
         return format.milliseconds(float(found["step_time_s"]))
@@ -160,42 +148,22 @@ def _said(of: Several, row: tuple[str | None, ...], side: int) -> str:
     return f"{found['status']}: {error}" if error else str(found["status"])
 
 
-def given_section(works: Sequence[Overall], at: str, name: str, title: str, what: str, rate: str = "") -> Section:
-    """The number `name` of `Overall.gives` beside the first side, each work by itself; `rate` follows its unit."""
+def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> Section:
+    """Return the section of a number in `overall.GIVES` relative to the first side, work by work."""
     some = any(mean.ratio is not None for work in works for mean in work.gives[name])
-    lead = " ".join(_given(work, name, what, rate) for work in works)
+    lead = " ".join(f"{work.heading.capitalize()}: {given(work, name)}" if work.heading else given(work, name)
+                    for work in works)  # fmt: skip
     if not some:
         return Section(at, title, "", f"{title}: unknown. {lead}".rstrip())
-    first = works[0].names[0]
     return Section(
         at,
         title,
-        f"Right of the line is better than {first}. The geometric mean is filled where its interval excludes 1.",
+        f"Right of the line is better than {works[0].names[0]}. The geometric mean is filled where its interval "
+        "excludes 1.",
         "No selected case has this number on two sides, so there is nothing to draw.",
         lead=lead,
         draw=f"sides_{name}",
     )
-
-
-def _given(work: Overall, name: str, what: str, rate: str) -> str:
-    """In words: the means that are known, and why others are not."""
-    means = list(zip(work.names[1:], work.gives[name], strict=True))
-    said = [
-        f"{format.times(mean.ratio)} times on {role} ({_over(mean)})" for role, mean in means if mean.ratio is not None
-    ]
-    unit = format.unit_of(work.work["seq_len"])
-    told = [f"Relative to {work.names[0]}, {unit}{rate} per {what}: {format.joined(said)}."] if said else []
-    why: dict[str, list[str]] = {}
-    for role, mean in means:
-        if mean.ratio is None:
-            why.setdefault(mean.reason, []).append(role)
-    told += [f"{'Unknown on ' if said else ''}{format.joined(roles)}: {reason}." for reason, roles in why.items()]
-    return " ".join([*([f"{work.heading[0].upper()}{work.heading[1:]}:"] if work.heading else []), *told])
-
-
-def _over(mean: Mean) -> str:
-    over = f"geometric mean of {format.count(mean.cases, 'case')}" if mean.cases > 1 else "in 1 case"
-    return f"{over}; 95 %: {across.interval(mean)}" if mean.low is not None else f"{over}; no interval"
 
 
 def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) -> Section:
@@ -271,16 +239,11 @@ def difference_section(title: str, differences: Iterable[Difference]) -> Section
     return Section("differs", title, "", "Nothing that was recorded.", (table,) if table.rows else ())
 
 
-def explore(origins: Sequence[Origin]) -> str:
-    """What shows the same sides with all their cases, curves and facts."""
-    return shlex.join(["parabench", "report", *(origin.at for origin in origins)])
-
-
 def launch_section(
     cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO, most: int | None = None
 ) -> Section:
     """(label, ids on each side): which rows of table `launch` the numbers are made of; at most so many cases."""
-    rows = [{"label": label, "ids": [*map(compare.ids, sides)]} for label, sides in cases]
+    rows = [{"label": label, "ids": [*map(launch_range, sides)]} for label, sides in cases]
     shown = rows[:most]
     some = "" if len(shown) == len(rows) else f" First {len(shown):,} of {format.count(len(rows), 'case')}."
     table = table_of(format.count(len(shown), "case"), (Column("Case", "label"), *of_each(names, "ids")), shown)

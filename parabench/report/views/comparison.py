@@ -9,24 +9,24 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.compare import across as machines
-from parabench.analysis.compare.overall import Overall, overall
-from parabench.analysis.compare.several import SHARED_WORK, Several, several
+from parabench.analysis.compare.machines import TITLES
+from parabench.analysis.compare.overall import Overall, explore, interval, overall, sentences, steps
+from parabench.analysis.compare.several import SHARED_WORK, Several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.numbers import same_work, status_counts
 from parabench.analysis.ranking.answer import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
-from parabench.analysis.stats.geometric import Mean
-from parabench.analysis.text import across, comparison, format
+from parabench.analysis.stats.contrasts import Mean
+from parabench.analysis.text import format
 from parabench.files import write_whole
 from parabench.plan.case import Case
 from parabench.report import palette
 from parabench.report.packing import declared, packed
 from parabench.report.page import fill
 from parabench.report.page_data import FILTERS, styles
-from parabench.report.sections.comparison import explore, several_tabs
+from parabench.report.sections.comparison import several_tabs
 from parabench.report.spec import Column
 from parabench.strategies import entry_of
 
@@ -38,7 +38,7 @@ def write_comparison(stores: list[tuple[Path, str | None]], out: Path, template_
     Raises UsageError for fewer than two sessions, for one twice, for none such or one that trained nothing, when a
     template is wrong, or when `out` cannot be written.
     """
-    write_whole(out, render(several(read_several(stores)), template_folder), "page", "give another file for the report")
+    write_whole(out, render(Several(read_several(stores)), template_folder), "page", "give another file for the report")
     return out
 
 
@@ -47,7 +47,7 @@ def render(of: Several, template_folder: Path | None = None) -> str:
     works = overall(of)
     told = facts(of.sides)
     tabs = several_tabs(of, works, told)
-    names = [side.role for side in of.sides]
+    names = list(of.names)
     return fill(
         "several.html",
         [section for tab in tabs for section in tab.sections],
@@ -57,32 +57,31 @@ def render(of: Several, template_folder: Path | None = None) -> str:
         names=names,
         colours=[style["color"] for style in side_styles(names)],
         apart=[apart(told, at) for at in range(len(names))],
-        answers=[_of_machines(of)] if of.launches_alone else [_answer(each) for each in works],
+        answers=[_answer(each) for each in works],
         origins=of.origins,
         started=max(origin.started_utc for origin in of.origins),
-        paired=None if of.launches_alone else [against.paired for against in of.against],
+        paired=of.paired[1:],
         findings=several_findings(of),
         unfinished=[name for name, origin in zip(names, of.origins, strict=True) if not origin.finished_utc],
-        next=comparison.steps(of, works),
-        command=across.command(of.origins) if of.launches_alone else explore(of.origins),
+        next=steps(of, works),
+        command=explore(*of.origins),
     )
 
 
 def _answer(each: Overall) -> dict[str, object]:
     """What the page says of one work: sentences, and the numbers that matter as (name, number, unit, interval)."""
     numbers = [
-        (f"a step on {each.names[at]}, beside {each.names[0]}", *comparison.said(each.means[at - 1]))
-        for at in each.others
+        (f"a step on {each.names[at]}, relative to {each.names[0]}", *_number(each.means[at - 1])) for at in each.others
     ]
-    return {"heading": each.heading, "sentences": comparison.sentences(each), "numbers": numbers, "of": each}
+    return {"heading": each.heading, "sentences": sentences(each), "numbers": numbers, "of": each}
 
 
-def _of_machines(of: Several) -> dict[str, object]:
-    """What the text says of two machines: one mean over all cases that both measured, whatever their work."""
-    found = machines.across(of)
-    means = {"a step takes": found.step_time, "tokens per joule": found.per_joule, "tokens/s per GB": found.per_gb}
-    numbers = [(name, *comparison.said(mean)) for name, mean in means.items() if mean.ratio is not None]
-    return {"heading": "", "sentences": [across.sentence(found)], "numbers": numbers, "of": None}
+def _number(mean: Mean) -> tuple[str, str, str]:
+    """Return a mean, its unit and its interval: ('0.83', 'times', '95 %: 0.82 to 0.84')."""
+    if mean.ratio is None:
+        return format.UNKNOWN, "", mean.reason
+    ends = f"95 %: {interval(mean)}" if mean.low is not None else f"no interval: {mean.reason}"
+    return format.times(mean.ratio), "times", ends
 
 
 # Of each side.
@@ -156,18 +155,17 @@ def _cases(of: Several) -> pd.DataFrame:
     columns["ranked"] = [entry_of(str(name)).ranked for name in table["strategy"]]
     columns["mark"] = ["" if ranked else NOT_RANKED for ranked in columns["ranked"]]
     for at, rows in enumerate(tables):
-        own = [rows[row[at]] if row[at] is not None else {} for row in of.rows]
+        own = [rows[row.cases[at]] if row.cases[at] is not None else {} for row in of.rows]
         for name in (*_NUMBERS, "status"):
             columns[f"{name}.{at}"] = [each.get(name) for each in own]
         if at:
             columns |= _beside(of, at)
-    if of.launches_alone:
-        columns["devices"] = [_devices(tables, row) for row in of.rows]
-        columns["reason"] = [ratio.reason if (ratio := of.ratio(row, 1)) else "" for row in of.rows]
+    if any(of.other_hardware):
+        columns["devices"] = [_devices(tables, row.cases) for row in of.rows]
     every = range(len(tables))
-    columns["status"] = [_status(of, row) for row in of.rows]
+    columns["status"] = [_status(of, row.cases) for row in of.rows]
     columns["sides"] = [
-        "all" if None not in row else format.joined(of.sides[at].role for at in every if row[at] is not None)
+        "all" if None not in row.cases else format.joined(of.names[at] for at in every if row.cases[at] is not None)
         for row in of.rows
     ]
     columns["step_time_s"] = pd.DataFrame({at: columns[f"step_time_s.{at}"] for at in every}, dtype=float).min(axis=1)
@@ -180,7 +178,7 @@ def _cases(of: Several) -> pd.DataFrame:
 def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
     """Of the table of all cases: each side's step time, and what the others take and give beside the first."""
     two = len(of.sides) == 2
-    columns = [Column("Case", "label", "case", beside=("reason",) if "reason" in cases else ())]
+    columns = [Column("Case", "label", "case")]
     if "devices" in cases:
         columns.append(Column("Devices", "devices"))
     for at, side in enumerate(of.sides):
@@ -189,7 +187,7 @@ def _columns(of: Several, cases: pd.DataFrame) -> list[Column]:
         for name, ratio in RATIOS.items():
             # Of more sides the table would be wide.
             if name == "ratio" or (two and cases[f"{name}.{at}"].notna().any()):
-                head = across.RATIOS[ratio] if two else f"{side.role}, times"
+                head = TITLES[ratio] if two else f"{side.role}, times"
                 ends = (f"{name}_low.{at}", f"{name}_high.{at}")
                 columns.append(Column(head, f"{name}.{at}", "times", beside=ends))
         if two and f"change.{at}" in cases:
@@ -231,11 +229,10 @@ def _devices(tables: Sequence[Mapping[Any, Mapping[Any, Any]]], row: Sequence[st
 
 def _beside(of: Several, at: int) -> dict[str, list[Any]]:
     """The columns of a side beside the first."""
-    found: dict[str, list[Any]] = {}
-    if not of.launches_alone:
-        found[f"change.{at}"] = [of.change(row, at) for row in of.rows]
+    results = [row.step_time[at - 1] for row in of.rows]
+    found: dict[str, list[Any]] = {f"change.{at}": [each and each.outcome for each in results]}
     for name, ratio in RATIOS.items():
-        own = [of.ratio(row, at, ratio) for row in of.rows]
+        own = [row.ratio(ratio, at) for row in of.rows]
         found[f"{name}.{at}"] = [each and each.ratio for each in own]
         found[f"{name}_low.{at}"] = [each and each.low for each in own]
         found[f"{name}_high.{at}"] = [each and each.high for each in own]
@@ -251,7 +248,7 @@ def _status(of: Several, row: tuple[str | None, ...]) -> str:
 
 
 def _filters(cases: pd.DataFrame, of: Several) -> list[tuple[str, str]]:
-    changes = {f"change.{at}": f"{side.role} is" for at, side in enumerate(of.sides) if at and not of.launches_alone}
+    changes = {f"change.{at}": f"{side.role} is" for at, side in enumerate(of.sides) if at}
     works = {name: name.replace("_", " ").capitalize() for name in SHARED_WORK if name not in FILTERS}
     titles = FILTERS | works | {"sides": "Measured on"} | (changes if len(changes) <= MOST_CHANGES else {})
     return [(name, title) for name, title in titles.items() if cases[name].nunique(dropna=False) > 1]
@@ -261,7 +258,7 @@ def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
     """`scaling`: points of curves, each with its side, the row of its case, and the index of its title in
     `scalings`."""
     row_of = {case: at for at, case in enumerate(cases["case_id"])}
-    first = dict(zip(of.cases["case_id"], of.rows, strict=True))
+    first = dict(zip(of.cases["case_id"], (row.cases for row in of.rows), strict=True))
     parts = []
     for at, seen in enumerate(of.sides):
         rows = {row[at]: row_of[case] for case, row in first.items() if row[at] is not None}

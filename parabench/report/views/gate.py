@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.compare.gate import CaseResult, Comparison
-from parabench.analysis.compare.rule import REGRESSIONS, Outcome, Verdict
-from parabench.analysis.text import compare as compare_words
+from parabench.analysis.compare import gate
+from parabench.analysis.compare.cases import REGRESSIONS, CaseResult, Outcome
+from parabench.analysis.compare.gate import Comparison, Verdict
+from parabench.analysis.compare.overall import explore
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
@@ -18,7 +19,6 @@ from parabench.report.packing import declared, packed
 from parabench.report.page import fill
 from parabench.report.sections.comparison import (
     difference_section,
-    explore,
     launch_section,
     side_section,
 )
@@ -34,7 +34,7 @@ def render(of: Comparison) -> str:
         "compare.html",
         [_changes(of)],
         comparison=of,
-        sentence=compare_words.sentence(of),
+        sentence=gate.sentence(of),
         tone=_TONE[of.verdict],
         table="gate",
         data={
@@ -47,8 +47,8 @@ def render(of: Comparison) -> str:
         findings=[FindingGroup(each.code, each.advice, (each.message,)) for each in of.findings],
         launches=launch_section((row.label, (row.base_launches, row.candidate_launches)) for row in of.rows),
         sides=side_section(of.origins),
-        command=compare_words.command(of),
-        explore=explore(of.origins),
+        command=gate.command(of),
+        explore=explore(*of.origins),
     )
 
 
@@ -98,7 +98,7 @@ def gate_rows(of: Comparison) -> pd.DataFrame:
             "change": ["" if row.ratio is None else format.signed(row.ratio - 1) for row in of.rows],
             "low": [row.low for row in of.rows],
             "high": [row.high for row in of.rows],
-            "interval": [compare_words.interval(row) for row in of.rows],
+            "interval": [gate.interval(row) for row in of.rows],
             "upper": [row.upper for row in of.rows],
             "above": ["" if row.upper is None else format.signed(row.upper - 1) for row in of.rows],
             "open": [row in not_ruled_out for row in of.rows],
@@ -112,7 +112,7 @@ def _needed(of: Comparison) -> str:
     """With how many launches a side two equal sides would pass; empty where every case has ruled the tolerance out."""
     if not of.not_ruled_out:
         return ""
-    return str(compare_words.needed(of) or "no number")
+    return str(gate.needed(of) or "no number")
 
 
 # More dots than this are scrolled past; the table has every case.
@@ -188,7 +188,7 @@ def _dots(rows: Sequence[tuple[int, CaseResult]]) -> Trace:
             [
                 plain(row.label),
                 format.signed((row.ratio or 1) - 1),
-                plain(compare_words.interval(row) or format.UNKNOWN),
+                plain(gate.interval(row) or format.UNKNOWN),
             ]
             for _, row in rows
         ],

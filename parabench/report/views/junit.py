@@ -11,9 +11,9 @@ import re
 from collections import Counter
 from xml.etree import ElementTree
 
-from parabench.analysis.compare.gate import CaseResult, Comparison
-from parabench.analysis.compare.rule import REGRESSIONS, Outcome
-from parabench.analysis.text import compare as compare_words
+from parabench.analysis.compare import gate
+from parabench.analysis.compare.cases import REGRESSIONS, CaseResult, Outcome
+from parabench.analysis.compare.gate import Comparison
 from parabench.analysis.text import format
 
 # Nothing was judged of these, so they neither passed nor failed.
@@ -46,7 +46,7 @@ def render(of: Comparison) -> str:
         # Of two tests with one name GitLab keeps one.
         label = row.label if labels[row.label] == 1 else f"{row.label} ({row.case_id})"
         _test(suite, name, label, row, of)
-    said = [compare_words.sentence(of), *(f"warning: {each.message} {each.advice}" for each in of.findings)]
+    said = [gate.sentence(of), *(f"warning: {each.message} {each.advice}" for each in of.findings)]
     ElementTree.SubElement(suite, "system-out").text = _clean("\n".join(said))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
@@ -71,20 +71,18 @@ def _test(suite: ElementTree.Element, classname: str, label: str, row: CaseResul
     if row.candidate_step_time_s is not None:
         test.set("time", f"{row.candidate_step_time_s:.9f}")
     if row.outcome in REGRESSIONS:
-        failure = ElementTree.SubElement(
-            test, "failure", {"type": str(row.outcome), "message": _clean(compare_words.line(row))}
-        )
-        failure.text = _clean(f"{compare_words.line(row)}\n{_launches(row)}\n{compare_words.command(of)}")
+        failure = ElementTree.SubElement(test, "failure", {"type": str(row.outcome), "message": _clean(gate.line(row))})
+        failure.text = _clean(f"{gate.line(row)}\n{_launches(row)}\n{gate.command(of)}")
     elif row.outcome in _SKIPPED:
-        ElementTree.SubElement(test, "skipped", {"message": _clean(compare_words.line(row))})
-    said = [compare_words.line(row), _launches(row)]
+        ElementTree.SubElement(test, "skipped", {"message": _clean(gate.line(row))})
+    said = [gate.line(row), _launches(row)]
     if row in of.not_ruled_out and row.outcome not in REGRESSIONS:
-        said.append(f"inconclusive: slowdowns above {compare_words.tolerated(of)} are not ruled out")
+        said.append(f"inconclusive: slowdowns above {gate.tolerated(of)} are not ruled out")
     ElementTree.SubElement(test, "system-out").text = _clean("\n".join(said))
 
 
 def _launches(row: CaseResult) -> str:
-    base, candidate = (compare_words.ids(each) for each in (row.base_launches, row.candidate_launches))
+    base, candidate = (gate.ids(each) for each in (row.base_launches, row.candidate_launches))
     return f"launches: {base} of base, {candidate} of candidate"
 
 

@@ -4,18 +4,18 @@ vouches for, no longer than GitHub takes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parabench.analysis.compare.across import Across, Common
-from parabench.analysis.compare.gate import Comparison
-from parabench.analysis.compare.ratios import Ratio
-from parabench.analysis.compare.rule import Outcome, Verdict
+from parabench.analysis.compare import gate, machines
+from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.gate import Comparison, Verdict
+from parabench.analysis.compare.machines import Machines
+from parabench.analysis.compare.overall import interval
+from parabench.analysis.compare.several import Row
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.session import Origin
-from parabench.analysis.text import across as across_words
-from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.report.spec import DASH, WORDED, Column
 from parabench.report.views.gate import COLUMNS, gate_rows
@@ -131,7 +131,7 @@ def findings(found: tuple[Finding, ...]) -> list[str]:
     return ["**Warnings**\n\n", *said, "\n"] if said else []
 
 
-def sides(origins: tuple[Origin, Origin]) -> list[str]:
+def sides(origins: Sequence[Origin]) -> list[str]:
     """Where the numbers of both sides are from."""
     return [
         *(
@@ -148,7 +148,7 @@ _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONC
 _COLUMNS = COLUMNS[:-1]
 
 
-def render(of: Comparison | Across, limit: int = LIMIT) -> str:
+def render(of: Comparison | Machines, limit: int = LIMIT) -> str:
     """The Markdown text, of at most `limit` characters."""
     return fitted(_of_gate(of) if isinstance(of, Comparison) else _of_machines(of), limit)
 
@@ -159,13 +159,13 @@ def _of_gate(of: Comparison) -> list[str | Rows]:
     same = [_cells(row) for row in rows if row["outcome"] == Outcome.SAME]
     return [
         f"## {_MARK[of.verdict]} {of.verdict.capitalize()}\n\n",
-        f"{text(compare_words.sentence(of), SENTENCE)}\n\n",
+        f"{text(gate.sentence(of), SENTENCE)}\n\n",
         Rows(head, [_cells(row) for row in rows if row["outcome"] != Outcome.SAME], "cases are", texts=(1,)),
         Rows(
             head,
             same,
             "cases are",
-            f"{format.count(len(same), 'case')} without slowdowns above {compare_words.tolerated(of)}",
+            f"{format.count(len(same), 'case')} without slowdowns above {gate.tolerated(of)}",
             (1,),
         ),
         differing("Other differences", of.differences),
@@ -178,12 +178,12 @@ def _of_gate(of: Comparison) -> list[str | Rows]:
             (1, 2),
         ),
         *sides(of.origins),
-        f"To see it again:\n\n{code(compare_words.command(of))}",
+        f"To see it again:\n\n{code(gate.command(of))}",
     ]
 
 
 def _ids(launches: tuple[int, ...]) -> str:
-    return text(compare_words.ids(launches))
+    return text(gate.ids(launches))
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:
@@ -192,53 +192,51 @@ def _cells(row: dict[Any, Any]) -> list[str]:
     return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
 
 
-def _name(case: Common) -> str:
-    return case.label if case.step_time.ratio is not None else f"{case.label}: {case.step_time.reason}"
+def _ratio(name: str) -> tuple[Column, Column]:
+    """Return the columns of a ratio and of its 95% interval."""
+
+    def ends(row: Row) -> str:
+        found = row.ratio(name, 1)
+        return interval(found) if found is not None and found.low is not None else DASH
+
+    return Column(machines.TITLES[name], f"{name}.0.ratio", "times"), Column("95 %", ends, WORDED)
 
 
-def _ends(ratio: str) -> Callable[[Common], str]:
-    """The 95 % interval of one of a case's ratios."""
-
-    def ends(case: Common) -> str:
-        own: Ratio = getattr(case, ratio)
-        return across_words.interval(own) if own.low is not None else DASH
-
-    return ends
+def _name(row: Row) -> str:
+    step = row.step_time[0]
+    return row.label if step is None or step.ratio is not None else f"{row.label}: {step.note}"
 
 
 _MACHINES = (
     Column("Case", _name),
-    Column("base, ms", "step_time.base", "ms"),
-    Column("candidate, ms", "step_time.candidate", "ms"),
-    *(
-        column
-        for ratio, title in across_words.RATIOS.items()
-        for column in (Column(title, f"{ratio}.ratio", "times"), Column("95 %", _ends(ratio), WORDED))
-    ),
+    Column("base, ms", "step_time.0.base_step_time_s", "ms"),
+    Column("candidate, ms", "step_time.0.candidate_step_time_s", "ms"),
+    *(column for name in machines.TITLES for column in _ratio(name)),
 )
 
 
-def _of_machines(of: Across) -> list[str | Rows]:
+def _of_machines(of: Machines) -> list[str | Rows]:
+    alone = [(row.label, *why) for row in of.rows if (why := machines.alone_on(of, row))]
     return [
-        f"## {text(of.candidate_hardware)} against {text(of.base_hardware)}\n\n",
-        f"{text(across_words.sentence(of), SENTENCE)}\n\n",
+        f"## {text(of.hardware_names[1])} against {text(of.hardware_names[0])}\n\n",
+        f"{text(' '.join(machines.answers(of.works)), SENTENCE)}\n\n",
         Rows(
             [column.title for column in _MACHINES],
-            [[text(column.cell(case)) for column in _MACHINES] for case in of.cases],
+            [[text(column.cell(row)) for column in _MACHINES] for row in of.rows if None not in row.cases],
             "cases are",
         ),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",
         Rows(
             ("case", "side", "why"),
-            [(text(each.label), each.side, text(each.reason)) for each in of.alone],
+            [(text(label), side, text(why)) for label, side, why in alone],
             "cases are",
-            f"{format.count(len(of.alone), 'case')} without a partner",
+            f"{format.count(len(alone), 'case')} without a partner",
             (1, 2),
         ),
         differing("Hardware that differs", of.hardware),
         differing("Software that differs", of.software),
         *findings(of.findings),
         *sides(of.origins),
-        f"To see it again:\n\n{code(across_words.command(of.origins))}",
+        f"To see it again:\n\n{code(machines.command(of.origins))}",
     ]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import fake_results as fake
 from page_helpers import unpacked
-from parabench.analysis.compare.several import several
+from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.history.history import numbers_of, visits_of
 from parabench.analysis.numbers import case_table, levels, numbers
@@ -88,18 +88,18 @@ def test_every_answer_has_the_same_step_time_where_a_launch_is_missing(tmp_path)
         == pytest.approx(expected, rel=1e-12)
     )
     across = told("compare", tmp_path / "a.db", tmp_path / "b.db", "--across-hardware")
-    (common,) = [case for case in across["cases"] if case["base_case"] == FAST.id]
-    assert common["step_time"]["base"] == pytest.approx(expected, rel=1e-12)
+    (common,) = [row for row in across["rows"] if row["cases"][0] == FAST.id]
+    assert common["step_time"][0]["base_step_time_s"] == pytest.approx(expected, rel=1e-12)
     history = told("history", tmp_path / "a.db")
     (series,) = [each for each in history["series"] if each["case_id"] == FAST.id]
     assert series["points"][0]["step_time_s"] == pytest.approx(expected, rel=1e-12)
 
-    of = several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
+    of = Several(read_several([(tmp_path / "a.db", None), (tmp_path / "b.db", None)]))
     beside = table_of(several_data(of, ())["cases"])
     at = beside["case_id"].index(FAST.id)
     assert beside["step_time_s.0"][at] == beside["step_time_s.1"][at] == pytest.approx(expected, rel=1e-4)
-    (ratio,) = [each for (base, _), each in of.against[0].step_time.of.items() if base == FAST.id]
-    assert (ratio.base, ratio.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
+    (own,) = [row.step_time[0] for row in of.rows if row.cases[0] == FAST.id]
+    assert (own.base_step_time_s, own.ratio) == (pytest.approx(expected, rel=1e-12), pytest.approx(1))
 
 
 def test_the_ratio_is_of_launches_that_have_a_partner(tmp_path):

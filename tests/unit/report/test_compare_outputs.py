@@ -17,11 +17,11 @@ import fake_results as fake
 from command_line import parabench
 from fake_results import OOM
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.rule import Outcome, Verdict
+from parabench.analysis.compare import gate as compare_text
+from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.gate import Verdict, ids
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.text import compare as compare_text
 from parabench.analysis.text import format as words
-from parabench.analysis.text.compare import ids
 from parabench.cli import main
 from parabench.report.views import gate as compare_report
 from parabench.report.views import junit as compare_junit

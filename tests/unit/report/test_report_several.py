@@ -14,14 +14,13 @@ import fake_collectives
 import fake_results as fake
 from fake_results import OOM
 from page_helpers import unpacked
+from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.overall import overall
-from parabench.analysis.compare.rule import Outcome
-from parabench.analysis.compare.several import several
+from parabench.analysis.compare.overall import overall, sentences, steps
+from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import facts
-from parabench.analysis.text.comparison import sentences, steps
 from parabench.errors import UsageError
 from parabench.report.sections.comparison import several_tabs
 from parabench.report.views.comparison import render, several_data, write_comparison
@@ -45,7 +44,7 @@ def stores(folder):
 
 @functools.cache
 def read(*stores):
-    return several(read_several(stores))
+    return Several(read_several(stores))
 
 
 def told(*stores):
@@ -96,12 +95,12 @@ def test_sides_that_took_turns_are_compared_block_by_block(tmp_path):
         paths.append((tmp_path / f"{name}.db", None))
     of = read(*paths)
     (one,) = overall(of)
-    assert of.against[0].paired
+    assert of.paired[1]
     assert 1.03 < one.means[0].low < one.means[0].high < 1.05
     assert one.changes == ({Outcome.SLOWER: 3},)
     assert "unpaired" not in [group.code for group in several_findings(of)]
     assert "Interleaved, compared pairwise by block" in render(of)
-    apart_ = several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
+    apart_ = Several([replace(side, session=replace(side.session, interleaved={})) for side in of.sides])
     assert overall(apart_)[0].tied  # the same launches, without their partners
 
 
@@ -125,23 +124,12 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
         more = {"interleaved": {"run": "one", "side": side}} if tied else {}
         fake.write(tmp_path / f"{side}.db", own, label=side, **more)
         paths.append((tmp_path / f"{side}.db", None))
-    of = several(read_several(paths))
+    of = Several(read_several(paths))
     gate = compare(*(replace(side, role=role) for side, role in zip(of.sides, ("base", "candidate"), strict=True)))
-    (against,) = of.against
-    assert {pair[0]: str(outcome) for pair, outcome in against.outcomes.items()} == {
-        row.case_id: str(row.outcome) for row in gate.rows
-    }
+    assert {row.cases[0]: row.step_time[0] for row in of.rows} == {row.case_id: row for row in gate.rows}
     data = several_data(of, ())["cases"]
     change, ids = (unpacked(data[name], data["n"]) for name in ("change.1", "case_id"))
     assert dict(zip(ids, change, strict=True)) == {row.case_id: str(row.outcome) for row in gate.rows}
-    for row in gate.rows:
-        ratio = against.step_time.of[row.case_id, row.case_id]
-        assert (ratio.base, ratio.candidate, ratio.low, ratio.high) == (
-            row.base_step_time_s,
-            row.candidate_step_time_s,
-            row.low,
-            row.high,
-        )
     outcomes = {row.outcome for row in gate.rows}
     assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
     if tied or factor in (0.7, 1.5):

@@ -1,4 +1,4 @@
-"""Two machines: which cases are the same work, ratios with a known truth, and what is said and written of them."""
+"""Two machines: which configurations do the same work, ratios with a known truth, and how they are written."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-from markupsafe import Markup
 
 import fake_results as fake
 from command_line import parabench
 from fake_results import OOM
-from parabench.analysis.compare.across import across, machines
-from parabench.analysis.compare.overall import overall
+from parabench.analysis.compare.machines import answers, compared, machines
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.stats.geometric import geometric_mean
-from parabench.analysis.text import across as across_text
+from parabench.analysis.stats.contrasts import geometric_mean
 from parabench.errors import UsageError
 from parabench.report.views import comparison, markdown
 from parabench.store.record import MIB, DeviceSample
@@ -49,25 +46,20 @@ def burning(launch, watts, metric="energy_j"):
 
 
 @pytest.fixture(scope="module")
-def gpu_sides(tmp_path_factory):
+def gpus(tmp_path_factory):
     """0.4 times the step; three quarters of the power; the same peak."""
     folder = tmp_path_factory.mktemp("gpus")
     old = [burning(each, 400.0) for each in fake.sweep(CUDA, lambda c: 0.05, noise=0.01, blocks=4, seed=1)]
     new = [burning(each, 300.0) for each in fake.sweep(CUDA, lambda c: 0.02, noise=0.01, blocks=4, seed=2)]
     other = {"versions": {"torch": "2.14.0"}, "host": EVIL}
-    return machines(
+    return compared(
         side(folder, "base", old, environment=on("A100", 8)),
         side(folder, "candidate", new, environment=on("H200", 2, **other), argv=["parabench", EVIL]),
     )
 
 
 @pytest.fixture(scope="module")
-def gpus(gpu_sides):
-    return across(gpu_sides)
-
-
-@pytest.fixture(scope="module")
-def mixed_sides(tmp_path_factory):
+def mixed(tmp_path_factory):
     """CUDA against a CPU, with cases on one side alone, one that failed, and one with a single launch."""
     folder = tmp_path_factory.mktemp("mixed")
     alone, failed, once = (
@@ -77,54 +69,55 @@ def mixed_sides(tmp_path_factory):
     new = fake.sweep(CPU, lambda c: 0.5, noise=0.01, seed=1)
     new += [fake.launch(fake.case(strategy="zero1"), **OOM), fake.launch(fake.case(strategy="zero2"), 0.4)]
     new += [fake.launch(fake.case(strategy="tp"))]
-    return machines(
+    return compared(
         side(folder, "base", old, environment=on("A100", 8)),
         side(folder, "candidate", new, skipped=[(fake.case(strategy="fsdp"), f"too small {EVIL}")], finished=False),
     )
 
 
-@pytest.fixture(scope="module")
-def mixed(mixed_sides):
-    return across(mixed_sides)
-
-
 def test_ratios_of_a_known_truth(gpus):
-    assert gpus.step_time.ratio == pytest.approx(0.4, rel=0.01)
-    assert gpus.step_time.low < 0.4 < gpus.step_time.high
-    assert (gpus.step_time.cases, gpus.step_time.base_blocks, gpus.step_time.candidate_blocks) == (3, 4, 4)
+    (work,) = machines(gpus).works
+    (step_time,) = work.means
+    assert step_time.ratio == pytest.approx(0.4, rel=0.01)
+    assert step_time.low < 0.4 < step_time.high
+    assert (work.best, work.shared, step_time.cases, step_time.session_sd) == (1, 3, 3, 0.05)
     # Devices burn for two seconds of 20 steps, whatever those took: 8 x 64 tokens a step.
-    for case in gpus.cases:
-        assert case.per_joule.base == pytest.approx(20 * 8 * 64 / (400 * 2 * 2))
-        assert case.per_joule.ratio == pytest.approx(4 / 3)
-        assert case.per_gb.candidate == pytest.approx(8 * 64 / case.step_time.candidate / (101 * MIB / 1e9))
-        assert case.per_gb.ratio == pytest.approx(1 / case.step_time.ratio)
-        assert case.step_time.low < case.step_time.ratio < case.step_time.high
-        assert len(case.step_time.base_launches) == len(case.step_time.candidate_launches) == 4
-    assert gpus.per_joule.ratio == pytest.approx(4 / 3)
-    assert gpus.per_gb.ratio == pytest.approx(1 / gpus.step_time.ratio)
+    for row in gpus.rows:
+        step, joule, gb = row.step_time[0], row.per_joule[0], row.per_gb[0]
+        assert joule.base == pytest.approx(20 * 8 * 64 / (400 * 2 * 2))
+        assert joule.ratio == pytest.approx(4 / 3)
+        assert gb.candidate == pytest.approx(8 * 64 / step.candidate_step_time_s / (101 * MIB / 1e9))
+        assert gb.ratio == pytest.approx(1 / step.ratio)
+        assert step.low < step.ratio < step.high
+        assert len(step.base_launches) == len(step.candidate_launches) == 4
+    assert work.gives["per_joule"][0].ratio == pytest.approx(4 / 3)
+    assert work.gives["per_gb"][0].ratio == pytest.approx(1 / step_time.ratio)
 
 
-def test_it_is_said_like_a_person(gpus):
+def test_sentences_name_ratios_and_their_intervals(gpus):
+    said = answers(machines(gpus).works)
     assert re.match(
-        r"On candidate \(2 x H200\) a step takes 0.40 times as long as on base \(8 x A100\), geometric mean of 3 "
-        r"cases \(95 %: 0.39\d to 0.40\d\). Tokens per joule: 1.33 times \(95 %: .*\). Tokens/s per GB of peak "
-        r"memory: 2.5\d times \(95 %: 2.\d+ to 2.\d+\).$",
-        across_text.sentence(gpus),
+        r"candidate is faster overall: a step takes 0.40 times as long as on base \(geometric mean of 3 cases; 95 %: "
+        r"0.3\d+ to 0.4\d+\)\.$",
+        said[0],
     )
+    assert re.match(r"Relative to base, tokens per joule: 1.33 times on candidate \(geometric mean of 3", said[-2])
+    assert re.match(r"Relative to base, tokens/s per GB of peak memory: 2.5\d times on candidate \(geom", said[-1])
 
 
-def test_doubts(gpus, mixed):
-    assert [each.code for each in gpus.findings] == ["one_machine", "software"]
-    assert [each.code for each in mixed.findings] == ["one_machine", "statistic", "memory", "unfinished"]
-    assert "the median of its steps on base and the 10th percentile on candidate" in mixed.findings[1].message
+def test_warnings_name_what_else_differs(gpus, mixed):
+    assert [each.code for each in machines(gpus).findings] == ["one_machine", "software"]
+    found = machines(mixed).findings
+    assert [each.code for each in found] == ["one_machine", "statistic", "memory", "unfinished"]
+    assert "the median of its steps on base and the 10th percentile on candidate" in found[1].message
 
 
 def test_nothing_in_common_and_one_session_twice_are_refused(tmp_path):
     old, new = (side(tmp_path, name, [fake.launch(case)]) for name, case in (("a", CPU[0]), ("b", CPU[1])))
     with pytest.raises(UsageError, match=r"no case of a of .* has the same workload as one of b of "):
-        machines(old, new)
+        compared(old, new)
     with pytest.raises(UsageError, match=r"both sides are a of "):
-        machines(old, old)
+        compared(old, old)
 
 
 def logs(random, cases, blocks, shared):
@@ -138,7 +131,7 @@ def test_with_every_launch_there_it_is_welchs_test_of_block_means():
 
     random = np.random.default_rng(1)
     sides = logs(random, 3, 4, 0.05), logs(random, 3, 6, 0.02)
-    found = geometric_mean(list(zip(*sides, strict=True)), "")
+    found = geometric_mean(list(zip(*sides, strict=True)))
     means = [np.mean(list(side), axis=0) for side in sides]
     expected = stats.ttest_ind(means[1], means[0], equal_var=False).confidence_interval()
     assert np.log([found.low, found.high]) == pytest.approx([expected.low, expected.high])
@@ -146,42 +139,27 @@ def test_with_every_launch_there_it_is_welchs_test_of_block_means():
 
 @pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_json_is_what_the_schema_says(request, which):
-    written = check(request.getfixturevalue(which))
+    written = check(machines(request.getfixturevalue(which)))
     assert written["kind"] == "across hardware"
-    for place in (written, written["cases"][0], written["cases"][0]["step_time"], written["step_time"]):
+    for place in (written, written["rows"][0], written["rows"][0]["step_time"][0], written["works"][0]):
         place["new"] = 1
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.Draft202012Validator(SCHEMA).validate(written)
         del place["new"]
 
 
-@pytest.mark.parametrize("which", ["gpu_sides", "mixed_sides"])
+@pytest.mark.parametrize("which", ["gpus", "mixed"])
 def test_markdown_and_page_hold_every_case_and_no_script(request, which):
     sides = request.getfixturevalue(which)
-    found = across(sides)
-    written, page = markdown.render(found), comparison.render(sides)
+    written, page = markdown.render(machines(sides)), comparison.render(sides)
     assert "<script" not in written
     assert "<script>alert" not in page
-    for label in [case.label for case in found.cases] + [each.label for each in found.alone]:
-        assert label in page
-        assert label in written
+    for row in sides.rows:
+        assert row.label in page
+        assert row.label in written
     tables = re.sub(r"(`{3,})\n.*?\n\1\n", "", written, flags=re.DOTALL)
     for block in re.findall(r"(?:^\|.*\|\n)+", tables, flags=re.MULTILINE):
         assert len({line.count("|") for line in block.splitlines()}) == 1, block
-
-
-def test_the_page_leads_with_the_mean_of_all_common_cases_whatever_their_work(tmp_path):
-    """Also of what trains nothing in common (`local_only`), and of another batch."""
-    cases = [fake.case(), fake.case(strategy="local_only"), fake.case(global_batch=16)]
-    old = fake.sweep(cases, lambda c: 0.05, noise=0.01)
-    new = fake.sweep(cases, lambda c: 0.05 if c.strategy == "local_only" else 0.02, noise=0.01, seed=1)
-    sides = machines(side(tmp_path, "old", old), side(tmp_path, "new", new))
-    found = across(sides)
-    assert found.step_time.ratio == pytest.approx(0.4 ** (2 / 3), rel=0.02)
-    assert len(overall(sides)) == 2
-    page = comparison.render(sides)
-    assert page.count('<p class="verdict">') == 1
-    assert str(Markup.escape(across_text.sentence(found))) in page
 
 
 def test_machines_have_no_pass_and_no_fail(tmp_path):
@@ -195,6 +173,6 @@ def test_machines_have_no_pass_and_no_fail(tmp_path):
     files = "--json", "-", "--markdown", tmp_path / "c.md", "--html", tmp_path / "c.html"
     result = parabench("compare", *stores, "--across-hardware", *files)
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["step_time"]["ratio"] == pytest.approx(2, rel=0.01)
+    assert json.loads(result.stdout)["works"][0]["means"][0]["ratio"] == pytest.approx(2, rel=0.01)
     assert (tmp_path / "c.md").read_text().startswith("## 4 cores of Some CPU against 8 cores of Some CPU")
     assert (tmp_path / "c.html").read_text().startswith("<!doctype html>")

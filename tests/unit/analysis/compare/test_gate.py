@@ -8,12 +8,12 @@ from scipy import stats
 
 import fake_results as fake
 from parabench.analysis.compare import gate
-from parabench.analysis.compare.rule import Outcome, Verdict
+from parabench.analysis.compare.cases import Outcome
+from parabench.analysis.compare.gate import Verdict, lines, sentence, to_dict
 from parabench.analysis.compare.sensitivity import against_baseline
 from parabench.analysis.compare.sides import read_side, side_of
-from parabench.analysis.stats.ttest import holm, judge
+from parabench.analysis.stats.contrasts import holm, judge
 from parabench.analysis.text import format
-from parabench.analysis.text.compare import lines, sentence, to_dict
 from parabench.errors import UsageError
 from parabench.store.record import Failure, Status
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parabench.analysis.compare.proposal import ALPHA, MOST_PAIRS, SPENT, alpha_of, judged
-from parabench.analysis.stats.ttest import judge
+from parabench.analysis.stats.contrasts import judge
 
 
 def proposed(lot, spend, gain=0.0, sd=0.01):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.noise_trials import recording, share, trial, windows
+from parabench.analysis.compare.cases import ALPHA, Outcome, speed
 from parabench.analysis.compare.pilot import Pilot
-from parabench.analysis.compare.rule import ALPHA, Outcome, speed
 from parabench.analysis.compare.sensitivity import (
     FEWEST_PAIRS,
     half_width,
@@ -19,7 +19,7 @@ from parabench.analysis.compare.sensitivity import (
     sensitivity,
     spread_of,
 )
-from parabench.analysis.stats.ttest import POWER, judge
+from parabench.analysis.stats.contrasts import POWER, judge
 
 CASES, LAUNCHES, RUNS = 5, 10, 1000
 

@@ -12,10 +12,10 @@ import fake_results as fake
 from benchmarks.certainty import sweet_spots, until_decided
 from benchmarks.gate_truth import CASES, as_asked, false_alarms, gate, gates, pooled_alarms, wrong_passes
 from benchmarks.simulator import PURE, QUIET, SHARED, UNLIKE, Machine, Noise
-from parabench.analysis.compare.gate import compare
-from parabench.analysis.compare.rule import Outcome, Verdict, speed
+from parabench.analysis.compare.cases import Outcome, speed
+from parabench.analysis.compare.gate import Verdict, compare
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.stats.ttest import launches_for
+from parabench.analysis.stats.contrasts import launches_for
 
 
 # A share of 1 % or 5 % is exceeded by chance in so many of as many gates with a probability below 0.1 %.
