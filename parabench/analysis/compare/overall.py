@@ -318,7 +318,9 @@ def given(work: Overall, name: str) -> str:
     for role, mean in means:
         if mean.ratio is None:
             why.setdefault(mean.reason, []).append(role)
-    told += [f"{'Unknown on ' if said else ''}{format.joined(roles)}: {reason}." for reason, roles in why.items()]
+    told += [
+        f"{what[0].upper()}{what[1:]} on {format.joined(roles)}: unknown: {reason}." for reason, roles in why.items()
+    ]
     return " ".join(told)
 
 

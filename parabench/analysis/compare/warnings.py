@@ -86,8 +86,7 @@ def across_findings(base: SessionData, candidate: SessionData, pairs: Collection
     """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
     yield Finding(
         "one_machine",
-        "Each side is one machine at one time: the intervals do not cover the variation between machines of a kind, or "
-        "between days.",
+        "Each side is one machine: the intervals do not cover the variation between machines of a kind.",
         "Measure several machines of a kind before you decide on one.",
     )
     kinds = _two_kinds(base, candidate, pairs, "statistic")
