@@ -22,8 +22,8 @@ from parabench.ab.series import Series as SeriesOfProposals
 from parabench.analysis.collectives.crossover import BusAnswer
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.machines import Machines
-from parabench.analysis.compare.sensitivity import Sensitivity
 from parabench.analysis.history.series import Series, SessionEntry
+from parabench.analysis.noise import Sensitivity
 from parabench.analysis.ranking.answer import Answer
 from parabench.commands.doctor import Examination
 from parabench.commands.init import Trial

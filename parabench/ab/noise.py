@@ -11,10 +11,8 @@ from rich.console import Console
 
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.server import IN_TURNS, alone_of
-from parabench.analysis.compare.pilot import pilot_of
-from parabench.analysis.compare.sensitivity import AgainstBaseline, Sensitivity, sensitivity
 from parabench.analysis.compare.sides import sides_of
-from parabench.analysis.text.noise import lines
+from parabench.analysis.noise import AgainstBaseline, Sensitivity, lines, pilot_of, sensitivity
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.suite import load_suite
@@ -53,7 +51,7 @@ def run_noise(
         return now + pair_s - start > 60 * minutes
 
     def told(turns: Turns) -> int:
-        answer = replace(sensitivity(pilot_of(*sides_of(load(path), turns.sessions))), baseline=baseline)
+        answer = sensitivity(pilot_of(*sides_of(load(path), turns.sessions)), baseline=baseline)
         for line in (*lines(answer), f"store: {path}"):
             log(line)
         keep(answer)

@@ -33,7 +33,7 @@ from parabench.registry import working_directory
 if TYPE_CHECKING:
     from parabench.ab.series import Series
     from parabench.analysis.compare.gate import Comparison
-    from parabench.analysis.compare.sensitivity import Sensitivity
+    from parabench.analysis.noise import Sensitivity
 
 
 @click.command(
@@ -203,30 +203,25 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
 
     Exits with 3 where that time is too short to say.
     """
-    from dataclasses import replace
-
-    from parabench.analysis.compare.sensitivity import against_baseline, sensitivity
+    from parabench.analysis import noise as answers
     from parabench.analysis.compare.sides import read_side
-    from parabench.analysis.text.noise import lines, to_dict
     from parabench.commands.templates.workflow import check_workflow, fill_workflow
 
     files, axes = files_in(options), axes_in(options)
     to_console = console(stderr=STANDARD_OUTPUT in files.values())
 
     def keep(answer: Sensitivity, suite: str, said: Iterable[str] = ()) -> None:
-        give(files, renders_of(answer, {}, to_dict), said, "answer")
+        give(files, renders_of(answer, {}, answers.to_dict), said, "answer")
         if workflow is not None and answer.seen:
             to_console.print(fill_workflow(workflow, suite, answer), highlight=False, markup=False, soft_wrap=True)
 
-    against = against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
+    against = answers.against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
     if store is not None:
         check_no_effect("--from, which measures nothing", (), ("store", "json_file", "baseline", "workflow"))
-        from parabench.analysis.compare.pilot import read_pilot
-
-        answer = replace(sensitivity(read_pilot(store)), baseline=against)
+        answer = answers.sensitivity(answers.read_pilot(store), baseline=against)
         if workflow is not None:
             check_workflow(workflow, answer.suite)
-        keep(answer, answer.suite, lines(answer))
+        keep(answer, answer.suite, answers.lines(answer))
         raise SystemExit(answer.exit_code)
     from parabench.ab.noise import run_noise
     from parabench.session.request import TrainingRequest

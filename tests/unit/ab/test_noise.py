@@ -17,7 +17,7 @@ from docs.site.schemas import schema
 from fake_sides import Lab
 from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
-from parabench.analysis.compare.sensitivity import Sensitivity
+from parabench.analysis.noise import Sensitivity
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
 from parabench.store.record import Failure, Status
