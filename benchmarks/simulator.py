@@ -16,8 +16,8 @@ import pandas as pd
 
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.numbers import MEMORY
+from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Status
 
 Seconds = np.ndarray

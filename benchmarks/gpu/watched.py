@@ -22,7 +22,7 @@ from benchmarks.gpu.sensors import handle_of
 from parabench import watch
 from parabench.machine import accelerator
 from parabench.machine.nvml import asked, processes, readable_devices
-from parabench.store.metrics import STEP_PARTS
+from parabench.metrics import STEP_PARTS
 from parabench.store.record import MIB
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME

@@ -20,9 +20,9 @@ from docs.site.schemas import schema as schema_of
 from parabench.analysis.collectives.bus import CALL_COLUMNS
 from parabench.analysis.numbers import COLUMNS
 from parabench.cli import COMMANDS, main
+from parabench.metrics import METRICS
 from parabench.plan.suite import AXES
 from parabench.records import Declared
-from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES, create_statements
 from parabench.strategies import OPTIONAL, STRATEGIES
 

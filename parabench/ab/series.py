@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from parabench import json_text
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
@@ -18,7 +19,6 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import write_whole
 from parabench.session.progress import logger
-from parabench.store import json_text
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from parabench.store import json_text
+from parabench import json_text
 
 # The source of joules: the device's energy counter, or its power readings, integrated.
 COUNTER, POWER = "energy counter", "power readings"

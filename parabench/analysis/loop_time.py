@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.store import json_text
+from parabench import json_text
 
 # The per-launch statistic of a watched loop, whose steps differ on purpose: every few steps log, save or validate.
 MEAN = "mean"

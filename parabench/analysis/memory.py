@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.store import json_text
-from parabench.store.frames import records
-from parabench.store.metrics import STATE_PARTS
+from parabench.metrics import STATE_PARTS
 from parabench.store.record import Phase
+from parabench.store.results import records
 from parabench.strategies import entry_of
 from parabench.strategies.memory import Shape
 

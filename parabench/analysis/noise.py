@@ -36,8 +36,7 @@ from parabench.analysis.stats.contrasts import (
 )
 from parabench.analysis.text import format
 from parabench.errors import UsageError
-from parabench.store.frames import records
-from parabench.store.results import Results, load
+from parabench.store.results import Results, load, records
 from parabench.store.store import split
 
 # The version of the JSON: higher if a field was removed or changed its meaning.

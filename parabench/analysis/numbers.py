@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.energy import COUNTER, launch_energy
 from parabench.analysis.launch_number import QUANTILE, STATISTIC, device_of
 from parabench.analysis.loop_time import MEAN, loop_times
 from parabench.analysis.turns import in_rounds, shares_launch, step_turns, turns_of
 from parabench.errors import UsageError
+from parabench.metrics import STEP_PARTS
 from parabench.plan.case import DEFAULTS, Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store import json_text
 from parabench.store.digest import SLOWEST
-from parabench.store.frames import records
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import BATCH_UNSEEN, FIRST_BLOCK, UNVERIFIED, Phase, Status
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 from parabench.strategies import entry_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.store import json_text
+from parabench import json_text
 
 BUSY = "stage_busy_share"
 COLUMNS = ("case_id", "label", "stages", "microbatches", "schedule", "theory", "measured", "n_launches")

@@ -18,7 +18,7 @@ from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.plan.case import DEFAULTS
-from parabench.store.frames import records
+from parabench.store.results import records
 from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"

@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.numbers import by_case, case_of, case_table, numbers
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import Case, RecordedCase
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store import json_text
-from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 from parabench.store.schema import SessionRow
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from parabench import json_text
 from parabench.plan.turns import TurnsProtocol
-from parabench.store import json_text
-from parabench.store.frames import Array
 from parabench.store.record import TWIN_BLOCK, Status
+from parabench.store.results import Array
 
 if TYPE_CHECKING:
     from parabench.analysis.session import SessionData

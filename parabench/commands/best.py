@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from parabench import json_text
 from parabench.commands.options import store_argument
 from parabench.commands.output import Command, Name, file_option, files_in, give
 from parabench.errors import UsageError
-from parabench.store import json_text
 
 
 @click.command(

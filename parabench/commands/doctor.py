@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from parabench import __version__
+from parabench import __version__, json_text
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.records import Record, read
 from parabench.registry import working_directory
-from parabench.store import json_text
 from parabench.store.record import Finding
 
 if TYPE_CHECKING:

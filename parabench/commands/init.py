@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 import parabench
+from parabench import json_text
 from parabench.commands.options import axes_in, complete_axes, complete_values, data_option, model_option, shared
 from parabench.commands.output import Command, file_option, files_in, give, note, say
 from parabench.errors import UsageError
@@ -24,7 +25,6 @@ from parabench.models import MODELS
 from parabench.plan.case import Case
 from parabench.records import Record
 from parabench.registry import find, import_from_here
-from parabench.store import json_text
 
 SUITE, WORKFLOW, NOTE = "suites/training.py", ".github/workflows/performance.yml", "PERFORMANCE.md"
 # {file: template}

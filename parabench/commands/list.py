@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from parabench import json_text
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.machine import accelerator
 from parabench.records import Record
-from parabench.store import json_text
 
 
 class Listed(Record, frozen=True, kw_only=True):

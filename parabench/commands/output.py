@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from parabench import json_text
 from parabench.errors import UsageError, print_error, unknown
 from parabench.files import STANDARD_OUTPUT, write_whole
-from parabench.store import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console

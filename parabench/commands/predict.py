@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parabench import json_text
 from parabench.commands.options import complete_stores
 from parabench.commands.output import Command, file_option, files_in, give
 from parabench.errors import UsageError, did_you_mean
-from parabench.store import json_text
 
 if TYPE_CHECKING:
     from parabench.store.results import Results

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from parabench import json_text
 from parabench.analysis.session import SessionData
 from parabench.exporters.results import LATENCY, Metric, Result, results_of
-from parabench.store import json_text
 
 # The longest name of a benchmark.
 MOST_CHARACTERS = 1024

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parabench import json_text
 from parabench.analysis.session import SessionData
 from parabench.exporters.results import Metric, Result, results_of
-from parabench.store import json_text
 from parabench.store.record import GB
 
 # The fields of a case that have their own place in a record.

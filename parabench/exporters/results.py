@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parabench import json_text
 from parabench.analysis.collectives.bus import KEY, bus_table, measured
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.ranking.ranking import spots
@@ -17,7 +18,6 @@ from parabench.analysis.stats.quantiles import t_quantile
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
-from parabench.store import json_text
 from parabench.store.record import GB
 
 LATENCY, THROUGHPUT, MEMORY, ENERGY = "latency", "throughput", "peak_memory", "energy"

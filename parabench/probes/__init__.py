@@ -2,7 +2,7 @@
 
 Only the step clock runs inside timed steps. A probe of a rank says by its hooks when it looks; one of the driver is
 asked ten times a second while the ranks run. To add one: its module, its line here, and the names of its metrics in
-`store.metrics`.
+`parabench.metrics`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parabench.registry import Entry, load
-from parabench.store.record import LinkMessage, SeenCall
+from parabench.store.record import LinkMessage
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -47,6 +47,31 @@ SOURCES: dict[str, Entry] = {
     "host": Entry(target="parabench.probes.host:Host", summary="resident sets, and the CPU time of others"),
     "nvml": Entry(target="parabench.probes.devices:Devices", summary="state of the devices, and who else is there"),
 }
+
+
+class SeenCall(NamedTuple):
+    """A collective's call in an instrumented step, as its rank reports it. Times are on the clock of its node."""
+
+    step: int
+    seq: int
+    op: str
+    algorithm: str
+    ranks: list[int]
+    dtype: str | None
+    bytes: int
+    made_s: float
+    start_s: float | None
+    duration_s: float | None
+    bucket: int | None
+    ready_s: float | None
+
+    def later(self, by_s: float) -> SeenCall:
+        """Return the same call on a clock that is ahead by so much."""
+        return self._replace(
+            made_s=self.made_s + by_s,
+            start_s=None if self.start_s is None else self.start_s + by_s,
+            ready_s=None if self.ready_s is None else self.ready_s + by_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,11 @@ import torch.distributed as dist
 from parabench.collectives import is_backends
 from parabench.collectives.process_group import groups
 from parabench.machine import accelerator
-from parabench.probes import CaseReport, Probe, ProbedRank
+from parabench.probes import CaseReport, Probe, ProbedRank, SeenCall
 from parabench.probes.backend_calls import coalesced_calls, native_calls, stream_waits
 from parabench.probes.collective_calls import BLOCKED_S, Call, Recorder, enable_nccl_timing
 from parabench.probes.ddp import Buckets, last_before, only_ddp
 from parabench.probes.step_clock import MARKS, Moments, step_of
-from parabench.store.record import SeenCall
 from parabench.strategies.base import StepMarker
 
 

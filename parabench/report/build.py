@@ -16,11 +16,11 @@ from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole
 from parabench.plan.case import RecordedCase
+from parabench.private import HIDDEN
 from parabench.report.page import render_page
 from parabench.report.page_data import page_data
 from parabench.report.registry import training_tabs
 from parabench.report.views import collectives, recorded
-from parabench.store.private import HIDDEN
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results
 

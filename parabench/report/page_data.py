@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
@@ -20,14 +21,13 @@ from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
+from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
 from parabench.report import palette
 from parabench.report.packing import declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
-from parabench.store import json_text
-from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import entry_of
 
 # By what a reader may filter, in the order of the bar, and how it is called. Those in which cases do not differ are

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from parabench.collectives import ALGORITHMS, LEVELS
-from parabench.store.metrics import STEP_PARTS
+from parabench.metrics import STEP_PARTS
 from parabench.strategies import STRATEGIES, entry_of
 
 # Okabe and Ito's palette, told apart with any colour vision; a name keeps its colour on every page.

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from parabench import json_text
 from parabench.analysis.text import format
 from parabench.cluster.topology import LauncherFlags, topology_of
 from parabench.machine import accelerator
@@ -22,7 +23,6 @@ from parabench.session.progress import logger, skipped_lines, trial_lines
 from parabench.session.request import Request, TrainingRequest
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
 from parabench.session.runner import RUNNERS, training_operations
-from parabench.store import json_text
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store

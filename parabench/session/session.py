@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from parabench import json_text
 from parabench.cluster.join import join_cluster
 from parabench.cluster.participants import Participants
 from parabench.cluster.topology import topology_of
@@ -37,7 +38,6 @@ from parabench.session.resume import (
 from parabench.session.runner import RUNNERS, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store import json_text
 from parabench.store.database import StoreError
 from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
 from parabench.store.results import Results, load

@@ -1,4 +1,4 @@
-"""Open a results database for reading or writing: one SQLite file, which only one run at a time writes to."""
+"""Open a results database: one SQLite file, to which one run at a time writes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from parabench import __version__
 from parabench.errors import UsageError, near
 from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES, create_statements
 
-# How long a write waits for another process's lock. The launch to be written is only in memory meanwhile.
+# How long a write waits for the lock of another process.
 LOCK_TIMEOUT_S = 60.0
-
-# NORMAL survives a power failure with the file intact. Tests switch it off to save time.
+# The file survives a power failure intact. Tests switch this off to save time.
 SYNCHRONOUS = "NORMAL"
 
 GIVE_RESULTS = "give the results.db of a run"
-DAMAGED = "it is damaged, or parabench did not write it; give another database"
 
 
 class StoreError(UsageError):
@@ -33,28 +31,30 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         UsageError: if the file is not a results database, is damaged or cannot be written. It is left as it was.
     """
     try:
-        db = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+        with contextlib.ExitStack() as stack:
+            db = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+            stack.callback(db.close)
+            if not db.execute("PRAGMA page_count").fetchone()[0]:
+                _create(db)
+            _check(db, path)
+            damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if damage != "ok":
+                raise UsageError(
+                    f"{path} is damaged ({' '.join(damage.split())}); restore a copy, or give another --out"
+                )
+            # Readers, such as a live report, never block the run. After each transaction SQLite copies the log into the
+            # file, so that a copy of the file is complete.
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA wal_autocheckpoint = 1")
+            db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+            db.execute("PRAGMA foreign_keys = ON")
+            stack.pop_all()
+            return db
     except sqlite3.Error as error:
-        raise _not_usable(path, error) from error
-    try:
-        if not db.execute("PRAGMA page_count").fetchone()[0]:
-            _create(db)
-        check_store(db, path)
-        damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if damage != "ok":
-            raise UsageError(f"{path} is damaged ({' '.join(damage.split())}); restore a copy, or give another --out")
-        # Readers, such as a live report, never block the run. After each transaction SQLite copies the log into the
-        # file, so that a copy of the file is complete.
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA wal_autocheckpoint = 1")
-        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
-        db.execute("PRAGMA foreign_keys = ON")
-    except BaseException as error:
-        db.close()
-        if isinstance(error, sqlite3.Error):
-            raise _not_usable(path, error) from error
-        raise
-    return db
+        what = (
+            "cannot be used as a store" if isinstance(error, sqlite3.OperationalError) else "is not a parabench store"
+        )
+        raise UsageError(f"{path} {what}: {error}; give another --out") from error
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -69,25 +69,34 @@ def _create(db: sqlite3.Connection) -> None:
 @contextlib.contextmanager
 def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
     """Open the database at `path` for reading. Raises UsageError if it is not a results database or cannot be read."""
+    if not os.path.isfile(path):
+        what = "a folder" if os.path.isdir(path) else "not a file"
+        is_ = f"is {what}; " if os.path.exists(path) else f"does not exist; {near(path)}"
+        raise UsageError(f"{path} {is_}{GIVE_RESULTS}")
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            check_store(db, path)
+            _check(db, path)
             yield db
+    except sqlite3.OperationalError as error:
+        raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
     except Exception as error:
         # pandas has its own class for errors of the database. The names in a damaged one may not be text.
         if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
-            raise not_readable(path, error) from error
+            raise UsageError(
+                f"{path} cannot be read as a parabench store: {error}; it is damaged, or parabench did not write it; "
+                "give another database"
+            ) from error
         raise
 
 
-def check_store(db: sqlite3.Connection, path: Path) -> None:
+def _check(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError if the file is not a results database, or has another schema."""
     try:
         application_id = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.OperationalError as error:
-        raise not_readable(path, error) from error
+    except sqlite3.OperationalError:
+        raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a parabench store: {error}; {GIVE_RESULTS}") from error
     if application_id != APPLICATION_ID:
@@ -99,31 +108,6 @@ def check_store(db: sqlite3.Connection, path: Path) -> None:
         )
     if not tables >= TABLES.keys():
         raise UsageError(f"{path} is an incomplete parabench store; remove it, or {GIVE_RESULTS}")
-
-
-def check_file(path: Path) -> None:
-    """Raise UsageError if `path` is not a file, with what it is instead."""
-    if os.path.isfile(path):
-        return
-    if os.path.isdir(path):
-        raise UsageError(f"{path} is a folder; {GIVE_RESULTS}")
-    if os.path.exists(path):
-        raise UsageError(f"{path} is not a file; {GIVE_RESULTS}")
-    raise UsageError(f"{path} does not exist; {near(Path(path))}{GIVE_RESULTS}")
-
-
-def not_readable(path: Path, error: Exception) -> UsageError:
-    """Return the error to raise if reading failed, with the remedy."""
-    if isinstance(error, sqlite3.OperationalError):
-        # A lock of another process, or a failing disk.
-        return UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again")
-    return UsageError(f"{path} cannot be read as a parabench store: {error}; {DAMAGED}")
-
-
-def _not_usable(path: Path, error: sqlite3.Error) -> UsageError:
-    if isinstance(error, sqlite3.OperationalError):
-        return UsageError(f"{path} cannot be used as a store: {error}; give another --out")
-    return UsageError(f"{path} is not a parabench store: {error}; give another --out")
 
 
 @contextlib.contextmanager

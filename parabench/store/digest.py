@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from parabench.store.metrics import STEP_PARTS
+from parabench.metrics import STEP_PARTS
 from parabench.store.record import Phase, Sample
 
 # The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of no step.

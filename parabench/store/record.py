@@ -1,4 +1,4 @@
-"""What is recorded: samples, launches, findings."""
+"""Define what is recorded: samples, launches, findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AnyCase(Protocol):
-    """What every kind of case tells of itself; `case.Case` and `collective_case.CollectiveCase` are the two kinds."""
+    """The common fields of `case.Case`, `case.RecordedCase` and `collective_case.CollectiveCase`."""
 
     @property
     def kind(self) -> str: ...
@@ -51,19 +51,18 @@ class AnyCase(Protocol):
 
 
 class Phase(StrEnum):
-    """Which part of a launch a sample belongs to; never pooled."""
+    """The part of a launch that a sample belongs to."""
 
     WARMUP = "warmup"
     SETTLE = "settle"
     MEASURE = "measure"
     INSTRUMENT = "instrument"
     PROFILE = "profile"
-    # Of a flight recorder, which knows no steps.
-    FLIGHT = "flight"
+    FLIGHT = "flight"  # a call in a flight recorder, which has no steps
 
 
 class Status(StrEnum):
-    """How a launch ended."""
+    """The outcome of a launch."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -75,7 +74,7 @@ class Status(StrEnum):
 
 
 class Sample(NamedTuple):
-    """One observed number. `step` is None for what belongs to the whole launch."""
+    """One observed number. `step` is None if it belongs to the whole launch."""
 
     rank: int
     step: int | None
@@ -87,15 +86,12 @@ class Sample(NamedTuple):
 class CollectiveSample(NamedTuple):
     """One call of a collective operation on one rank.
 
-    `step` is the training step; of a microbenchmark it counts the rows of one size, form and phase; of a flight
-    recorder it is which call of its group it is. `seq` counts all rows of the rank. A row may stand for several `calls`
-    that a microbenchmark made back to back: `duration_s` then is what one of them took, their time divided by their
-    number. `algorithm` is the one that really ran. `bytes` is the whole buffer; it and `group_size` are None only if a
-    recording does not have them. `made_s`, when it was called, and `start_s`, when it began to run, are on the clock
-    that all processes of a host share; None is unknown.
-    `ranks` are those that take part, as in `0-3` or `0,2`. `bucket` is the index of DDP's bucket that it reduced,
-    and `ready_s` when the bucket's last gradient was there.
-    `n_wrong` counts the elements that this rank found wrong at this size and form; None when it came to no check.
+    `step` is the training step; in a microbenchmark it counts the rows of one size, form and phase; in a flight
+    recorder it is the number of the call in its group. `seq` counts all rows of the rank. If a row stands for several
+    back-to-back `calls` of a microbenchmark, `duration_s` is their time divided by their number. `algorithm` is the one
+    that ran. `bytes` is the whole buffer. `made_s` (called), `start_s` (began to run) and `ready_s` (the last gradient
+    of DDP's bucket `bucket` was there) are on the clock that all processes of a host share. `ranks` are the members of
+    the group, as in `0-3` or `0,2`. `n_wrong` is the number of wrong elements on this rank, None without a check.
     """
 
     rank: int
@@ -119,11 +115,10 @@ class CollectiveSample(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What one rank did from when to when, on the clock that all processes of a host share.
+    """What one rank did at a time, on the clock that all processes of a host share.
 
-    `name` is a part of the step, as in metrics.STEP_PARTS without its unit, or `wait`: its training was blocked on
-    communication. Of a step that somebody else recorded also `communication`, when a collective ran, and `other`, what
-    of the step has no name.
+    `name` is a part of the step as in `metrics.STEP_PARTS`, without its unit, or `wait`: training was blocked on
+    communication. In recordings of other tools also `communication` and `other`.
     """
 
     rank: int
@@ -133,36 +128,12 @@ class Span(NamedTuple):
     end_s: float
 
 
-class SeenCall(NamedTuple):
-    """A collective's call in an instrumented step as its rank hands it over, `ranks` those that take part. Moments are
-    seconds on the clock of its node."""
-
-    step: int
-    seq: int
-    op: str
-    algorithm: str
-    ranks: list[int]
-    dtype: str | None
-    bytes: int
-    made_s: float
-    start_s: float | None
-    duration_s: float | None
-    bucket: int | None
-    ready_s: float | None
-
-    def later(self, by_s: float) -> SeenCall:
-        """The same call on a clock that is ahead by so much."""
-        return self._replace(
-            made_s=self.made_s + by_s,
-            start_s=None if self.start_s is None else self.start_s + by_s,
-            ready_s=None if self.ready_s is None else self.ready_s + by_s,
-        )
-
-
 class DeviceSample(NamedTuple):
-    """One NVML reading of a device, `t_s` seconds after the launch began. `rank` is whose process it is about, None for
-    the whole device. A value that could not be read is None, with the reason. Devices are counted from 0 on each
-    `node`."""
+    """One NVML reading of a device, `t_s` seconds after the launch began.
+
+    `rank` is the process that it is about, None for the whole device. `value` is None with a `reason` if it could not
+    be read. Devices are counted from 0 on each `node`.
+    """
 
     device: int
     t_s: float
@@ -174,8 +145,7 @@ class DeviceSample(NamedTuple):
 
 
 class HostSample(NamedTuple):
-    """One reading of the host, `t_s` seconds after the launch began; `rank` is whose process it is about, None for the
-    whole host. A value that could not be read is None, with the reason. `node` is the host's number."""
+    """One reading of a host, as `DeviceSample`; `rank` is None for the whole host, `node` is its number."""
 
     rank: int | None
     t_s: float
@@ -186,10 +156,10 @@ class HostSample(NamedTuple):
 
 
 class LinkSample(NamedTuple):
-    """What lies between two ranks of a session, one way: `from_rank` sends. A device is `cpu`, or `cuda:3` of its node.
+    """The link between two ranks of a session in one direction. A device is `cpu`, or `cuda:3` of its node.
 
-    `latency_s` is half a round trip of the smallest message (`plan.protocol.LATENCY_QUANTILE` says which of many). A
-    value that could not be measured is None, with the reason.
+    `latency_s` is half a round trip of the smallest message (`plan.protocol.LATENCY_QUANTILE` of many). A value is None
+    with a `reason` if it could not be measured.
     """
 
     from_rank: int
@@ -204,9 +174,11 @@ class LinkSample(NamedTuple):
 
 
 class LinkMessage(NamedTuple):
-    """One timed message between two ranks of a session, from when `from_rank` began to send until it had the answer: of
-    8 bytes a round trip (over NCCL the mean of several), of more a transfer. The phase is `measure` where a LinkSample
-    follows from it, else `warmup`: the first round trips, and transfers of sizes that were too quick."""
+    """One timed message between two ranks, from the start of sending until the answer arrived.
+
+    8 bytes are a round trip (with NCCL the mean of several), more are a transfer. The phase is `measure` if a
+    LinkSample uses it, else `warmup`: the first round trips, and transfers that were too short.
+    """
 
     from_rank: int
     to_rank: int
@@ -239,10 +211,10 @@ class Failure(Record, frozen=True):
 
 @dataclass(slots=True)
 class Launch:
-    """One fresh group of processes that ran one case once. Those that count have a `block` of 0 or more.
+    """One fresh group of processes that ran one configuration once.
 
-    `facts` holds what ranks report about how the case really ran (bucket sizes, the algorithm per operation). Of a
-    launch that several cases share `arms` are what each of them measured; the launch itself is then of the first.
+    `facts` holds what ranks report about the run (bucket sizes, the algorithm per operation). In a launch that several
+    configurations share, `arms` are the measurements of each; the launch itself is that of the first.
     """
 
     case: AnyCase
@@ -264,8 +236,7 @@ class Launch:
     arms: list[Launch] = field(default_factory=list)
 
     def step_times(self, phase: Phase | None = None) -> list[float]:
-        """Seconds that each step took on its slowest rank, in order; of one phase, or of all. NaN where a rank's is
-        unknown."""
+        """Return the seconds of each step on its slowest rank, of one phase or of all; NaN if a rank's is unknown."""
         return _slowest(
             (sample.step, sample.value)
             for sample in self.samples
@@ -273,14 +244,12 @@ class Launch:
         )
 
     def call_durations(self, size: int) -> list[float]:
-        """Seconds that each measured collective of `size` bytes took on its slowest rank, in order; NaN where a rank's
-        is unknown."""
+        """Return the seconds of each measured collective of `size` bytes on its slowest rank, as `step_times`."""
         calls = (call for call in self.collectives if call.bytes == size and call.phase == Phase.MEASURE)
         return _slowest((call.seq, call.duration_s) for call in calls)
 
 
 def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
-    """The largest seconds of each place, in order of places; NaN stays NaN, whatever the others are."""
     slowest: dict[int, float] = {}
     for at, seconds in ranks:
         known = math.nan if seconds is None else seconds
@@ -288,60 +257,40 @@ def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
     return [slowest[at] for at in sorted(slowest)]
 
 
-# The finding of a case that is launched no more because NCCL refuses its algorithm.
-PIN_REFUSED = "pin_refused"
+# Codes of findings that decide something elsewhere.
+PIN_REFUSED = "pin_refused"  # NCCL refuses the configuration's algorithm, so it is not launched again
+UNVERIFIED = "unverified"  # the reference launch failed, so nothing shows whether the launch computed the right values
+RECORDING_HANG = "recording_hang"  # ranks of a recording wait in a call that others never made
+WATCHED = "watched"  # a user's own training loop, which no command can launch again
+MEASURED_ON_CPU = "measured_on_cpu"  # no device was named, and torch or a driver is made for a GPU
+BATCH_UNSEEN = "batch_unseen"  # a watched batch has nothing to count samples by, so the throughput is unknown
 
-# Why a value is null where neither time nor permission would help; what a device lacks is no warning.
+# Reasons for null values that are no failures, so that there is no warning.
 NOT_SUPPORTED = "not supported by this device or driver"
-# Why a rate is null though its counter was read: no failure, and no warning either.
 MAY_HAVE_WRAPPED = "the counter has 32 bits, and may have gone round more than once between two readings"
 
-# The spans in which a training was blocked on communication; the others are named like a step's parts.
-WAIT = "wait"
-# In the steps of somebody else's recording: when collectives ran, and what of a step nobody named.
-COMMUNICATION, OTHER = "communication", "other"
-
-# What the program of a rank that is alone is made of (`probes.program`).
+# Spans: training blocked on communication; in recordings of other tools, collectives and the unnamed rest.
+WAIT, COMMUNICATION, OTHER = "wait", "communication", "other"
+# What the program of a single rank consists of (`probes.program`).
 WORK, PART, CALL, WAIT_FOR = "work", "part", "call", "wait"
-
 # Operations between two ranks.
 MESSAGES = ("send", "recv")
-
-# The folder beside a store for the traces that a run is asked for.
+# The folder next to a results database for traces.
 TRACES = "traces"
 
-# Launches that count are in a block of 0 or more. Those that don't: one device's, which others are verified against,
-# the one for NCCL's debug log, and what the second copy of a case measured in a shared launch.
-REFERENCE_BLOCK = -1
-EXPLAIN_BLOCK = -2
-TWIN_BLOCK = -3
-FIRST_BLOCK = 0
-# What they are called.
+# Launches that count have a block of FIRST_BLOCK or more. The others: the reference on one device, the launch for
+# NCCL's debug log, and the second copy of a configuration in a shared launch.
+FIRST_BLOCK, REFERENCE_BLOCK, EXPLAIN_BLOCK, TWIN_BLOCK = 0, -1, -2, -3
 UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log", TWIN_BLOCK: "twin"}
-
-# The finding of a launch whose reference did not run: it computed something, nobody knows whether the right thing.
-UNVERIFIED = "unverified"
-
-# That of a recording in which some ranks wait in a call that others never made.
-RECORDING_HANG = "recording_hang"
-
-# That of a session whose training was a user's own loop: no command launches it again.
-WATCHED = "watched"
-
-# The code of a session that ran on the CPU although torch or a driver is made for a GPU, and no device was named.
-MEASURED_ON_CPU = "measured_on_cpu"
-
-# That of a watched case whose batches hold nothing to count samples by: its throughput is unknown.
-BATCH_UNSEEN = "batch_unseen"
 
 
 def utc_now() -> str:
-    """The time now as ISO 8601 in UTC, to the millisecond."""
+    """Return the time as ISO 8601 in UTC, in milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def check_label(text: str) -> str:
-    """`text` if it may name a session, else UsageError."""
+    """Return `text` if it can name a session. Raises UsageError."""
     if not isinstance(text, str) or not _LABEL.fullmatch(text):
         raise UsageError(f"label {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
     return text

@@ -8,36 +8,36 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pandas as pd
 
-from parabench.store.database import check_file, open_to_read
+from parabench.store.database import open_to_read
 from parabench.store.digest import MEDIAN, SLOWEST, WHOLE
 from parabench.store.record import Phase
 from parabench.store.schema import KIND_OF_SESSION, LISTED, TABLES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_GROWING = ("session", "launch", "finding")
+
+
+def records(table: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows as dictionaries of these columns, with Python's own types. Unknown numbers are NaN."""
+    return cast("list[dict[str, Any]]", table[list(names)].to_dict("records"))
 
 
 def _table(name: str) -> cached_property[pd.DataFrame]:
     return cached_property(lambda results: results.read(name))
 
 
-class Newest(NamedTuple):
-    """The largest row number of each table when the database was opened, 0 if it is empty."""
-
-    session: int
-    launch: int
-    finding: int
-
-
 @dataclass(frozen=True)
 class Results:
     """The tables of a results database, as DataFrames with the names and columns of the database.
 
-    `listed` are all sessions (id, label, suite and times). Rows that a run appends later are not read. The tables hold
-    all sessions, or only `sessions` (see `of`). `environment`, `plan` and `facts` stay JSON text. `only` holds SQL
-    conditions by table; rows that do not meet them are not read.
+    `listed` are all sessions (id, label, suite and times). `newest` is the last row of each table when the database was
+    opened; later rows are not read. The tables hold all sessions, or only `sessions` (see `of`). `environment`, `plan`
+    and `facts` stay JSON text. `only` holds SQL conditions by table; rows that do not meet them are not read.
 
     `sample` can have millions of rows; `steps`, `medians`, `whole` and `instrumented` hold what answers need of it.
     Reading a table raises UsageError if the file cannot be read any more.
@@ -45,7 +45,7 @@ class Results:
 
     path: Path
     listed: pd.DataFrame
-    newest: Newest
+    newest: Mapping[str, int]
     only: Mapping[str, str] = field(default_factory=dict)
     sessions: frozenset[int] | None = None
     _whole: Results | None = field(default=None, repr=False, compare=False)
@@ -123,12 +123,12 @@ class Results:
         own = None if self.sessions is None else f"IN ({', '.join(map(str, sorted(self.sessions)))})"
         # A plus keeps SQLite from searching by this column: nearly all rows meet the condition.
         if name == "session":
-            return [f"+id <= {self.newest.session}", *([f"id {own}"] if own else [])]
+            return [f"+id <= {self.newest['session']}", *([f"id {own}"] if own else [])]
         if "session_id" in TABLES[name].belongs_to:
-            newest = [f"+rowid <= {getattr(self.newest, name)}"] if name in ("launch", "finding") else []
+            newest = [f"+rowid <= {self.newest[name]}"] if name in _GROWING else []
             return [*newest, *([f"session_id {own}"] if own else [])]
         of_launch = f"launch_id IN (SELECT id FROM launch WHERE session_id {own})"
-        return [f"+launch_id <= {self.newest.launch}", *([of_launch] if own else [])]
+        return [f"+launch_id <= {self.newest['launch']}", *([of_launch] if own else [])]
 
     def _digested(self, kind: str) -> pd.DataFrame:
         """Return one row per number: `launch_id, rank, phase, metric, value`; `rank` can be a step."""
@@ -164,10 +164,8 @@ def load(path: Path, only: Mapping[str, str] | None = None) -> Results:
 
     Raises UsageError if `path` is missing, is not a results database or has another schema.
     """
-    check_file(path)
     with open_to_read(path) as db:
         db.execute("BEGIN")  # one snapshot
         listed = _frame(db, f"SELECT id, {', '.join(LISTED)} FROM session ORDER BY id", "session")
-        counts = (db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in Newest._fields)
-        newest = Newest(*counts)
+        newest = {name: db.execute(f"SELECT coalesce(max(rowid), 0) FROM {name}").fetchone()[0] for name in _GROWING}
     return Results(path, listed, newest, only or {})

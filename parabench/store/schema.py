@@ -1,4 +1,4 @@
-"""The tables of a store, made of the types of their rows."""
+"""The tables of a results database, derived from the types of their rows."""
 
 from __future__ import annotations
 
@@ -25,17 +25,14 @@ from parabench.store.record import (
 )
 
 SCHEMA_VERSION = 1
-APPLICATION_ID = 0x70626E63  # "pbnc": tells a store from any other SQLite file
+APPLICATION_ID = 0x70626E63  # "pbnc", to distinguish it from other SQLite files
 
-# Conditions on rows of `launch`: what ended by itself and need not be run again, and what of it failed. A
-# NCCL debug-log launch decides nothing.
+# SQL conditions on rows of `launch`: it need not run again; it failed. The launch for NCCL's debug log does not count.
 DONE = f"status != '{Status.INTERRUPTED}'"
 NOT_WELL = f"{DONE} AND status != '{Status.OK}' AND block != {EXPLAIN_BLOCK}"
-
-# What a session measured, as an index has it; NULL where the plan tells nothing.
+# What a session measured; NULL if its plan is unknown. It has an index.
 KIND_OF_SESSION = "CASE WHEN json_valid(plan) THEN json_extract(plan, '$.kind') END"
-
-# What a list of all sessions tells; a store may hold thousands, of long texts each.
+# The short columns of a session, for lists of all sessions.
 LISTED = ("label", "suite", "started_utc", "finished_utc")
 
 
@@ -56,7 +53,7 @@ class SessionRow(NamedTuple):
 
 
 class LaunchRow(NamedTuple):
-    """A launch without what it measured; `case_json` and `facts` are JSON."""
+    """A launch without its measurements; `case_json` and `facts` are JSON."""
 
     case_id: str
     case_json: str
@@ -79,14 +76,14 @@ class LaunchRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The type of a table's rows, and before their columns the ids of the session and the launch they belong to."""
+    """The type of a table's rows, and the ids of the session or launch that they belong to."""
 
     row: type[Any]
     belongs_to: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def columns(self) -> dict[str, Any]:
-        """{column: type} of all but a row's own id."""
+        """{column: type} without a row's own id."""
         return {**self.belongs_to, **get_type_hints(self.row)}
 
 
@@ -99,28 +96,23 @@ TABLES = {
     "span": Table(Span, _OF_LAUNCH),
     "device_sample": Table(DeviceSample, _OF_LAUNCH),
     "host_sample": Table(HostSample, _OF_LAUNCH),
+    "digest": Table(Digest, _OF_LAUNCH),
     "link": Table(LinkSample, _OF_SESSION),
     "link_message": Table(LinkMessage, _OF_SESSION),
     "finding": Table(Finding, {"session_id": int, "launch_id": int | None}),
-    "digest": Table(Digest, _OF_LAUNCH),
 }
-# What others belong to has an id.
-_NUMBERED = ("session", "launch")
-
 _INDEXES = (
     f"session_by_kind ON session({KIND_OF_SESSION})",
     f"session_list ON session({', '.join(LISTED)})",
     "launch_by_session ON launch(session_id, case_id)",
     "sample_by_launch ON sample(launch_id, metric)",
-    # The few samples of instrumented steps are found without a look at all others.
+    # Few samples belong to instrumented steps.
     f"sample_instrumented ON sample(launch_id) WHERE phase = '{Phase.INSTRUMENT}'",
-    *(
-        f"{name}_by_launch ON {name}(launch_id)"
-        for name in ("collective", "span", "device_sample", "host_sample", "digest")
-    ),
+    *(f"{name}_by_launch ON {name}(launch_id)"
+      for name in ("collective", "span", "device_sample", "host_sample", "digest")),
     *(f"{name}_by_session ON {name}(session_id)" for name in ("link", "link_message", "finding")),
-)
-# SQLite checks the types of values in STRICT tables, from 3.37 on.
+)  # fmt: skip
+# SQLite 3.37 and later check the types of values in STRICT tables.
 STRICT = " STRICT" if sqlite3.sqlite_version_info >= (3, 37) else ""
 _KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 
@@ -132,21 +124,18 @@ def create_statements() -> list[str]:
 
 @cache
 def insert_statement(name: str) -> str:
-    """Inserts a row into that table: the ids of what it belongs to, then its own fields."""
+    """Return the SQL statement that inserts a row: the ids that it belongs to, then its fields."""
     columns = TABLES[name].columns
     return f"INSERT INTO {name}({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 def _create_table(name: str) -> str:
     table = TABLES[name]
-    own_id = ["id INTEGER PRIMARY KEY"] if name in _NUMBERED else []
-    columns = (_column(column, hint, column in table.belongs_to) for column, hint in table.columns.items())
-    return f"CREATE TABLE {name}({', '.join((*own_id, *columns))}){STRICT}"
-
-
-def _column(name: str, hint: Any, refers: bool) -> str:
-    given = set(get_args(hint) or (hint,))
-    (kind,) = given - {NoneType}
-    sql = next(sql for base, sql in _KINDS.items() if issubclass(kind, base))
-    null = "" if NoneType in given else " NOT NULL"
-    return f"{name} {sql}{null}" + (f" REFERENCES {name.removesuffix('_id')}(id)" if refers else "")
+    columns = ["id INTEGER PRIMARY KEY"] if name in ("session", "launch") else []
+    for column, hint in table.columns.items():
+        given = set(get_args(hint) or (hint,))
+        (kind,) = given - {NoneType}
+        sql = next(sql for base, sql in _KINDS.items() if issubclass(kind, base))
+        refers = f" REFERENCES {column.removesuffix('_id')}(id)" if column in table.belongs_to else ""
+        columns.append(f"{column} {sql}{'' if NoneType in given else ' NOT NULL'}{refers}")
+    return f"CREATE TABLE {name}({', '.join(columns)}){STRICT}"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parabench.launch.results import Marks
-from parabench.store.metrics import STEP_PARTS
+from parabench.metrics import STEP_PARTS
 from parabench.watching.loop import BACKWARD, END, FORWARD, LOADED, OPTIMIZER, REQUESTED
 
 Seconds = npt.NDArray[np.float64]

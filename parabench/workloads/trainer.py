@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.launch.rank import loaded_nccl
+from parabench.metrics import METRICS
 from parabench.models import IGNORED_LABELS, RANDOM_DATA
 from parabench.models.base import (
     Model,
@@ -33,7 +34,6 @@ from parabench.models.suspects import buffer_suspect, ignores_labels, suspects_o
 from parabench.plan.case import Case
 from parabench.probes import CaseReport, Probe
 from parabench.registry import load
-from parabench.store.metrics import METRICS
 from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
     Compute,

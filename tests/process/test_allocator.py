@@ -11,10 +11,10 @@ import torch
 from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
+from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.memory import MemoryClock, ResidentSet
-from parabench.store.metrics import METRICS
 from parabench.store.record import MIB, Phase, Status
 
 CUDA = torch.device("cuda", 0)

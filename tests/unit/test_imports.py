@@ -20,7 +20,8 @@ ROOT = Path(parabench.__file__).parent
 ORDER = (
     "errors",
     "registry machine.accelerator records",
-    "files signals store",
+    "files signals private metrics json_text",
+    "store",
     "tables",
     "cases",
     "collectives models",

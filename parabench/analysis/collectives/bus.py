@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE, STATISTIC
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
@@ -20,10 +21,8 @@ from parabench.analysis.turns import in_rounds, shares_launch, turns_of
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, dealt_out
-from parabench.store import json_text
-from parabench.store.frames import Array
 from parabench.store.record import GB, Phase, Status
-from parabench.store.results import Results
+from parabench.store.results import Array, Results
 
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 # The statistic of a launch whose calls were timed back to back.

@@ -15,7 +15,7 @@ import pandas as pd
 from parabench.analysis.environment.diff import differences, session_differences
 from parabench.analysis.session import SessionData, data_of, select_sessions
 from parabench.analysis.stats.contrasts import Between, Numbers, by_block, logs_of
-from parabench.store.frames import records
+from parabench.store.results import records
 
 # The assumed standard deviation of a session's log time if too few sessions were measured. Every sentence that depends
 # on it names it.

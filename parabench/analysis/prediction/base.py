@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parabench import json_text
 from parabench.analysis.launch_number import QUANTILE
 from parabench.analysis.numbers import case_of, numbers
 from parabench.analysis.prediction.links import Links, Row, links_from_rows, measured_rows
@@ -19,7 +20,6 @@ from parabench.analysis.stats.quantiles import Numbers
 from parabench.errors import UsageError
 from parabench.machine import accelerator
 from parabench.plan.case import DEFAULTS, Case
-from parabench.store import json_text
 from parabench.store.record import CALL
 from parabench.store.results import Results
 from parabench.strategies import entry_of

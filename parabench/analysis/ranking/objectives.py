@@ -12,7 +12,7 @@ from parabench.analysis.numbers import WORK
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format as words
 from parabench.errors import UsageError
-from parabench.store.frames import records
+from parabench.store.results import records
 
 # Per token, works of other batch sizes compare: weak scaling, and other world sizes.
 PER_TOKEN = tuple(name for name in WORK if name != "global_batch")

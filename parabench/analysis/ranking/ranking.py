@@ -24,8 +24,8 @@ from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, tur
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
-from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status
+from parabench.store.results import records
 from parabench.strategies import Rule, entry_of
 from parabench.strategies.snippet import snippet
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import COMPUTE, collectives, instrumented_steps
-from parabench.store import json_text
 from parabench.store.record import GB, MESSAGES
 
 # No rank has its outcome before the last one has come. With a root, some are done earlier.

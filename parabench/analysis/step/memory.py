@@ -8,7 +8,7 @@ import pandas as pd
 from parabench.analysis.energy import phases
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.store.metrics import MEMORY_PARTS, MEMORY_READINGS
+from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS
 
 
 def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:

@@ -17,8 +17,8 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
 from parabench.analysis.step.timeline import Timeline
 from parabench.analysis.text import format
+from parabench.metrics import STEP_PARTS
 from parabench.plan.case import UNKNOWN
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import COMMUNICATION, GB, OTHER, WAIT, Phase
 
 PARTS = tuple(part.removesuffix("_s") for part in STEP_PARTS)

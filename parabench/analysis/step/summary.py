@@ -9,8 +9,8 @@ from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.loop_time import Expensive, LoopTime, loop_times
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.store.frames import records
-from parabench.store.metrics import STEP_PARTS
+from parabench.metrics import STEP_PARTS
+from parabench.store.results import records
 
 # Groups of expensive steps that are shown.
 MOST_GROUPS = 3

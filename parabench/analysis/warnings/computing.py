@@ -18,9 +18,9 @@ from parabench.analysis.numbers import case_of
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator
+from parabench.metrics import STEP_PARTS
 from parabench.models import PRECISIONS
 from parabench.plan.case import Case
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import Finding
 
 # The lag as a share of the step. A launch and the last kernels of a step take some 10 to 100 us of steps that last

@@ -9,10 +9,10 @@ from typing import Any
 from parabench.analysis.environment.nodes import spread_over_nodes
 from parabench.analysis.step.timeline import Row, Timeline
 from parabench.analysis.text import format
+from parabench.metrics import STEP_PARTS
 from parabench.plan.collective_case import OPS
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_case, plain, short
 from parabench.report.palette import PART, colour_of
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.record import MIB, WAIT
 
 # Told apart from one another and from the parts of a step, with any colour vision; Tol's muted ones and two greys.

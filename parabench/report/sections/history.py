@@ -21,8 +21,7 @@ from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.page import fill
 from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table_of
-from parabench.store.frames import records
-from parabench.store.results import Results
+from parabench.store.results import Results, records
 
 _ms = FORMATS["ms"]
 # More figures than this are a wall; what changed last comes first.

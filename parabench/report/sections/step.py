@@ -15,11 +15,11 @@ from parabench.analysis.step.breakdown import EXPOSED_IN, summary, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.text import format
+from parabench.metrics import STEP_PARTS
 from parabench.report.figures.figures import Panel, measured, unranked
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.palette import PART
 from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, Table, case_table, nothing_to_draw
-from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import Layout, entry_of
 
 # Of so many of the fastest cases the page keeps a timeline for the case's details.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench import json_text
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured, one_form
 from parabench.analysis.collectives.cost_formula import formula
 from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
@@ -29,7 +30,6 @@ from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
 from parabench.report.sections.logs import logs_sections
 from parabench.report.spec import Column, Section, Tab
-from parabench.store import json_text
 from parabench.store.record import Status
 from parabench.store.results import Results
 

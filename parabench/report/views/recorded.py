@@ -15,11 +15,11 @@ from parabench.analysis.step import recorded
 from parabench.analysis.step.nccl import inspected, wirings
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
+from parabench.metrics import STEP_PARTS
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.page import fill
 from parabench.report.sections.libraries import INSPECTED, nccl_tables
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import Results
 
 

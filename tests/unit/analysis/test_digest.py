@@ -11,7 +11,7 @@ import pytest
 import fake_results as fake
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.store.metrics import STEP_PARTS
+from parabench.metrics import STEP_PARTS
 from parabench.store.record import Sample
 from parabench.store.results import load
 

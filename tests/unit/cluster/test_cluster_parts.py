@@ -31,8 +31,8 @@ from parabench.plan.case import Case
 from parabench.plan.collective_case import CollectiveCase
 from parabench.plan.collective_protocol import CollectiveProtocol
 from parabench.plan.protocol import Protocol
-from parabench.probes import CaseReport
-from parabench.store.record import DeviceSample, Failure, HostSample, SeenCall, Status
+from parabench.probes import CaseReport, SeenCall
+from parabench.store.record import DeviceSample, Failure, HostSample, Status
 
 CASE = Case(strategy="ddp", world_size=4, nodes=2, device="cpu", backend="gloo")
 

@@ -11,8 +11,8 @@ import pytest
 from command_line import command_of
 from docs.site import from_code, links, repository
 from parabench.cli import COMMANDS
+from parabench.metrics import METRICS
 from parabench.plan.suite import AXES
-from parabench.store.metrics import METRICS
 from parabench.store.schema import TABLES
 from paths import DOCS
 

@@ -19,11 +19,11 @@ from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.machine import nvml
+from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.devices import PAIR_S, WRAPPED, Devices, unreadable_metrics
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler, leave_pid
-from parabench.store.metrics import METRICS
 from parabench.store.record import NOT_SUPPORTED, DeviceSample, Status
 
 LOST = "the GPU is lost: it fell off the bus or has hung"

@@ -20,12 +20,12 @@ from parabench.analysis.session import session_data
 from parabench.analysis.step.memory import launch_phases, memory_timeline
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
+from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import host
 from parabench.probes.host import ENDED, Host
 from parabench.probes.sampler import PERIOD_S, RankPids, Sampler
-from parabench.store.metrics import METRICS
 from parabench.store.record import MIB, HostSample, Phase, Status
 
 # Two periods of a sampler and a little: a process that others keep from its core for so long is still at it.

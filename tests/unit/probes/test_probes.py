@@ -13,11 +13,11 @@ import torch
 from guard import GUARD_S
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
+from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import PROBES, SOURCES, CaseReport, Probe, ProbedRank, environment, left_behind, probe_classes
 from parabench.registry import Entry, load
-from parabench.store.metrics import METRICS
 from parabench.strategies.base import RankInfo, StepMarker
 from parabench.workloads import training
 from paths import DOCS
@@ -84,7 +84,7 @@ def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatc
     assert report.numbers["watched"] == 9  # the beginnings of eight steps, and the end of the last
     assert report.facts["watching"]
     unknown = {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} - METRICS.keys()
-    assert not unknown, f"store/metrics.py: give METRICS {sorted(unknown)}, with unit and meaning"
+    assert not unknown, f"metrics.py: give METRICS {sorted(unknown)}, with unit and meaning"
     assert environment(protocol, tmp_path)["WATCHING"] == tmp_path.name
     assert left_behind(protocol, tmp_path)["watching"] == {"file": tmp_path.name}
 

@@ -22,9 +22,9 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
 from parabench.analysis.text import best
 from parabench.errors import UsageError
+from parabench.metrics import STEP_PARTS
 from parabench.probes.step_clock import StepClock
 from parabench.session.resume import store_in
-from parabench.store.metrics import STEP_PARTS
 from parabench.store.results import load
 from parabench.watching import record, schedule
 

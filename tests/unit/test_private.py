@@ -7,7 +7,7 @@ import json
 import pytest
 
 import fake_results as fake
-from parabench.store.private import public_argv, public_text
+from parabench.private import public_argv, public_text
 from parabench.store.record import Failure, Status
 from parabench.store.store import Store
 

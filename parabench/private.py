@@ -39,7 +39,7 @@ _BARE = re.compile(r"""(?<![\w.\-/~"'])(?:file://)?~?(?:/[^\s/"'<>|:,;()\[\]]+){
 _USER = re.compile(r"(?<=://)[^/\s@]+@")
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/(.+)")
 # Where this package lies, which need not be there.
-_OURS = f"{Path(__file__).parents[2]}/"
+_OURS = f"{Path(__file__).parents[1]}/"
 
 
 def public_text(text: str, environ: Mapping[str, str] = os.environ) -> str:
