@@ -28,7 +28,7 @@ from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress, warner
-from parabench.session.request import TrainingRequest
+from parabench.session.request import TrainingRequest, check_label
 from parabench.session.resume import (
     REPORT_NAME,
     ab_command,
@@ -39,7 +39,7 @@ from parabench.session.resume import (
     store_in,
 )
 from parabench.signals import STOPPED, Interrupted, stop_signals
-from parabench.store.record import FIRST_BLOCK, Status, check_label
+from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 

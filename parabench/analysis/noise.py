@@ -21,7 +21,7 @@ from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, betwe
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.numbers import LAUNCH_NUMBERS, of_pair
-from parabench.analysis.session import SessionData, select_session, select_sessions
+from parabench.analysis.session import SessionData, select_session, select_sessions, split
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import (
     FEWEST_LAUNCHES,
@@ -37,7 +37,6 @@ from parabench.analysis.stats.contrasts import (
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.results import Results, load, records
-from parabench.store.store import split
 
 # The version of the JSON: higher if a field was removed or changed its meaning.
 SCHEMA = 1

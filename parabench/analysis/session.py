@@ -20,6 +20,7 @@ from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import Results, records
 from parabench.store.schema import SessionRow
+from parabench.store.store import STORE_NAME
 
 T = TypeVar("T")
 
@@ -122,6 +123,22 @@ class Session:
         if self.kind != kind:
             what = f"measured {self.kind}" if self.kind != RecordedCase.kind else "holds others' recordings"
             raise UsageError(f"session {self.label or self.id} {what}, not {kind}; name one that did: {store}@SESSION")
+
+
+def split(text: str) -> tuple[Path, str | None]:
+    """Return the database and the session (an id or a label, or None) of `DATABASE` or `DATABASE@SESSION`.
+
+    A folder stands for its results.db. Raises UsageError if either is empty.
+    """
+    path, at, session = text, "", ""
+    if not os.path.exists(text) and "@" in text:
+        path, at, session = text.rpartition("@")
+    if not path:
+        raise UsageError(f"{text!r} names no store; give the results.db of a run")
+    if at and not session:
+        raise UsageError(f"{text} names no session after the @; give {path}, or {path}@ with an id or a label")
+    store = Path(path)
+    return store / STORE_NAME if os.path.isdir(store) else store, session or None
 
 
 def select_session(results: Results, session: str | int | None = None) -> Session:

@@ -36,10 +36,9 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     STORE is parabench-results when not given.
     """
     from parabench.analysis.numbers import LAUNCH_NUMBERS
-    from parabench.analysis.session import data_of, select_session
+    from parabench.analysis.session import data_of, select_session, split
     from parabench.plan.case import RecordedCase
     from parabench.store.results import load
-    from parabench.store.store import split
 
     axes, files = _axes(by), files_in(options)
     path, session = split(store)

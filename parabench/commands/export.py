@@ -83,9 +83,8 @@ def export(
     if source is not None:
         _recordings(source, case, output, (launch, step) != (None, None) or store != str(DEFAULT_OUT))
         return
-    from parabench.analysis.session import session_data
+    from parabench.analysis.session import session_data, split
     from parabench.store.results import load
-    from parabench.store.store import split
 
     path, session = split(store)
     if case is not None:

@@ -49,9 +49,9 @@ def history(
     """Show each case's step time over the sessions of one or more STOREs, and when it changed."""
     from parabench.analysis.history.history import history as follow
     from parabench.analysis.numbers import STEP_TIMES
+    from parabench.analysis.session import split
     from parabench.analysis.text import history as text
     from parabench.store.results import load
-    from parabench.store.store import split
 
     files = files_in(options)
     paths = []

@@ -149,8 +149,8 @@ def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:
 
 def _load(name: str) -> Results:
     """Return a database. Raises UsageError for a single session: a prediction needs several."""
+    from parabench.analysis.session import split
     from parabench.store.results import load
-    from parabench.store.store import split
 
     path, session = split(name)
     if session is not None:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from parabench.analysis.session import select_session, select_sessions
+from parabench.analysis.session import select_session, select_sessions, split
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder, temporary_folder
@@ -24,7 +24,6 @@ from parabench.plan.protocol import DEADLINE_FACTOR, LEAST_DEADLINE_S
 from parabench.report.page import fill
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, Status
 from parabench.store.results import load
-from parabench.store.store import split
 
 LOOPBACK = "127.0.0.1"
 # The names of this machine that a browser may send. Other names may be DNS rebinding. A tunnel may change the port.

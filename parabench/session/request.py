@@ -3,6 +3,7 @@ they plan on a machine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -23,10 +24,19 @@ from parabench.plan.resolve import is_count, resolve_device
 from parabench.plan.suite import CPU, GPUS, ONE_GPU, Suite, Sweep, load_suite, parse_axes
 from parabench.records import Record
 from parabench.session.stopping import AdaptiveStopping
-from parabench.store.record import MEASURED_ON_CPU, Finding, check_label
+from parabench.store.record import MEASURED_ON_CPU, Finding
 from parabench.strategies import entry_of
 
+# Labels are part of file names, addresses and HTML.
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 QUESTION = "Which algorithm moves data fastest here, at which size?"
+
+
+def check_label(text: str) -> str:
+    """Return `text` if it can name a session. Raises UsageError."""
+    if not isinstance(text, str) or not _LABEL.fullmatch(text):
+        raise UsageError(f"label {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Digest(NamedTuple):
 
 
 def digests(samples: Iterable[Sample]) -> list[Digest]:
-    """Return the digests of one launch, from its samples in the order in which they were recorded."""
+    """Return the digests of one launch."""
     whole: dict[tuple[str, str], list[tuple[int, float]]] = {}
     by_rank: dict[str, dict[int, list[float]]] = {}
     slowest: dict[int, float] = {}
@@ -63,7 +63,6 @@ def _packed(kind: str, phase: str, metric: str, numbers: Sequence[tuple[int, flo
 
 def _median(values: list[float]) -> float:
     """Return the median of the known values."""
-    import statistics  # a hundredth of a second: not to read what is told already
+    import statistics  # takes 10 ms to import, which commands that only read save
 
-    known = [value for value in values if value == value]
-    return statistics.median(known) if known else _UNKNOWN
+    return statistics.median([value for value in values if value == value] or [_UNKNOWN])

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from parabench.errors import UsageError
 from parabench.records import Record
 
 MIB = 2**20
 GB = 1e9
-
-# Names of runs end in file names, addresses and HTML.
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AnyCase(Protocol):
@@ -287,10 +282,3 @@ UNCOUNTED = {REFERENCE_BLOCK: "reference", EXPLAIN_BLOCK: "NCCL debug log", TWIN
 def utc_now() -> str:
     """Return the time as ISO 8601 in UTC, in milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def check_label(text: str) -> str:
-    """Return `text` if it can name a session. Raises UsageError."""
-    if not isinstance(text, str) or not _LABEL.fullmatch(text):
-        raise UsageError(f"label {text!r}: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit")
-    return text

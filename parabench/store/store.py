@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any
 from msgspec import structs
 
 from parabench import __version__, json_text
-from parabench.errors import UsageError
 from parabench.private import public_argv, public_text
 from parabench.store.database import StoreError, open_to_read, open_to_write, storing
 from parabench.store.digest import digests
@@ -241,19 +239,3 @@ def _insert(db: sqlite3.Connection, table: str, belongs_to: tuple[int | None, ..
 
 def _insert_all(db: sqlite3.Connection, table: str, belongs_to: tuple[int, ...], rows: Iterable[Sequence[Any]]) -> None:
     db.executemany(insert_statement(table), ((*belongs_to, *row) for row in rows))
-
-
-def split(text: str) -> tuple[Path, str | None]:
-    """Return the database and the session (an id or a label, or None) of `DATABASE` or `DATABASE@SESSION`.
-
-    A folder stands for its results.db. Raises UsageError if either is empty.
-    """
-    path, at, session = text, "", ""
-    if not os.path.exists(text) and "@" in text:
-        path, at, session = text.rpartition("@")
-    if not path:
-        raise UsageError(f"{text!r} names no store; give the results.db of a run")
-    if at and not session:
-        raise UsageError(f"{text} names no session after the @; give {path}, or {path}@ with an id or a label")
-    store = Path(path)
-    return store / STORE_NAME if os.path.isdir(store) else store, session or None

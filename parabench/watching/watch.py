@@ -36,8 +36,9 @@ from parabench.plan.turns import TurnsProtocol
 from parabench.probes import sources_of
 from parabench.probes.sampler import RankPids, Sampler, Watched, leave_pid
 from parabench.session.progress import logger
+from parabench.session.request import check_label
 from parabench.session.resume import check_writable
-from parabench.store.record import DeviceSample, HostSample, check_label
+from parabench.store.record import DeviceSample, HostSample
 from parabench.watching.group import FAILED_S, LEAVE_S, Group
 from parabench.watching.hosts import of_this
 from parabench.watching.observer import Observer

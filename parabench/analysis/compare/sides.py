@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from parabench.analysis.numbers import LAUNCH_NUMBERS
-from parabench.analysis.session import SessionData, data_of, select_session
+from parabench.analysis.session import SessionData, data_of, select_session, split
 from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.results import Results, load
-from parabench.store.store import STORE_NAME, split
+from parabench.store.store import STORE_NAME
 
 # A label longer than this would push the numbers out of its sentence, card or column; the table of where they are from
 # has all of it.
