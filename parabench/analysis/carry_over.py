@@ -10,7 +10,7 @@ B. Jones and M. G. Kenward, "Design and Analysis of Cross-Over Trials", 3rd ed.,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ import numpy as np
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.stats.crossover import Table, estimate
+from parabench.analysis.text import format
 from parabench.analysis.turns import SharedLaunch, shared_launches_of
 from parabench.plan.turns import orders
 
@@ -86,9 +87,9 @@ def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
     effects = tuple(
         Effect(
             case_id=name,
-            size=_fraction(effect),
-            low=_fraction(effect - width),
-            high=_fraction(effect + width),
+            size=format.number_or_none(math.expm1(effect)),
+            low=format.number_or_none(math.expm1(effect - width)),
+            high=format.number_or_none(math.expm1(effect + width)),
             p=min(1.0, among * float(p)) if math.isfinite(p) else None,
         )
         for name, effect, width, p in zip(
@@ -104,5 +105,26 @@ def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
     )
 
 
-def _fraction(log: float) -> float | None:
-    return math.expm1(log) if math.isfinite(log) else None
+def found_sentence(found: Effect, labels: Mapping[str, str]) -> str:
+    """Describe the effect that was found."""
+    size, interval = found.size or 0.0, ""
+    if found.low is not None and found.high is not None:
+        interval = f" (95 %: {format.signed(found.low)} to {format.signed(found.high)})"
+    slower = f"{format.percent(abs(size))} {'slower' if size > 0 else 'faster'}"
+    return (
+        "Interference between interleaved configurations: the turn after one of "
+        f"{labels.get(found.case_id, found.case_id)} is {slower} than after the others{interval}."
+    )
+
+
+def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
+    """Describe the effect that was found, or how much is ruled out."""
+    if of.found:
+        return found_sentence(of.found, labels)
+    launches = format.count(of.launches, "shared launch")
+    measured = [each for each in of.effects if each.case_id in of.last]
+    ends = [abs(end) for each in measured for end in (each.low, each.high) if end is not None]
+    among = "" if len(measured) == len(of.effects) else "among the configurations of the last, "
+    depends = f"{among}a turn depends on the configuration before it by less than"
+    bound = f": {depends} {format.percent(max(ends))} (95 %)" if ends else ""
+    return f"No interference between interleaved configurations was found in {launches}{bound}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.quantiles import t_quantile
+from parabench.analysis.text import format
 from parabench.analysis.turns import compared, shared_launches_of
 from parabench.store.record import TWIN_BLOCK
 
@@ -51,3 +53,11 @@ def noise_floor(seen: SessionData) -> NoiseFloor | None:
         half_width=None if width is None else math.expm1(width),
         sd=None if sd is None else math.expm1(sd),
     )
+
+
+def sentence(of: NoiseFloor, labels: Mapping[str, str]) -> str:
+    """Return 'Two copies of X differed by 0.4 % (95 %: ±0.9 %) in 5 shared launches.'"""
+    what = labels.get(of.case_id or "", "the same configuration")
+    within = "" if of.half_width is None else f" (95 %: {format.within(of.half_width)})"
+    launches = format.count(of.launches, "shared launch")
+    return f"Two copies of {what} differed by {format.percent(abs(of.difference))}{within} in {launches}."

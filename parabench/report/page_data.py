@@ -11,9 +11,8 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import WORK, levels, same_work
-from parabench.analysis.ranking.answer import Answer, case_rows
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import slower_unranked
+from parabench.analysis.ranking.ranking import Answer, case_rows, slower_unranked
 from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart

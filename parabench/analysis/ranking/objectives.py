@@ -44,7 +44,7 @@ class Objective:
         """The number that a person reads, of a cost."""
         return 1 / cost if self.inverse else cost
 
-    def worse(self, fraction: float) -> str:
+    def worse(self, fraction: float | None) -> str:
         """'is 9 % slower', 'needs 9 % more memory'."""
         return self.more.format(words.percent(fraction))
 

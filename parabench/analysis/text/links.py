@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
 from parabench.analysis.numbers import case_of
-from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.session import Session
 from parabench.plan.case import Case
 from parabench.store.results import Results
+
+if TYPE_CHECKING:
+    from parabench.analysis.ranking.ranking import Answer
 
 TWO_LEVEL = "two_level"
 

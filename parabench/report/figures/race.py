@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from parabench.analysis.ranking.answer import Answer
 from parabench.analysis.ranking.race import Look
+from parabench.analysis.ranking.ranking import Answer
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.text import format
 from parabench.report.figures.figures import Figure, Panel, lay_out, plain

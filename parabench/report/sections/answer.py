@@ -8,15 +8,14 @@ from collections.abc import Callable
 import pandas as pd
 
 from parabench.analysis.numbers import WORK
-from parabench.analysis.ranking.answer import Answer, Candidate
 from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.text import format
-from parabench.analysis.text.ranking import not_compared
 from parabench.report.figures.figures import measured, unranked
 from parabench.report.figures.race import race_panel
 from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of

@@ -8,7 +8,7 @@ import pytest
 
 import fake_results as fake
 from answers_helpers import sweet_spots
-from parabench.analysis.text.ranking import sentence, to_dict
+from parabench.analysis.ranking.words import sentence, to_dict
 
 SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}
 

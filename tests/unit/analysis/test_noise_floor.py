@@ -7,9 +7,8 @@ import pytest
 
 import fake_results as fake
 import fake_turns
-from parabench.analysis.noise_floor import noise_floor
+from parabench.analysis.noise_floor import noise_floor, sentence
 from parabench.analysis.session import session_data
-from parabench.analysis.text.turns import noise_sentence
 from parabench.store.record import TWIN_BLOCK
 
 CASES = [fake.case(bucket_mib=size) for size in (1.0, 25.0)]
@@ -38,6 +37,6 @@ def test_what_copies_differ_by_has_its_interval(tmp_path, slower):
     assert found.launches == 20
     assert abs(np.log1p(found.difference) - slower) < 2 * found.half_width < 0.02
     assert found.sd == pytest.approx(0.01 * 2**0.5, rel=0.4)
-    said = noise_sentence(found, labels)
+    said = sentence(found, labels)
     assert said.startswith("Two copies of ddp native 1 MiB, 2 ranks differed by ")
     assert said.endswith(" in 20 shared launches.")

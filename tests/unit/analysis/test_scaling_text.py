@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fake_results as fake
+from parabench.analysis.ranking.words import closing_lines
+from parabench.analysis.scaling import scaling_lines
 from parabench.analysis.session import session_data
-from parabench.analysis.text.best import closing_lines
-from parabench.analysis.text.scaling import lines
 
 SECONDS = {
     ("single", 1, 8): 0.08,
@@ -26,9 +26,9 @@ def session(tmp_path, chosen):
 
 def test_the_fastest_at_each_world_size_is_said_of_each_kind(tmp_path):
     seen = session(tmp_path, list(SECONDS))
-    assert list(lines(seen)) == [
+    assert list(scaling_lines(seen)) == [
         "Strong scaling (global batch 8), throughput by that of 1 rank: 2.00 (100 % of linear) of fsdp native, "
         "2 ranks; 3.20 (80 %) of fsdp native, 4 ranks.",
         "Weak scaling (8 a rank), throughput by that of 1 rank: 1.60 (80 % of linear) of ddp native, 2 ranks.",
     ]
-    assert set(lines(seen)) <= set(closing_lines(seen))
+    assert set(scaling_lines(seen)) <= set(closing_lines(seen))

@@ -13,13 +13,12 @@ from scipy import stats
 import fake_results as fake
 from answers_helpers import sweet_spots
 from parabench.analysis.numbers import case_table, numbers
-from parabench.analysis.ranking.answer import case_rows
+from parabench.analysis.ranking.ranking import case_rows
+from parabench.analysis.ranking.words import lines, notes, sentence, to_dict
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.quantiles import dunnett
-from parabench.analysis.text.best import lines
-from parabench.analysis.text.ranking import notes, sentence, to_dict
 from parabench.report.build import render
 from parabench.store.record import Status
 
@@ -92,11 +91,11 @@ def test_complete_blocks_give_the_textbook_interval():
     assert effects.residual == pytest.approx(residual)
     # Each case has 6 / 4 degrees of freedom of its own beside the common variance's weight.
     own = (effects_module.COMMON_WEIGHT * residual**2 + error.sum(axis=0)) / (effects_module.COMMON_WEIGHT + 6 / 4)
-    assert effects.half_width("0", "3") == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
+    assert effects.half_widths("0")["3"] == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
     # No correlation of comparisons with a case is further from the half of equal variances than that of all others.
     error = math.sqrt((own[0] + own[3]) / 3)
     others = (own.sum() - own) / 3
-    assert effects.best_half_widths("0")[3] == pytest.approx(
+    assert effects.best_half_widths("0")["3"] == pytest.approx(
         error * dunnett(3, freedom(6 / 4, 6), 0.95, own[3] / (own[3] + others[3])), rel=1e-3
     )
     assert effects.own_half_width("1") == pytest.approx(stats.t.ppf(0.975, 6) * math.sqrt(own[1] / 3))
