@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -42,8 +41,6 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     from parabench.store.results import load
     from parabench.store.store import split
 
-    answers: Sequence[Any]
-    to_dict: Callable[[Any], dict[str, Any]]
     files, axes = files_in(options), tuple(name.strip() for text in by for name in text.split(","))
     path, session = split(store)
     # Power and energy of devices are read ten times a second, so only for the objective that needs them.
@@ -61,7 +58,8 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 f"give neither, or name one that trained: {path}@SESSION"
             )
-        answers, to_dict = bus_answers(results, chosen.id), text.to_dict
+        answers: Any = bus_answers(results, chosen.id)
+        to_dict: Any = text.to_dict
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
         lines = [text.sentence(each) for each in answers] or [f"No launch {why}, so there is no fastest algorithm."]
     else:

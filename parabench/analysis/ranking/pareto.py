@@ -69,9 +69,8 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
 
 def _less(effects: Effects) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return for each pair of cases whether the first (row) has a significantly smaller number."""
-    behind, widths = (
-        np.array([each(case) for case in effects.cases]) for each in (effects.behind, effects.half_widths)
-    )
+    behind = np.array([effects.behind(case) for case in effects.cases])
+    widths = np.array([effects.half_widths(case) for case in effects.cases])
     found: np.ndarray[Any, np.dtype[np.bool_]] = behind > widths + format.EXACT
     return found
 

@@ -533,8 +533,8 @@ def slower_unranked(seen: SessionData, answers: Iterable[Answer]) -> dict[str, f
         first = best.get(tuple(work.values()))
         ranked = set(only_ranked(own)["case"])
         if first is not None and not ranked.issuperset(own["case"]):
-            behind = np.expm1(fit(own).behind(first.case_id))
-            found |= {str(case): float(slower) for case, slower in behind.items() if case not in ranked}
+            behind = fit(own).behind(first.case_id)
+            found |= {str(case): math.expm1(log) for case, log in behind.items() if case not in ranked}
     return found
 
 

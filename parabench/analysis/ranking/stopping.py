@@ -13,6 +13,7 @@ import pandas as pd
 from parabench.analysis.ranking.ranking import Answer, answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
+from parabench.analysis.stats.quantiles import Numbers
 from parabench.store.record import FIRST_BLOCK
 
 # With fewer blocks no number of blocks is known to be too few.
@@ -96,13 +97,13 @@ def _least_noise(good: pd.DataFrame, df: int) -> float:
     """
     from scipy.special import gammaincinv  # takes a fifth of a second, which most sessions need not spend
 
-    left = np.log(good.pivot(index="repetition", columns="case", values="step_s"))
+    left = good.assign(log=np.log(good["step_s"])).pivot(index="repetition", columns="case", values="log")
     left = left[left.count(axis=1) > 1]
     for _ in range(POLISHINGS):
         left = left.sub(left.median(axis=1), axis=0)
         left = left.sub(left.median())
-    residuals = left.to_numpy(dtype=float)
-    residuals = residuals[np.isfinite(residuals)]
+    values: Numbers = left.to_numpy(dtype=float)
+    residuals = values[np.isfinite(values)]
     scale = MAD_SCALE * float(np.median(np.abs(residuals - np.median(residuals))))
     worth = MAD_EFFICIENCY * df
     return scale * math.sqrt(len(residuals) / df) * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))

@@ -300,7 +300,7 @@ def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
     levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
     first = np.unique(launch, return_index=True)[1]
     between = _fit(cohort[place[first]], block[first], levels)
-    at = pd.Index(between.cases).get_indexer(cohort)
+    at = pd.Index(between.cases).get_indexer(pd.Index(cohort))
     means = dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True))
     fields = {each.name: getattr(inner, each.name) for each in dataclasses.fields(Effects)}
     fields |= {"means": means, "n_blocks": len(np.unique(block)), "component": between.component[at]}
