@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment.nodes import sharing
@@ -36,7 +37,7 @@ def curves(seen: SessionData) -> pd.DataFrame:
     """Return `scaling` of a session, without ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
     apart = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
-    return scaling(seen.numbers, seen.cases[apart])
+    return scaling(seen.numbers, seen.cases[np.array(apart, dtype=bool)])
 
 
 def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -538,23 +538,22 @@ def slower_unranked(seen: SessionData, answers: Iterable[Answer]) -> dict[str, f
     return found
 
 
-def case_rows(cases: pd.DataFrame, answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Return the rows of the case table with `ranking` in the answers ('fastest', 'tied' or nothing).
+def marks(cases: pd.DataFrame, answers: Iterable[Answer]) -> pd.DataFrame:
+    """Return columns next to a case table.
 
-    `mark` labels configurations that are not ranked, not compared, or train in another way.
+    `ranking` is 'fastest', 'tied' or empty. `mark` labels configurations that are not ranked, not compared, or train in
+    another way.
     """
     ranking: dict[str, str] = {}
-    marks: dict[str, str] = {}
+    mark: dict[str, str] = {}
     for answer in answers:
-        marks |= {each.case_id: NOT_COMPARED for each in answer.not_compared}
+        mark |= {each.case_id: NOT_COMPARED for each in answer.not_compared}
         if answer.best is not None and answer.decided:
             ranking[answer.best.case_id] = TIED if answer.winner is None else "fastest"
             ranking |= {each.case_id: TIED for each in answer.tied}
-    return [
-        {str(k): v for k, v in row.items()}
-        | {"ranking": ranking.get(row["case_id"], ""), "mark": marks.get(row["case_id"]) or _mark(row)}
-        for row in cases.to_dict("records")
-    ]
+    rows = [(row["case_id"], _mark(row)) for row in cases.to_dict("records")]
+    found = [(ranking.get(case, ""), mark.get(case, usual)) for case, usual in rows]
+    return pd.DataFrame(found, cases.index, ["ranking", "mark"])
 
 
 def _mark(row: Mapping[Any, Any]) -> str:

@@ -9,10 +9,9 @@ pairs by Tukey and Kramer's method. Each case has its own noise: four ranks on t
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -58,6 +57,12 @@ class Effects:
     - `scales`: the standard errors of the differences of all pairs, divided by the square root of 2; infinite if the
       launches cannot compare the two.
 
+    If some cases shared launches, there are two strata, as in a split-plot experiment. Cases of one cohort are compared
+    inside launches, where differences between launches cancel: there a launch is a block. Cohorts are compared by the
+    levels of their launches: `between` is the model log(level) = cohort + block, where a level is that of an average
+    case of the cohort. `cohort` is the place there of each of `cases`. (W. G. Cochran and G. M. Cox, "Experimental
+    Designs", 2nd ed., 1957, section 7.1.) Otherwise a cohort is a component.
+
     Series have a value for each case.
     """
 
@@ -71,6 +76,8 @@ class Effects:
     component: Places
     own: Numbers
     scales: Numbers
+    cohort: Places
+    between: Effects | None = None
 
     @cached_property
     def levels(self) -> Numbers:
@@ -90,9 +97,12 @@ class Effects:
 
     def half_widths(self, case: str, confidence: float = CONFIDENCE) -> pd.Series[float]:
         """Return the half-widths (log scale) of the intervals against each case, simultaneous for all pairs; infinite
-        if unknown."""
-        k = len(self.cases)
-        return self._widths(case, studentized_range(k, self.df, confidence) if self.df > 0 and k > 1 else 0.0)
+        if unknown. Across cohorts the degrees of freedom are those of the levels, whose variance is the larger."""
+        inside, across = (
+            studentized_range(len(self.cases), df, confidence) if df > 0 and len(self.cases) > 1 else 0.0
+            for df in (self.df, self.between.df if self.between else 0)
+        )
+        return self._widths(case, inside, across)
 
     def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
         """Return how far (log scale) each case may be behind `case`, which has the lowest mean, and still be the best.
@@ -101,22 +111,26 @@ class Effects:
         if unknown. The best is a control that no other beats, so Dunnett's one-sided quantile for all others applies
         (J. C. Hsu, "Multiple Comparisons", 1996, chapter 4). The correlation of these comparisons is a half if all
         means are equally certain, and less for a case of more launches than others, whose quantile is larger. The mean
-        of all correlations stands for each, which errs toward a larger quantile.
+        of all correlations stands for each, which errs toward a larger quantile. Comparisons across cohorts share the
+        case's own level and, if they are with cases of one cohort, that cohort's level.
         """
-        return self._widths(case, _each(confidence, len(self.cases), self._best_quantiles))
-
-    def _best_quantiles(self, confidence: float) -> Numbers:
-        """Return each case's quantile of the same, for differences over the square root of 2."""
-        own, groups = self.own, self._groups
-        others = np.bincount(groups)[groups] - 1
+        own, cohort, sizes = self.own, self.cohort, np.bincount(self.cohort)
+        others = sizes[cohort] - 1
         # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
-        mean = (np.bincount(groups, own)[groups] - own) / np.maximum(others, 1)
-        return self._of_best(others, _freedom(self.df, len(self.cases)), _ratio(own, own + mean), confidence)
-
-    @property
-    def _groups(self) -> Places:
-        """The group of each of `cases` in which this fit compares it."""
-        return self.component
+        mean = (np.bincount(cohort, own)[cohort] - own) / np.maximum(others, 1)
+        df, ratio = _freedom(self.df, len(self.cases)), _ratio(own, own + mean)
+        inside = _each(confidence, len(own), lambda asked: self._of_best(others, df, ratio, asked))
+        if self.between is None:
+            return self._widths(case, inside)
+        level = self.between.own
+        own = level[cohort] + self._within
+        outside = len(own) - sizes[cohort]
+        mean = (own.sum() - np.bincount(cohort, own)[cohort]) / np.maximum(outside, 1)
+        pairs = sizes * (sizes - 1) * level
+        shared = own + (pairs.sum() - pairs[cohort]) / np.maximum(outside * (outside - 1), 1)
+        between_df, between_ratio = _freedom(self.between.df, len(sizes)), _ratio(shared, own + mean)
+        across = _each(confidence, len(own), lambda asked: self._of_best(outside, between_df, between_ratio, asked))
+        return self._widths(case, inside, across)
 
     def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float) -> Numbers:
         """Return each case's quantile for its number of comparisons with `others`, for differences over the square root
@@ -134,11 +148,16 @@ class Effects:
             found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
         return math.sqrt(2) * found
 
-    def _widths(self, case: str, quantiles: float | Numbers) -> pd.Series[float]:
-        """Return the quantiles of the cases times the `scales` of their differences from this one."""
-        at = self.cases.index(case)
-        widths = quantiles * self.scales[at] if self.df > 0 else np.full(len(self.cases), np.inf)
+    def _widths(self, case: str, inside: float | Numbers, across: float | Numbers = 0.0) -> pd.Series[float]:
+        """Return the quantiles `inside` the cohort of a case, and `across` cohorts, times the `scales`."""
+        at, between = self.cases.index(case), self.between
+        widths = inside * self.scales[at] if self.df > 0 else np.full(len(self.cases), np.inf)
         widths[at] = 0.0
+        if between is not None and between.df > 0:
+            apart = between.scales[int(self.cohort[at])][self.cohort]
+            within = (self._within[at] + self._within) / 2
+            widths = np.where(self.cohort == self.cohort[at], widths, across * np.sqrt(apart**2 + within))
+            widths[np.isnan(widths)] = np.inf  # without a residual inside launches the variances are unknown
         return self._series(widths)
 
     def _series(self, values: Numbers) -> pd.Series[float]:
@@ -150,9 +169,11 @@ class Effects:
 
     def own_half_width(self, case: str) -> float:
         """Return the half-width (log scale) of the interval of one mean; infinite without a residual."""
-        if self.df < 1:
+        at, df = self.cases.index(case), self.between.df if self.between else self.df
+        if df < 1:
             return math.inf
-        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self.own[self.cases.index(case)]))
+        variance = self.between.own[self.cohort[at]] + self._within[at] if self.between else self.own[at]
+        return t_quantile((1 + CONFIDENCE) / 2, df) * math.sqrt(float(variance))
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
@@ -163,14 +184,23 @@ class Effects:
 
     def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
         """Return the fewest blocks, all cases in each, for at most `half_width` between the best and `among`; capped at
-        MOST_BLOCKS + 1. Without `among` the common noise decides.
+        MOST_BLOCKS + 1. Without `among` the common noise decides. Across cohorts the noise of the levels counts too.
 
         The half-width is d * noise * sqrt(2 / blocks): small enough if the probability of Dunnett's t below
         half_width * sqrt(blocks / 2) / noise reaches CONFIDENCE, which is one integral instead of a search.
         """
         loudest = sorted(self.variances[case] for case in among)[-2:]
         noise = math.sqrt(sum(loudest) / len(loudest)) if loudest else self.residual
-        return _fewest_blocks(len(self.cases), noise, half_width)
+        needed = _fewest_blocks(len(self.cases), noise, half_width)
+        if self.between is None or len({self.cohort[self.cases.index(case)] for case in among or self.cases}) == 1:
+            return needed
+        return max(needed, self.between.blocks_for(half_width))
+
+    @cached_property
+    def _within(self) -> Numbers:
+        """The variance of each case's mean around that of its cohort; 0 if the case is alone in it."""
+        found: Numbers = self.own * (1 - 1 / np.bincount(self.cohort)[self.cohort])
+        return found
 
 
 def _each(confidence: float | Numbers, count: int, quantiles: Callable[[float], Numbers]) -> Numbers:
@@ -192,76 +222,6 @@ def _fewest_blocks(k: int, noise: float, half_width: float) -> int:
         return dunnett_cdf(d, k - 1, _freedom((k - 1) * (blocks - 1), k)) >= CONFIDENCE
 
     return 2 + bisect.bisect_left(range(2, MOST_BLOCKS + 1), True, key=enough)
-
-
-@dataclass(frozen=True)
-class StratifiedEffects(Effects):
-    """A fitted model in two strata, as in a split-plot experiment, if some cases shared launches.
-
-    Cases of one cohort are compared inside launches, where differences between launches cancel: this is the inherited
-    fit, in which a launch is a block. Cohorts are compared by the levels of their launches: `between` is the model
-    log(level) = cohort + block, where a level is that of an average case of the cohort. `cohort` is the place there of
-    each of `cases`. (W. G. Cochran and G. M. Cox, "Experimental Designs", 2nd ed., 1957, section 7.1.)
-    """
-
-    between: Effects
-    cohort: Places
-
-    @property
-    def _groups(self) -> Places:
-        return self.cohort
-
-    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> pd.Series[float]:
-        """Return the same. Against cases of other cohorts the variances of both strata count, with the degrees of
-        freedom of the levels, whose variance is the larger."""
-        df = self.between.df
-        across = studentized_range(len(self.cases), df, confidence) if df > 0 else 0.0
-        return self._in_strata(case, Effects.half_widths(self, case, confidence), across)
-
-    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
-        """Return the same. Comparisons across cohorts share the case's own level and, if they are with cases of one
-        cohort, that cohort's level."""
-        sizes, level = np.bincount(self.cohort), self.between.own
-        own = level[self.cohort] + self._within
-        others = len(self.cases) - sizes[self.cohort]
-        mean = (own.sum() - np.bincount(self.cohort, own)[self.cohort]) / np.maximum(others, 1)
-        pairs = sizes * (sizes - 1) * level
-        shared = own + (pairs.sum() - pairs[self.cohort]) / np.maximum(others * (others - 1), 1)
-        df = _freedom(self.between.df, len(sizes))
-        ratio = _ratio(shared, own + mean)
-        across = _each(confidence, len(own), lambda asked: self._of_best(others, df, ratio, asked))
-        return self._in_strata(case, Effects.best_half_widths(self, case, confidence), across)
-
-    def _in_strata(self, case: str, inside: pd.Series[float], across: float | Numbers) -> pd.Series[float]:
-        """Return the half-widths `inside` the cohort of a case, and by the quantiles `across` for other cohorts."""
-        between, at = self.between, self.cases.index(case)
-        if between.df < 1:
-            return inside
-        apart = between.scales[int(self.cohort[at])][self.cohort]
-        within = (self._within[at] + self._within) / 2
-        widths = inside.where(self.cohort == self.cohort[at], across * np.sqrt(apart**2 + within))
-        return widths.fillna(np.inf)  # without a residual inside launches the variances are unknown
-
-    def own_half_width(self, case: str) -> float:
-        between, at = self.between, self.cases.index(case)
-        if between.df < 1:
-            return math.inf
-        level = float(between.own[self.cohort[at]])
-        return t_quantile((1 + CONFIDENCE) / 2, between.df) * math.sqrt(level + float(self._within[at]))
-
-    def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
-        """Return the same, by the noise inside launches if all of `among` are of one cohort, else also by that of the
-        levels."""
-        needed = Effects.blocks_for(self, half_width, among)
-        if len({self.cohort[self.cases.index(case)] for case in among or self.cases}) == 1:
-            return needed
-        return max(needed, self.between.blocks_for(half_width))
-
-    @cached_property
-    def _within(self) -> Numbers:
-        """The variance of each case's mean around that of its cohort; 0 if the case is alone in it."""
-        found: Numbers = self.own * (1 - 1 / np.bincount(self.cohort)[self.cohort])
-        return found
 
 
 def _freedom(df: int, cases: int) -> float:
@@ -301,10 +261,14 @@ def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
     first = np.unique(launch, return_index=True)[1]
     between = _fit(cohort[place[first]], block[first], levels)
     at = pd.Index(between.cases).get_indexer(pd.Index(cohort))
-    means = dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True))
-    fields = {each.name: getattr(inner, each.name) for each in dataclasses.fields(Effects)}
-    fields |= {"means": means, "n_blocks": len(np.unique(block)), "component": between.component[at]}
-    return StratifiedEffects(**fields, between=between, cohort=at)
+    return replace(
+        inner,
+        means=dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True)),
+        n_blocks=len(np.unique(block)),
+        component=between.component[at],
+        cohort=at,
+        between=between,
+    )
 
 
 def turn_weights(launches: pd.DataFrame) -> Numbers | None:
@@ -366,6 +330,7 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
         component=case_component,
         own=variances / np.bincount(case, weight),
         scales=np.where(comparable, np.sqrt(np.maximum(0.0, apart) / 2), np.inf),
+        cohort=case_component,
     )
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 import fake_results as fake
 from answers_helpers import sweet_spots
 from parabench.analysis.numbers import case_table, numbers
-from parabench.analysis.ranking.ranking import case_rows
+from parabench.analysis.ranking.ranking import marks
 from parabench.analysis.ranking.words import lines, notes, sentence, to_dict
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
@@ -209,7 +209,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
         f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95 %, 3 "
     )
     assert to_dict(answer)["winner"] == (answer.best.case_id if named else None)
-    places = {row["ranking"] for row in case_rows(case_table(numbers(results, session)), [answer])}
+    places = set(marks(case_table(numbers(results, session)), [answer])["ranking"])
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])
     assert any("  best  " in line for line in table) == named
