@@ -1,4 +1,4 @@
-"""What `best` can ask for: how each launch becomes one number, which works may be compared by it, how it is said."""
+"""The objectives of `best`: the number of each launch, the workloads that it can compare, and its words."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from parabench.analysis.text import format as words
 from parabench.errors import UsageError
 from parabench.store.frames import records
 
-# Per token, works of other batch sizes compare: weak scaling, and other world sizes.
+# Per token, workloads with other batch sizes can be compared: weak scaling, and other world sizes.
 PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One thing to be good at.
+    """A number to rank by.
 
-    `column` holds each launch's cost, of which less is better, in SI units; `inverse`: people read the cost's inverse.
-    `work`: the fields that must agree for two cases to be ranked against each other. `first` calls the best, `more` is
-    how others are worse, `of` whose curve it is; `ahead` is what the best is before all others. `say` makes words of a
-    value and what throughput counts, `margin` of a half-width and its value.
+    - `column`: each launch's cost in SI units, of which less is better; `inverse`: people read the inverse of the cost.
+    - `work`: the fields that must agree for two cases to be compared.
+    - `first` names the best, `more` describes how others are worse, `ahead` how the best is better than all others,
+      `of` ends the sentence about a bucket curve, `head` is a column's title.
+    - `say` formats a value and the unit that throughput counts, `margin` a half-width and its value.
     """
 
     name: str
@@ -41,11 +42,11 @@ class Objective:
     inverse: bool = False
 
     def value(self, cost: float) -> float:
-        """The number that a person reads, of a cost."""
+        """Return the number that people read for a cost."""
         return 1 / cost if self.inverse else cost
 
     def worse(self, fraction: float | None) -> str:
-        """'is 9 % slower', 'needs 9 % more memory'."""
+        """Return 'is 9 % slower', 'needs 9 % more memory'."""
         return self.more.format(words.percent(fraction))
 
 
@@ -105,15 +106,15 @@ STEP = OBJECTIVES["step_time_s"]
 
 
 def require(seen: SessionData, objective: Objective) -> None:
-    """Raise UsageError, with the reason, if launches succeeded and the objective's cost is unknown for all of them."""
+    """Raise UsageError, with the reason, if launches succeeded and none has a number for the objective."""
     good = seen.counted
     if not len(good) or (good[objective.column] > 0).any():
         return
-    why = "its launches recorded no peak memory"
-    if objective.column == "token_s":
-        why = "the samples in its batches could not be counted"
-    if objective.column == "token_j":
-        why = next(filter(None, good["joules_reason"]), "no launch succeeded")
+    why = {
+        "peak_memory_bytes": "its launches recorded no peak memory",
+        "token_s": "the samples in its batches could not be counted",
+        "token_j": next(filter(None, good["joules_reason"]), "no launch succeeded"),
+    }[objective.column]
     raise UsageError(
         f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
         "give another --objective, such as step_time_s, or another session"
