@@ -366,7 +366,7 @@ def _rows(
             plus_minus_s=_margin(times, case, row["step_time_s"]),
             tokens_per_s=format.number_or_none(row["tokens_per_s"]),
             unit=format.unit_of(row["seq_len"]),
-            launches=effects.n[case],
+            launches=len(ids[case]),
             launch_ids=ids[case],
             status=row["status"],
             other_training=entry_of(row["strategy"]).rule is Rule.APPLIED_ONCE,

@@ -12,7 +12,6 @@ from parabench.analysis.carry_over import carry_over
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.noise_floor import noise_floor
-from parabench.analysis.noise_floor import sentence as noise
 from parabench.analysis.ranking.bucket_curves import curve_notes
 from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
 from parabench.analysis.ranking.pareto import front_table
@@ -95,9 +94,9 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
 
 def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
     """Return the noise floor and the interference of shared launches, a line each; `small` interference if asked."""
-    floor, tested = seen.once(noise_floor), seen.once(carry_over)
-    found = [noise(floor, seen.labels)] if floor else []
-    return found + ([carried_over(tested, seen.labels)] if tested and (small or tested.matters) else [])
+    tested = seen.once(carry_over)
+    shown = tested is not None and (small or tested.matters)
+    return [*seen.once(noise_floor), *([carried_over(tested, seen.labels)] if tested and shown else [])]
 
 
 def _on_cpu(seen: SessionData) -> list[str]:
@@ -330,14 +329,9 @@ def _default(answer: Answer, best: Candidate, objective: Objective) -> str:
 
 def _other_training(answer: Answer) -> Iterator[str]:
     others = [each for each in (answer.best, *answer.tied) if each and each.other_training]
-    if len(others) == 1:
-        yield (
-            f"{others[0].label} is not equivalent to single-device training: its gradients are stale "
-            f"({_staleness(others[0])})."
-        )
-    elif others:
-        several = format.listed((f"{each.label} ({_staleness(each)})" for each in others), MOST_NAMES)
-        yield f"Not equivalent to single-device training (stale gradients): {several}."
+    if others:
+        stale = format.listed((f"{each.label} ({_staleness(each)})" for each in others), MOST_NAMES)
+        yield f"Not equivalent to single-device training (stale gradients): {stale}."
     if same := answer.same_training:
         step_time = format.milliseconds(same.step_time_s)
         yield f"The fastest that is equivalent to single-device training: {same.label}: {step_time} per step."

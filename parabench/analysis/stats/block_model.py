@@ -51,7 +51,7 @@ class Effects:
 
     - `means`: the mean of each case on the log scale, in the average block of its component. A component has the cases
       that common launches or repetitions connect, directly or through other cases; only these can be compared.
-    - `n`: the launches of each case; `df`: degrees of freedom.
+    - `df`: degrees of freedom.
     - `residual`: the standard deviation of one launch, common to all cases; `variances`: each case's, moderated by it.
     - `component`: the number of the component of each of `cases`; `own`: the variance of the mean of its launches.
     - `scales`: the standard errors of the differences of all pairs, divided by the square root of 2; infinite if the
@@ -68,7 +68,6 @@ class Effects:
 
     cases: tuple[str, ...]
     means: dict[str, float]
-    n: dict[str, int]
     n_blocks: int
     df: int
     residual: float
@@ -322,7 +321,6 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
     return Effects(
         cases=tuple(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),
-        n=dict(zip(cases, np.bincount(case).tolist(), strict=True)),
         n_blocks=b,
         df=df,
         residual=residual,
