@@ -16,9 +16,6 @@ from parabench.store.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-# The most repetitions of racing.
-MOST_LAPS = 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveStopping:
@@ -82,9 +79,6 @@ class AdaptiveStopping:
         if self.budget_s is not None and self.clock() - self.began + float(last["wall_s"].sum()) > self.budget_s:
             log(f"{standing}: the race ends after {format.duration(self.budget_s)}")
             return ()
-        if plan.blocks >= MOST_LAPS:
-            log(f"{standing}: the race ends after {plan.blocks} blocks")
-            return ()
         log(standing)
         return racing
 
@@ -100,9 +94,8 @@ class AdaptiveStopping:
         if not left.cases:
             for heading in left.too_noisy:
                 of = f"{heading}: " if heading else ""
-                most = f"{MOST_BLOCKS} blocks"
-                few = f"more than {most} would be needed to" if blocks < MOST_BLOCKS else f"{most} did not"
-                log(f"{of}{few} resolve {tell}, so no more are run: too noisy")
+                needed = f"more than {MOST_BLOCKS} blocks would be needed to resolve {tell}"
+                log(f"{of}{needed}, so no more are run: too noisy")
             if anyway := candidates(launches, patient=True).cases:
                 minutes = math.ceil((MOST_BLOCKS - blocks) * block_seconds(launches, anyway) / 60)
                 log(f"go on for up to {MOST_BLOCKS} blocks anyway with: {go_on} --budget {minutes}")

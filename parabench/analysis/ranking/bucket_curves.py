@@ -28,9 +28,7 @@ class CurveShape(StrEnum):
 class Curve:
     """Cases that differ only in their bucket size.
 
-    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order. `half_width` is
-    the widest simultaneous 95% half-width against the curve's best, as a fraction. `at_most` is how much worse than it
-    any size can be, by the upper ends of these intervals. Both are `None` if nothing is decided.
+    `sizes` are MiB in rising order, `None` (PyTorch's default) last; `case_ids` are in the same order.
     """
 
     name: str

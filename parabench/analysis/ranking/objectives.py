@@ -25,7 +25,7 @@ class Objective:
     - `column`: each launch's cost in SI units, of which less is better; `inverse`: people read the inverse of the cost.
     - `work`: the fields that must agree for two cases to be compared.
     - `first` names the best, `more` describes how others are worse, `ahead` how the best is better than all others,
-      `of` ends the sentence about a bucket curve, `head` is a column's title.
+      `head` is a column's title.
     - `say` formats a value and the unit that throughput counts, `margin` a half-width and its value.
     """
 
@@ -34,7 +34,6 @@ class Objective:
     first: str
     more: str
     ahead: str
-    of: str
     head: str
     say: Callable[[float, str], str]
     margin: Callable[[float, float], str]
@@ -59,7 +58,6 @@ OBJECTIVES = {
             first="Fastest",
             more="is {} slower",
             ahead="faster than",
-            of="",
             head="step",
             say=lambda seconds, _: f"{words.milliseconds(seconds)} per step",
             margin=words.margin,
@@ -70,7 +68,6 @@ OBJECTIVES = {
             first="Highest throughput",
             more="takes {} longer",
             ahead="faster than",
-            of=" to throughput",
             head="throughput",
             say=words.throughput,
             margin=words.margin_rate,
@@ -83,7 +80,6 @@ OBJECTIVES = {
             first="Lowest peak memory",
             more="needs {} more memory",
             ahead="below",
-            of=" to peak memory",
             head="peak memory",
             say=lambda count, _: words.mebibytes(count),
             margin=words.margin_mib,
@@ -94,7 +90,6 @@ OBJECTIVES = {
             first="Lowest energy",
             more="needs {} more energy",
             ahead="below",
-            of=" to energy",
             head="energy",
             say=lambda joules, unit: f"{words.joules(joules)} per {unit.removesuffix('s')}",
             margin=lambda margin, _: words.joules(margin),

@@ -51,7 +51,7 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
             chosen.append(at)
     kept = [time.cases[at] for at in chosen]
     slower, larger = (np.expm1(each.behind(kept[0])) for each in (time, memory))
-    launches, peaks = launch_ids(known), levels(known, "peak_memory_bytes")
+    launches, peaks = known.groupby("case")["launch_id"].agg(tuple), levels(known, "peak_memory_bytes")
     return tuple(
         ParetoPoint(
             case_id=case,
@@ -73,11 +73,6 @@ def _less(effects: Effects) -> np.ndarray[Any, np.dtype[np.bool_]]:
     widths = np.array([effects.half_widths(case) for case in effects.cases])
     found: np.ndarray[Any, np.dtype[np.bool_]] = behind > widths + format.EXACT
     return found
-
-
-def launch_ids(launches: pd.DataFrame) -> dict[str, tuple[int, ...]]:
-    """Return the ids of the launches of each case."""
-    return {str(case): tuple(map(int, own)) for case, own in launches.groupby("case", sort=False)["launch_id"]}
 
 
 def front_table(points: Sequence[ParetoPoint]) -> list[str]:

@@ -42,9 +42,7 @@ class Exit:
 class Look:
     """The state of a race after `block`, `seconds` of launches after its start.
 
-    `racing` are the cases that may be the fastest, the best first; `left` were eliminated at this look. `half_width` is
-    the largest simultaneous 95% half-width of a comparison with the best among `racing`, as a fraction; `None` if it is
-    unknown.
+    `racing` are the cases that may be the fastest, the best first; `left` were eliminated at this look.
     """
 
     block: int

@@ -1,7 +1,7 @@
 """The ranking: which configurations may be the fastest, and how much slower the others are.
 
 Configurations that do the same work are ranked. `stats.block_model` compares their launches, and `Answer` is the
-result: the text, the JSON (docs/reference/json.md), the report and the exporters read it.
+result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work
 from parabench.analysis.ranking.bucket_curves import Curve, Members, bucket_curves, members
 from parabench.analysis.ranking.objectives import STEP, Objective, basis
-from parabench.analysis.ranking.pareto import ParetoPoint, front, launch_ids
+from parabench.analysis.ranking.pareto import ParetoPoint, front
 from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
@@ -48,18 +48,7 @@ _SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A configuration with its number and its place in the ranking.
-
-    - `value`: the geometric mean of the objective's number over `launch_ids`; `plus_minus` is its 95% half-width.
-    - `step_time_s`, `plus_minus_s`: the same for the step time.
-    - `tokens_per_s` counts `unit`: samples if the model has no sequences.
-    - `slower`: the ratio to the best in common launches and repetitions, minus 1; `None` for the `reason`.
-    - `slower_low` to `slower_high`: its 95% interval by multiple comparisons with the best; `None` for the best itself
-      and if nothing is decided.
-    - `code`: the lines that configure a custom script this way; only the best has them.
-    - `other_training`: gradients are stale, so the result is not that of one device. The staleness counts updates.
-    - `status`: how its launches ended.
-    """
+    """A configuration with its number and its place in the ranking."""
 
     case_id: str
     label: str
@@ -85,12 +74,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class NoCommBaseline:
-    """A configuration whose ranks exchange nothing, compared with the fastest.
-
-    `share` is the part of the fastest's step by which it is longer, with its 95% interval; `None` if no launch or
-    repetition connects the two. If `bound`, the rest of the step is the same arithmetic, so communication costs at most
-    this share. It is false if layers or the optimizer are split too.
-    """
+    """A configuration whose ranks exchange nothing, compared with the fastest."""
 
     case_id: str
     label: str
@@ -104,12 +88,7 @@ class NoCommBaseline:
 
 @dataclass(frozen=True)
 class Place:
-    """The best configuration with these `values` of the axes, its `case_id`; `None` if no such one is compared.
-
-    `names` are the values as text: 'default', or '–' if the strategy has no such axis. `distinguishable` from the best
-    of all; `None` for the best itself and if nothing is decided. `configurations` counts those with a number, `status`
-    how the launches of all of them ended.
-    """
+    """The best configuration for one value of each axis of `--by`."""
 
     values: dict[str, Any]
     names: tuple[str, ...]
@@ -123,17 +102,8 @@ class Place:
 class Answer:
     """The ranking of the configurations with the same `work`, by one `objective` (a key of `OBJECTIVES`).
 
-    - `heading`: the difference of this work from the others of the session; empty if there is one.
-    - `statistic`: how the steps of a launch become one number; `basis`: the objective's number of a launch.
-    - `tied`: the others that are not distinguishable from `best`. `members` name all of them, neighboring bucket sizes
-      together. `slower` are the rest, `not_compared` those that no launch or repetition connects with `best`.
-    - `half_width`: the widest simultaneous 95% half-width against `best` that decides the set, as a fraction. If `best`
-      shared launches, `apart` are the labels of those tied that shared none, and `apart_half_width` is theirs.
-    - `decided` is false if the launches cannot separate anything, for the reason `why_not`.
-    - `unverified`: labels whose training was not compared with one device's; `unknown`: labels that succeeded without
-      a number for the objective; `differing`: the fields in which the configurations differ.
-    - `same_training`: the fastest that trains as one device does, if the best does not.
-    - `links`: what measured links explain, in words; `race`: the state of racing after each repetition.
+    The best and those `tied` with it are followed by those that are `slower`, with their ratios to the best. Those that
+    no launch or repetition connects with the best have no ratio and are `not_compared`.
     """
 
     heading: str = ""
@@ -194,7 +164,7 @@ def spots(seen: SessionData, objective: Objective = STEP, by: tuple[str, ...] = 
             hint = did_you_mean(name, DEFAULTS, most=3, cutoff=0.5)
             raise UsageError(f"--by {name!r} is not an axis; {hint}use one of {', '.join(DEFAULTS)}")
     found = answers(seen.numbers, objective, tuple(dict.fromkeys(by)), seen.cases, seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.numbers) if objective.name in TIMED else found
+    return with_links(found, seen) if objective.name in TIMED else found
 
 
 def answers(
@@ -352,7 +322,7 @@ def _rows(
 ) -> dict[str, Candidate]:
     """Return the numbers of each configuration by id, by rising level; `effects` is fitted to the launches `good`."""
     times = effects if objective is STEP else fit(only_ranked(own[own["timed"]]))
-    ids, costs = launch_ids(good), levels(good, objective.column)
+    ids, costs = good.groupby("case")["launch_id"].agg(tuple), levels(good, objective.column)
     found = {}
     for case in sorted(costs, key=costs.__getitem__):
         row, value = cases[case], objective.value(costs[case])

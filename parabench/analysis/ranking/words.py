@@ -50,7 +50,8 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     parts += [[f"One number per launch: {basis}. All ± and comparisons are at 95 %."] for basis in bases]
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
         parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
-        parts.insert(len(parts) if _decided(answers) else 1, compared(seen.once(case_states)))
+        decided = any(answer.decided for answer in answers)
+        parts.insert(len(parts) if decided else 1, compared(seen.once(case_states)))
         parts.append(_settling(seen, answers))
     return [line for part in parts if part for line in (*part, "")][:-1]
 
@@ -64,7 +65,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     held = compared(seen.once(case_states))
     fastest = [line for answer in answers for line in (*_lines(answer), *notes(answer))]
     fastest += [*summary.lines(seen), *scaling_lines(seen)]
-    first = [*fastest, *held] if _decided(answers) else [*held, *fastest]
+    first = [*fastest, *held] if any(answer.decided for answer in answers) else [*held, *fastest]
     return [*_on_cpu(seen), *first, *of_turns(seen, small=False), *_settling(seen, answers)]
 
 
@@ -107,10 +108,6 @@ def _on_cpu(seen: SessionData) -> list[str]:
 
 def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     return [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
-
-
-def _decided(answers: Sequence[Answer]) -> bool:
-    return any(answer.decided for answer in answers)
 
 
 def _parts(answer: Answer) -> list[list[str]]:
@@ -188,7 +185,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
 
 def notes(answer: Answer) -> list[str]:
     """Return the sentences about bucket curves, racing, and links."""
-    curves = curve_notes(answer.curves, answer.blocks, OBJECTIVES[answer.objective].of)
+    objective = OBJECTIVES[answer.objective]
+    curves = curve_notes(answer.curves, answer.blocks, "" if objective is STEP else f" to {objective.head}")
     return [*curves, *race_note(answer.race), *([answer.links] if answer.links else [])]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -118,7 +118,7 @@ class Effects:
         # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
         mean = (np.bincount(cohort, own)[cohort] - own) / np.maximum(others, 1)
         df, ratio = _freedom(self.df, len(self.cases)), _ratio(own, own + mean)
-        inside = _each(confidence, len(own), lambda asked: self._of_best(others, df, ratio, asked))
+        inside = self._of_best(others, df, ratio, confidence)
         if self.between is None:
             return self._widths(case, inside)
         level = self.between.own
@@ -128,20 +128,21 @@ class Effects:
         pairs = sizes * (sizes - 1) * level
         shared = own + (pairs.sum() - pairs[cohort]) / np.maximum(outside * (outside - 1), 1)
         between_df, between_ratio = _freedom(self.between.df, len(sizes)), _ratio(shared, own + mean)
-        across = _each(confidence, len(own), lambda asked: self._of_best(outside, between_df, between_ratio, asked))
-        return self._widths(case, inside, across)
+        return self._widths(case, inside, self._of_best(outside, between_df, between_ratio, confidence))
 
-    def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float) -> Numbers:
+    def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float | Numbers) -> Numbers:
         """Return each case's quantile for its number of comparisons with `others`, for differences over the square root
         of 2.
 
         If these are not all other cases, the chance of an error is shared by the number of comparisons. Quantiles are
         interpolated between eighths of the correlation.
         """
-        found = np.ones(len(others))
-        for count in set(others.tolist()) - {0} if df > 0 else ():
-            own = others == count
-            share = confidence ** (count / (len(self.cases) - 1))
+        found, asked = np.ones(len(others)), np.broadcast_to(confidence, len(others))
+        for count, own_confidence in set(zip(others.tolist(), asked.tolist(), strict=True)):
+            if count == 0 or df <= 0:
+                continue
+            own = (others == count) & (asked == own_confidence)
+            share = own_confidence ** (count / (len(self.cases) - 1))
             eighths = 8 * np.minimum(correlation[own], MOST_ALIKE)
             knots = np.arange(math.floor(eighths.min()), math.ceil(eighths.max()) + 1)
             found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
@@ -200,15 +201,6 @@ class Effects:
         """The variance of each case's mean around that of its cohort; 0 if the case is alone in it."""
         found: Numbers = self.own * (1 - 1 / np.bincount(self.cohort)[self.cohort])
         return found
-
-
-def _each(confidence: float | Numbers, count: int, quantiles: Callable[[float], Numbers]) -> Numbers:
-    """Return `count` quantiles, each of its own confidence."""
-    asked = np.broadcast_to(confidence, count)
-    found = np.empty(count)
-    for one in set(asked.tolist()):
-        found[asked == one] = quantiles(one)[asked == one]
-    return found
 
 
 @lru_cache(maxsize=256)

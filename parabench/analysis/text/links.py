@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from parabench.analysis.links import ACROSS, ALIKE, NODE, Tier, gigabytes, link_table, tiers_of, tiers_said, times_less
-from parabench.analysis.numbers import case_of
-from parabench.analysis.session import Session
+from parabench.analysis.session import SessionData
 from parabench.plan.case import Case
-from parabench.store.results import Results
 
 if TYPE_CHECKING:
     from parabench.analysis.ranking.ranking import Answer
@@ -20,27 +16,19 @@ if TYPE_CHECKING:
 TWO_LEVEL = "two_level"
 
 
-def with_links(
-    answers: Iterable[Answer], results: Results, session: Session, launches: pd.DataFrame
-) -> tuple[Answer, ...]:
-    """The answers with what the session's links say of them, where they were measured."""
-    if not len(results.read("link", f"session_id = {session.id}")):
+def with_links(answers: Sequence[Answer], seen: SessionData) -> tuple[Answer, ...]:
+    """Return the answers with the explanation by the session's links, if they were measured."""
+    if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
         return tuple(answers)
-    tiers = tiers_of(link_table(results.of([session.id]), session))
-    texts = dict(zip(launches["case"], launches["case_json"], strict=True))
+    tiers = tiers_of(link_table(seen.results, seen.session))
 
-    def cases(candidates: Iterable[str]) -> list[Case]:
-        return [case_of(texts[each]) for each in candidates]
-
-    said = []
-    for answer in answers:
+    def explain(answer: Answer) -> str:
         if answer.best is None or not answer.decided:
-            said.append(answer)
-            continue
-        (best,) = cases([answer.best.case_id])
-        near, far = (cases(each.case_id for each in some) for some in (answer.tied, answer.slower))
-        said.append(replace(answer, links=explained(best, near, far, tiers)))
-    return tuple(said)
+            return ""
+        tied, slower = ([seen.case(each.case_id) for each in some] for some in (answer.tied, answer.slower))
+        return explained(seen.case(answer.best.case_id), tied, slower, tiers)
+
+    return tuple(replace(answer, links=explain(answer)) for answer in answers)
 
 
 def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:

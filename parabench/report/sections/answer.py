@@ -3,9 +3,6 @@ along each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import not_compared
@@ -124,18 +121,14 @@ def front_section(seen: SessionData) -> Section | None:
 
 
 def _table(answer: Answer) -> Table:
-    def beside(name: str) -> Callable[[ParetoPoint], float | None]:
-        """Return a share relative to the first of the front, which has none."""
-        return lambda point: None if point is answer.front[0] else getattr(point, name)
-
     return table_of(
         " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (
             Column("Case", "label"),
             Column("Step, ms", "step_time_s", "ms"),
             Column("Peak, MiB", "peak_memory_bytes", "mib"),
-            Column("Slower", beside("slower"), "percent"),
-            Column("Less memory", beside("less_memory"), "percent"),
+            Column("Slower", lambda point: point.slower or None, "percent"),
+            Column("Less memory", lambda point: point.less_memory or None, "percent"),
         ),
         answer.front,
         closed=False,
