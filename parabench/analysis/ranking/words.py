@@ -47,7 +47,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     parts = [_on_cpu(seen), *(part for answer in answers for part in _parts(answer))]
     parts.append(of_turns(seen, small=False))
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
-    parts += [[f"One number per launch: {basis}. All ± and comparisons are at 95 %."] for basis in bases]
+    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
     if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
         parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
         decided = any(answer.decided for answer in answers)
@@ -77,9 +77,8 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
     """
     results, session, launches = seen.results, seen.session, seen.numbers
     newest = session.id == results.listed["id"].max()
-    if session.interleaved or not newest or results.path.name != STORE_NAME:
-        return []
-    if WATCHED in results.finding["code"].tolist():
+    watched = (results.finding["code"] == WATCHED).any()
+    if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
         return []
     left = candidates(launches, known=answers)
     if not left.cases:
@@ -96,14 +95,14 @@ def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None
 def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
     """Return the noise floor and the interference of shared launches, a line each; `small` interference if asked."""
     tested = seen.once(carry_over)
-    shown = tested is not None and (small or tested.matters)
-    return [*seen.once(noise_floor), *([carried_over(tested, seen.labels)] if tested and shown else [])]
+    shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []
+    return [*seen.once(noise_floor), *shown]
 
 
 def _on_cpu(seen: SessionData) -> list[str]:
     """Return why the CPU was measured, if no GPU could be used."""
     rows = seen.results.finding
-    return [text for code, text in zip(rows["code"], rows["message"], strict=True) if code == MEASURED_ON_CPU]
+    return list(rows["message"][rows["code"] == MEASURED_ON_CPU])
 
 
 def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
@@ -291,13 +290,11 @@ def _nominally(answer: Answer, best: Candidate, objective: Objective) -> str:
 
 
 def _apart(answer: Answer) -> str:
-    """Return which of the tied shared no launch with the best, and how little that tells about them."""
+    """Return which of the tied shared no launch with the best, so that little is known about them."""
     if not answer.apart:
         return ""
-    names, one = format.listed(answer.apart, MOST_NAMES), len(answer.apart) == 1
-    known = "" if answer.apart_half_width is None else f" within {format.within(answer.apart_half_width)} only"
-    has = "has launches of its own, and is" if one else "have launches of their own, and are"
-    return f"{names} {has} compared with it{known}: {'it' if one else 'they'} may be as fast."
+    known = "" if answer.apart_half_width is None else f", within {format.within(answer.apart_half_width)}"
+    return f"Compared in separate launches{known}, so possibly as fast: {format.listed(answer.apart, MOST_NAMES)}."
 
 
 def _more_blocks(answer: Answer) -> str:

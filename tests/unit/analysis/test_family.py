@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import fake_results as fake
-from answers_helpers import sweet_spots
+from answers_helpers import written_spots as spots
 from parabench.analysis.ranking.words import sentence, to_dict
 
 SPEED = {"ddp": 0.040, "fsdp": 0.050, "local_only": 0.030, "parameter_server_async": 0.035}
-
-
-def spots(tmp_path, launches, **more):
-    answers = sweet_spots(fake.write(tmp_path / "r.db", launches, **more))
-    for answer in answers:
-        json.dumps(to_dict(answer), allow_nan=False)
-    return answers
 
 
 def swept(strategies, noise=0.0, **options):
@@ -52,13 +43,6 @@ def test_the_headroom_has_the_interval_of_the_pair(tmp_path):
     assert headroom.high - headroom.low > 0.01
     assert not answer.decided  # one configuration is left, and the headroom is said all the same
     assert "communication costs at most 25 %" in sentence(answer)
-
-
-def test_one_block_gives_a_headroom_without_an_interval(tmp_path):
-    cases = [fake.case(strategy=name) for name in ("ddp", "fsdp", "local_only")]
-    (answer,) = spots(tmp_path, fake.sweep(cases, lambda one: SPEED[one.strategy], blocks=1))
-    assert (answer.no_comm_baseline.low, answer.no_comm_baseline.high) == (None, None)
-    assert sentence(answer).endswith("communication costs at most 25 % of the fastest's.")
 
 
 def stale(launches):

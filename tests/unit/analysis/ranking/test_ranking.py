@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from contextlib import closing
@@ -12,6 +11,7 @@ from scipy import stats
 
 import fake_results as fake
 from answers_helpers import sweet_spots
+from answers_helpers import written_spots as spots
 from parabench.analysis.numbers import case_table, numbers
 from parabench.analysis.ranking.ranking import marks
 from parabench.analysis.ranking.words import lines, notes, sentence, to_dict
@@ -23,13 +23,6 @@ from parabench.report.build import render
 from parabench.store.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
-
-
-def spots(tmp_path, launches):
-    answers = sweet_spots(fake.write(tmp_path / "r.db", launches))
-    for answer in answers:
-        json.dumps(to_dict(answer), allow_nan=False)
-    return answers
 
 
 def test_a_clear_winner_is_alone(tmp_path):

@@ -82,14 +82,3 @@ def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     if kind == "apart":
         assert effects.half_widths("c0")["c10"] == math.inf
         assert effects.half_widths("c10")["c11"] < math.inf
-
-
-def test_a_thousand_cases_are_fitted_at_once():
-    """Their design matrix and the pairs of its rows would take gigabytes."""
-    random = np.random.default_rng(0)
-    pairs = [(case, block) for case, block in itertools.product(range(1000), range(5)) if random.random() < 0.95]
-    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case", "repetition"])
-    effects = fit(frame.assign(step_s=np.exp(random.normal(0, 0.01, len(pairs)))))
-    assert effects.df == len(pairs) - 1004
-    assert effects.residual == pytest.approx(0.01, rel=0.05)
-    assert len(effects.indistinguishable("c0")) > 900
