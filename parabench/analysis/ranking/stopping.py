@@ -54,8 +54,8 @@ def candidates(launches: pd.DataFrame, patient: bool = False, known: Sequence[An
     for answer in answers(launches) if known is None else known:
         # A common repetition connects configurations that are not compared, unless they fail again and again.
         unconnected = answer.not_compared if begun < FEWEST_BLOCKS else ()
-        open_ = bool(answer.tied) and (answer.more_blocks is not None or not answer.decided)
-        if not unconnected and not open_:
+        wide = answer.tied and (answer.more_blocks is not None or not answer.decided)
+        if not unconnected and not wide:
             continue
         if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(good, answer)):
             too_noisy.append(answer.heading)

@@ -44,7 +44,13 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
 
     For step times also the scaling, the memory that ranks hold, and the command that decides what is open.
     """
-    parts = [_on_cpu(seen), *(part for answer in answers for part in _parts(answer))]
+    parts = [_on_cpu(seen)]
+    for answer in answers:
+        code = answer.best.code if answer.best is not None and answer.decided else None
+        parts += [format.in_lines(_headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
+        parts.append(_by_table(answer) if answer.by else [])
+        if len(answer.front) > 1:
+            parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
     parts.append(of_turns(seen, small=False))
     bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
     parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
@@ -63,7 +69,7 @@ def closing_lines(seen: SessionData) -> list[str]:
     """
     answers = seen.once(spots)
     held = compared(seen.once(case_states))
-    fastest = [line for answer in answers for line in (*_lines(answer), *notes(answer))]
+    fastest = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
     fastest += [*summary.lines(seen), *scaling_lines(seen)]
     first = [*fastest, *held] if any(answer.decided for answer in answers) else [*held, *fastest]
     return [*_on_cpu(seen), *first, *of_turns(seen, small=False), *_settling(seen, answers)]
@@ -109,18 +115,6 @@ def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
     return [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
 
 
-def _parts(answer: Answer) -> list[list[str]]:
-    """Return the paragraphs of one answer."""
-    best = answer.best
-    return [
-        _lines(answer),
-        textwrap.indent(best.code, "    ").splitlines() if best is not None and best.code and answer.decided else [],
-        notes(answer),
-        _by_table(answer) if answer.by else [],
-        ["Pareto-optimal in step time and peak memory:", *front_table(answer.front)] if len(answer.front) > 1 else [],
-    ]
-
-
 def _by_table(answer: Answer) -> list[str]:
     objective = OBJECTIVES[answer.objective]
     rows_of = {each.case_id: each for each in answer.candidates}
@@ -141,10 +135,6 @@ def _by_table(answer: Answer) -> list[str]:
 def sentence(answer: Answer) -> str:
     """Return the answer after its heading, if it has one."""
     return " ".join(_headed(answer))
-
-
-def _lines(answer: Answer) -> list[str]:
-    return format.in_lines(_headed(answer))
 
 
 def _headed(answer: Answer) -> list[str]:

@@ -20,7 +20,7 @@ _MOST_NAMES = 4
 def race_panel(answer: Answer) -> Panel | None:
     """Return a point for each look of a race; `None` if no look has a half-width.
 
-    Dotted lines mark where cases left; on top is the number of cases in the race where it changes.
+    Dotted lines mark where cases left; on top is the number of those that stay.
     """
     sharp = [look for look in answer.race if look.half_width]
     if not sharp:
@@ -29,9 +29,7 @@ def race_panel(answer: Answer) -> Panel | None:
     widths = [100 * (look.half_width or 0.0) for look in sharp]
     enough, end = 100 * SHARP_ENOUGH, answer.race[-1].seconds
     low, high = min(enough, *widths) / 1.5, 2 * max(enough, *widths)
-    # A case may come back if the others turn out slower.
-    before = [None, *(len(look.racing) for look in answer.race)]
-    counted = [look for look, many in zip(answer.race, before, strict=False) if len(look.racing) != many]
+    counted = [answer.race[0], *(look for look in answer.race[1:] if look.left)]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [tick for power in powers for digit in (1, 2, 5) if low <= (tick := digit * 10.0**power) <= high]
     width = {

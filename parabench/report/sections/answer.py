@@ -3,6 +3,8 @@ along each axis: bucket size, algorithm, ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import not_compared
@@ -137,48 +139,41 @@ def _table(answer: Answer) -> Table:
     )
 
 
-def by_bucket_section(seen: SessionData) -> Section:
-    """Return the section of step time against the bucket size."""
-    return Section(
-        "bucket",
-        "Step time against bucket size",
-        "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the "
-        "same workload.",
-        nothing_to_draw(seen) or "No selected strategy has more than one bucket size at one world size.",
-        draw="buckets",
-        reading="Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is "
-        f"filled; “default” is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
-    )
+def _drawn(at: str, draw: str, title: str, caption: str, empty: str, reading: str) -> Callable[[SessionData], Section]:
+    """Return what makes a section whose figure the page draws of the selected cases."""
+    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, draw=draw, reading=reading)
 
 
-def heat_section(seen: SessionData) -> Section:
-    """Return the section of step time by algorithm and bucket size."""
-    return Section(
-        "heat",
-        "Step time by algorithm and bucket size",
-        "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
-        "configuration of the same workload.",
-        nothing_to_draw(seen)
-        or "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
-        draw="heat",
-        reading="The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or "
-        f"are not selected. {_CAPS}",
-    )
-
-
-def algorithms_section(seen: SessionData) -> Section:
-    """Return the section of each algorithm's step time relative to native."""
-    return Section(
-        "algorithms",
-        "Step time vs native all-reduce",
-        "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line "
-        "is faster than native.",
-        nothing_to_draw(seen)
-        or "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
-        draw="algorithms",
-        reading="The fastest case of each algorithm is drawn. Bars span its fastest to its slowest launch, over the "
-        "mean step time of native; native's own bar shows the spread of its launches.",
-    )
+by_bucket_section = _drawn(
+    "bucket",
+    "buckets",
+    "Step time against bucket size",
+    "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
+    "workload.",
+    "No selected strategy has more than one bucket size at one world size.",
+    "Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is filled; “default” "
+    f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
+)
+heat_section = _drawn(
+    "heat",
+    "heat",
+    "Step time by algorithm and bucket size",
+    "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
+    "configuration of the same workload.",
+    "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
+    "The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or are not "
+    f"selected. {_CAPS}",
+)
+algorithms_section = _drawn(
+    "algorithms",
+    "algorithms",
+    "Step time vs native all-reduce",
+    "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line is "
+    "faster than native.",
+    "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
+    "The fastest case of each algorithm is drawn. Bars span its fastest to its slowest launch, over the mean step time "
+    "of native; native's own bar shows the spread of its launches.",
+)
 
 
 def scaling_section(seen: SessionData) -> Section:
