@@ -188,22 +188,17 @@ def _contrasts(
     return contrast, known & (joined.sum(axis=1) > 1)
 
 
-def found_sentence(found: Effect, labels: Mapping[str, str]) -> str:
-    """Describe the effect that was found."""
-    size, interval = found.size or 0.0, ""
-    if found.low is not None and found.high is not None:
-        interval = f" (95 %: {format.signed(found.low)} to {format.signed(found.high)})"
-    slower = f"{format.percent(abs(size))} {'slower' if size > 0 else 'faster'}"
-    return (
-        "Interference between interleaved configurations: the turn after one of "
-        f"{labels.get(found.case_id, found.case_id)} is {slower} than after the others{interval}."
-    )
-
-
 def sentence(of: CarryOver, labels: Mapping[str, str]) -> str:
     """Describe the effect that was found, or how much is ruled out."""
-    if of.found:
-        return found_sentence(of.found, labels)
+    if found := of.found:
+        size, interval = found.size or 0.0, ""
+        if found.low is not None and found.high is not None:
+            interval = f" (95 %: {format.signed(found.low)} to {format.signed(found.high)})"
+        slower = f"{format.percent(abs(size))} {'slower' if size > 0 else 'faster'}"
+        return (
+            "Interference between interleaved configurations: the turn after one of "
+            f"{labels.get(found.case_id, found.case_id)} is {slower} than after the others{interval}."
+        )
     launches = format.count(of.launches, "shared launch")
     measured = [each for each in of.effects if each.case_id in of.last]
     ends = [abs(end) for each in measured for end in (each.low, each.high) if end is not None]

@@ -521,8 +521,8 @@ def marks(cases: pd.DataFrame, answers: Iterable[Answer]) -> pd.DataFrame:
         if answer.best is not None and answer.decided:
             ranking[answer.best.case_id] = TIED if answer.winner is None else "fastest"
             ranking |= {each.case_id: TIED for each in answer.tied}
-    rows = [(row["case_id"], _mark(row)) for row in cases.to_dict("records")]
-    found = [(ranking.get(case, ""), mark.get(case, usual)) for case, usual in rows]
+    rows = cases.to_dict("records")
+    found = [(ranking.get(row["case_id"], ""), mark.get(row["case_id"]) or _mark(row)) for row in rows]
     return pd.DataFrame(found, cases.index, ["ranking", "mark"])
 
 

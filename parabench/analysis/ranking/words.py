@@ -58,7 +58,7 @@ def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
         parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
         decided = any(answer.decided for answer in answers)
         parts.insert(len(parts) if decided else 1, compared(seen.once(case_states)))
-        parts.append(_settling(seen, answers))
+        parts.append([f"{aim}: {line}" for aim, line in next_command(seen, answers)])
     return [line for part in parts if part for line in (*part, "")][:-1]
 
 
@@ -72,7 +72,8 @@ def closing_lines(seen: SessionData) -> list[str]:
     fastest = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
     fastest += [*summary.lines(seen), *scaling_lines(seen)]
     first = [*fastest, *held] if any(answer.decided for answer in answers) else [*held, *fastest]
-    return [*_on_cpu(seen), *first, *of_turns(seen, small=False), *_settling(seen, answers)]
+    following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
+    return [*_on_cpu(seen), *first, *of_turns(seen, small=False), *following]
 
 
 def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None = None) -> list[tuple[str, str]]:
@@ -109,10 +110,6 @@ def _on_cpu(seen: SessionData) -> list[str]:
     """Return why the CPU was measured, if no GPU could be used."""
     rows = seen.results.finding
     return list(rows["message"][rows["code"] == MEASURED_ON_CPU])
-
-
-def _settling(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
-    return [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
 
 
 def _by_table(answer: Answer) -> list[str]:

@@ -86,7 +86,7 @@ class Effects:
     def behind(self, case: str) -> pd.Series[float]:
         """Return log(other / case); NaN for a case of another component."""
         connected = self.component == self.component[self.cases.index(case)]
-        return self._series(np.where(connected, self.levels - self.means[case], np.nan))
+        return pd.Series(np.where(connected, self.levels - self.means[case], np.nan), self.cases)
 
     def connected(self) -> tuple[str, ...]:
         """Return the cases of the largest component, by rising mean; at a tie, of the component that comes first."""
@@ -158,14 +158,7 @@ class Effects:
             within = (self._within[at] + self._within) / 2
             widths = np.where(self.cohort == self.cohort[at], widths, across * np.sqrt(apart**2 + within))
             widths[np.isnan(widths)] = np.inf  # without a residual inside launches the variances are unknown
-        return self._series(widths)
-
-    def _series(self, values: Numbers) -> pd.Series[float]:
-        return pd.Series(values, self._index)
-
-    @cached_property
-    def _index(self) -> pd.Index[Any]:
-        return pd.Index(self.cases)
+        return pd.Series(widths, self.cases)
 
     def own_half_width(self, case: str) -> float:
         """Return the half-width (log scale) of the interval of one mean; infinite without a residual."""

@@ -13,7 +13,7 @@ import pytest
 import fake_results as fake
 import fake_turns
 from fake_turns import shared
-from parabench.analysis.carry_over import carry_over, found_sentence, judge, sentence
+from parabench.analysis.carry_over import carry_over, judge, sentence
 from parabench.analysis.session import session_data
 from parabench.analysis.warnings.launches import session_warnings
 
@@ -87,7 +87,7 @@ def test_stored_session_is_tested_and_described(tmp_path):
     assert tested.found.case_id == ids[1]
     assert tested.found.size == pytest.approx(judge(known).found.size)
     assert tested.launches == 6
-    line = found_sentence(tested.found, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
+    line = sentence(tested, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
     assert line.startswith(
         "Interference between interleaved configurations: the turn after one of ddp native 4 MiB, 2 ranks is 2"
     )
