@@ -44,9 +44,8 @@ def front(good: pd.DataFrame, cases: Mapping[str, Mapping[str, Any]]) -> tuple[P
     smaller = _less(memory)
     better = _less(time) | smaller
     beats, unlike = better & ~better.T, smaller | smaller.T
-    place = {case: at for at, case in enumerate(time.cases)}
     chosen: list[int] = []
-    for at in (place[case] for case in time.connected()):
+    for at in time.cases.get_indexer(pd.Index(time.connected())).tolist():
         if not beats[:, at].any() and unlike[chosen, at].all():
             chosen.append(at)
     kept = [time.cases[at] for at in chosen]

@@ -11,7 +11,7 @@ the look of its last launch, and comes back if later launches of the others leav
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,7 +107,7 @@ def _raced(own: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
     return own, sorted({int(block) for block in own["repetition"]})
 
 
-def confidences(own: pd.DataFrame, cases: Sequence[str]) -> Numbers:
+def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
     """Return the confidence at which each of these cases is eliminated: that of the look of its last launch."""
     look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
     return np.array([confidence_of(int(look[case])) for case in cases])

@@ -380,7 +380,7 @@ def _half_width(effects: Effects, first: str, others: Iterable[str]) -> float | 
 def _sharpness(effects: Effects, first: str, near: list[str], good: pd.DataFrame) -> tuple[float | None, int | None]:
     """Return the half-width that decides between `first` and the others `near` it, or all others if there are none;
     and how many more blocks like the last would make it sharp enough."""
-    among = near if len(near) > 1 else effects.cases
+    among = near if len(near) > 1 else effects.cases.tolist()
     half_width = _half_width(effects, first, among)
     if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
         return half_width, None

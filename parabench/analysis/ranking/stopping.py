@@ -26,11 +26,10 @@ MAD_SCALE, MAD_EFFICIENCY = 1.4826022185056018, 0.37
 
 
 class Undecided(NamedTuple):
-    """The launches of the next repetition.
+    """The `cases` of the next repetition; empty if there is none.
 
-    `cases` are the ids that it needs, of every work that is undecided; empty if there is none. About `more_blocks`
-    would make the sets sharp; `None` if that is unknown. `too_noisy` are the headings of works that MOST_BLOCKS would
-    hardly decide, or did not; it is '' in a session of one work.
+    About `more_blocks` would make the sets sharp; `None` if that is unknown. `too_noisy` are the headings of workloads
+    that MOST_BLOCKS would hardly decide.
     """
 
     cases: tuple[str, ...]
@@ -42,8 +41,7 @@ def candidates(launches: pd.DataFrame, patient: bool = False, known: Sequence[An
     """Return what is still open in a launch table; `known` are its answers by step time, if they are known.
 
     These are the best and all that may equal it, while their set is wider than SHARP_ENOUGH; and, in the first
-    repetitions, those that no common one connects with it. If `patient`, a noisy work is given up after MOST_BLOCKS
-    only.
+    repetitions, those that no common one connects with it. If `patient`, MOST_BLOCKS is the only limit.
     """
     # Blocks whose launches all failed count too: they must not go on forever.
     begun = blocks_begun(launches)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,7 @@ class Effects:
     Series have a value for each case.
     """
 
-    cases: tuple[str, ...]
+    cases: pd.Index[str]
     means: dict[str, float]
     n_blocks: int
     df: int
@@ -83,9 +83,12 @@ class Effects:
         """The means in the order of `cases`."""
         return np.array([self.means[case] for case in self.cases])
 
+    def _at(self, case: str) -> int:
+        return cast("int", self.cases.get_loc(case))
+
     def behind(self, case: str) -> pd.Series[float]:
         """Return log(other / case); NaN for a case of another component."""
-        connected = self.component == self.component[self.cases.index(case)]
+        connected = self.component == self.component[self._at(case)]
         return pd.Series(np.where(connected, self.levels - self.means[case], np.nan), self.cases)
 
     def connected(self) -> tuple[str, ...]:
@@ -150,7 +153,7 @@ class Effects:
 
     def _widths(self, case: str, inside: float | Numbers, across: float | Numbers = 0.0) -> pd.Series[float]:
         """Return the quantiles `inside` the cohort of a case, and `across` cohorts, times the `scales`."""
-        at, between = self.cases.index(case), self.between
+        at, between = self._at(case), self.between
         widths = inside * self.scales[at] if self.df > 0 else np.full(len(self.cases), np.inf)
         widths[at] = 0.0
         if between is not None and between.df > 0:
@@ -162,11 +165,9 @@ class Effects:
 
     def own_half_width(self, case: str) -> float:
         """Return the half-width (log scale) of the interval of one mean; infinite without a residual."""
-        at, df = self.cases.index(case), self.between.df if self.between else self.df
-        if df < 1:
-            return math.inf
+        at, df = self._at(case), self.between.df if self.between else self.df
         variance = self.between.own[self.cohort[at]] + self._within[at] if self.between else self.own[at]
-        return t_quantile((1 + CONFIDENCE) / 2, df) * math.sqrt(float(variance))
+        return t_quantile((1 + CONFIDENCE) / 2, df) * math.sqrt(float(variance)) if df > 0 else math.inf
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
@@ -185,7 +186,7 @@ class Effects:
         loudest = sorted(self.variances[case] for case in among)[-2:]
         noise = math.sqrt(sum(loudest) / len(loudest)) if loudest else self.residual
         needed = _fewest_blocks(len(self.cases), noise, half_width)
-        if self.between is None or len({self.cohort[self.cases.index(case)] for case in among or self.cases}) == 1:
+        if self.between is None or len({self.cohort[self._at(case)] for case in among or self.cases.tolist()}) == 1:
             return needed
         return max(needed, self.between.blocks_for(half_width))
 
@@ -244,7 +245,7 @@ def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
     levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
     first = np.unique(launch, return_index=True)[1]
     between = _fit(cohort[place[first]], block[first], levels)
-    at = pd.Index(between.cases).get_indexer(pd.Index(cohort))
+    at = between.cases.get_indexer(pd.Index(cohort))
     return replace(
         inner,
         means=dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True)),
@@ -304,7 +305,7 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
     # Cases with equal numbers get equal means, although sums of floats differ in their last digits.
     means = np.round(means, DIGITS)
     return Effects(
-        cases=tuple(cases),
+        cases=pd.Index(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),
         n_blocks=b,
         df=df,
