@@ -161,12 +161,12 @@ def test_the_reference_launch_never_takes_part(tmp_path):
     assert answer.launches == 6
 
 
-def test_different_work_gets_its_own_answer(tmp_path):
-    cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
-    answers = spots(tmp_path, fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.001))
-    assert [answer.heading for answer in answers] == ["global batch 8", "global batch 16"]
-    assert sentence(answers[1]).startswith("global batch 16: Fastest: ddp native 1 MiB, 2 ranks (")
-    assert "global batch 16" in answers[1].best.label
+def test_sentence_has_no_winner_when_all_are_alike(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.040, noise=0.003))
+    assert answer.winner is None
+    assert sentence(answer).startswith("No significant difference between the 5 configurations (95 %, 3 blocks, ±")
+    assert "the bucket size makes no significant difference" in notes(answer)[0]
 
 
 def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
