@@ -55,7 +55,7 @@ def simulated(lot: np.random.Generator, truth: Any, leaves: bool) -> tuple[int, 
         effects = fit(launches)
         best = effects.cases[int(np.argmin(effects.levels))]
         near = effects.indistinguishable(best, confidences(launches, effects.cases))
-        widths = effects.behind_best(best)
+        widths = effects.best_half_widths(best)
         if math.expm1(max(widths[case] for case in (near if leaves else effects.cases))) <= SHARP or len(near) == 1:
             return steps, [int(case) for case in effects.indistinguishable(best)]
         if leaves:

@@ -24,7 +24,7 @@ from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.machines import Machines
 from parabench.analysis.history.series import Series, SessionEntry
 from parabench.analysis.noise import Sensitivity
-from parabench.analysis.ranking.answer import Answer
+from parabench.analysis.ranking.ranking import Answer
 from parabench.commands.doctor import Examination
 from parabench.commands.init import Trial
 from parabench.commands.list import Listing

@@ -1,4 +1,4 @@
-"""How much of the hardware a training uses: FLOP/s, model FLOPs utilization, joules."""
+"""How much of the hardware a training run uses: FLOP/s, model FLOPs utilization, joules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.energy import COUNTER
 from parabench.analysis.environment.nodes import node_of_rank, node_records
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
@@ -17,7 +16,7 @@ from parabench.machine.peaks import peak_of
 from parabench.plan.case import Case
 from parabench.store.record import REFERENCE_BLOCK
 
-# Where a case's FLOPs of a step are from.
+# The source of the FLOPs of a step.
 FORMULA, COUNTED = "formula", "counted"
 
 NUMBERS = (
@@ -32,9 +31,9 @@ _KEPT = ("case_id", "label", "strategy", "model", "global_batch", "seq_len", "to
 
 
 def efficiency(seen: SessionData) -> pd.DataFrame:
-    """One row per case that has a step time, fastest first.
+    """Return one row per case that has a step time, fastest first.
 
-    `tokens_per_s` counts `unit` (samples where there are no sequences). `formula_flops` and `counted_flops` are of one
+    `tokens_per_s` counts `unit` (samples if there are no sequences). `formula_flops` and `counted_flops` are of one
     step; `flops_per_s` is the one that `flops_source` names over the case's step time. `mfu` is that over
     `peak_flops_per_s`, the sum of the peaks of the `devices` that it ran on, from the document `peak_source`. Joules
     are the devices' over the measured steps, median over launches. Unknown is NaN, and the `_reason` says why.
@@ -53,13 +52,18 @@ def efficiency(seen: SessionData) -> pd.DataFrame:
         found |= _peak(case, str(row["device"]), _gpus(seen, good["launch_id"].iloc[0]))
         found["mfu"] = found["flops_per_s"] / found["peak_flops_per_s"]
         found["mfu_reason"] = found["flops_reason"] or found["mfu_reason"]
-        found |= _joules(case, good)
+        known = good[good["joules_per_step"].notna()]
+        joules = float(known["joules_per_step"].median())
+        found |= {"joules_per_step": joules, "joules_per_token": joules / (case.global_batch * case.seq_len)}
+        found["joules_source"] = known["joules_source"].iloc[0] if len(known) else None
+        found["joules_reason"] = "" if len(known) else good["joules_reason"].iloc[0]
         rows.append(found)
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(NUMBERS, float))
 
 
 def flops_per_token(model: Mapping[str, Any], seq_len: int) -> float:
-    """Floating-point operations of forward and backward for one token of a decoder; NaN where its shape is unknown.
+    """Return the floating-point operations of forward and backward for one token of a decoder; NaN if its shape is
+    unknown.
 
     torchtitan's formula (torchtitan/models/utils.py): 6 for every parameter that is multiplied with, so without
     embeddings that are only looked up, and 12 x layers x heads x head_dim x seq_len for attention, whose causal half
@@ -88,7 +92,7 @@ def _flops(case: Case, model: Mapping[str, Any], count: Mapping[str, Any] | None
 
 
 def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
-    """What one device counted, by the id of its case; of the reference launch, where that succeeded."""
+    """Return what one device counted, by the id of its case; the reference launch comes first."""
     found: dict[str, Mapping[str, Any]] = {}
     rows = seen.numbers.sort_values("repetition", key=lambda each: each != REFERENCE_BLOCK, kind="stable")
     for at, case_id in zip(rows["launch_id"], rows["case"], strict=True):
@@ -99,7 +103,7 @@ def _counts(seen: SessionData) -> dict[str, Mapping[str, Any]]:
 
 
 def _gpus(seen: SessionData, launch_id: int) -> list[dict[str, Any]]:
-    """The devices that ranks of a launch may have run on: of several nodes as many of each as it had ranks."""
+    """Return the devices that ranks of a launch may have run on; on several nodes as many of each as it had ranks."""
     records = {int(one.get("node", 0)): one for one in node_records(seen.session.environment)}
     spread = node_of_rank(seen.facts[launch_id])
     if not spread:
@@ -109,41 +113,24 @@ def _gpus(seen: SessionData, launch_id: int) -> list[dict[str, Any]]:
 
 
 def _peak(case: Case, device: str, gpus: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the devices of a case could do at most, all together. Rank r of a node runs on its device r; of
-    ranks that take turns on one there is no share to tell."""
+    """Return the peak of the devices of a case, or why it is unknown. Rank r of a node runs on its device r."""
     devices = case.world_size if device == "cpu" or not gpus else min(case.world_size, len(gpus))
-    unknown = {"devices": devices, "peak_flops_per_s": np.nan, "peak_source": None}
+    peaks: list[tuple[float | None, str]] = []
     if device == "cpu":
-        return unknown | {"mfu_reason": "it ran on CPU cores, for which no peak is published"}
-    if not gpus:
-        return unknown | {"mfu_reason": "which devices it ran on was not recorded"}
-    if case.world_size > len(gpus):
-        shared = f"{format.count(case.world_size, 'rank')} shared {format.count(len(gpus), 'device')}"
-        return unknown | {"mfu_reason": shared}
-    used = gpus[:devices]
-    if any(gpu.get("mig") for gpu in used):
-        return unknown | {"mfu_reason": "it ran on parts of devices (MIG), for which no peak is published"}
-    peaks = [peak_of(str(gpu.get("name")), case.arithmetic.matmul, gpu.get("multiprocessors")) for gpu in used]
-    missing = next((why for peak, why in peaks if peak is None), None)
-    if missing is not None:
-        return unknown | {"mfu_reason": missing}
+        reason = "it ran on CPU cores, for which no peak is published"
+    elif not gpus:
+        reason = "which devices it ran on was not recorded"
+    elif case.world_size > len(gpus):
+        reason = f"{format.count(case.world_size, 'rank')} shared {format.count(len(gpus), 'device')}"
+    elif any(gpu.get("mig") for gpu in gpus[:devices]):
+        reason = "it ran on parts of devices (MIG), for which no peak is published"
+    else:
+        matmul = case.arithmetic.matmul
+        peaks = [peak_of(str(gpu.get("name")), matmul, gpu.get("multiprocessors")) for gpu in gpus[:devices]]
+        reason = next((why for peak, why in peaks if peak is None), "")
     return {
         "devices": devices,
-        "peak_flops_per_s": float(sum(peak for peak, _ in peaks if peak is not None)),
-        "peak_source": "; ".join(dict.fromkeys(source for _, source in peaks)),
-        "mfu_reason": "",
-    }
-
-
-def _joules(case: Case, good: pd.DataFrame) -> dict[str, Any]:
-    """Return the joules of a configuration from its launches that count. Numbers of two kinds are not mixed."""
-    known = good[good["joules_per_step"].notna()]
-    if (known["joules_source"] == COUNTER).any():
-        known = known[known["joules_source"] == COUNTER]
-    per_step = float(known["joules_per_step"].median())
-    return {
-        "joules_per_step": per_step,
-        "joules_per_token": per_step / (case.global_batch * case.seq_len),
-        "joules_source": known["joules_source"].iloc[0] if len(known) else None,
-        "joules_reason": "" if len(known) else good["joules_reason"].iloc[0],
+        "peak_flops_per_s": np.nan if reason else float(sum(peak or 0.0 for peak, _ in peaks)),
+        "peak_source": None if reason else "; ".join(dict.fromkeys(source for _, source in peaks)),
+        "mfu_reason": reason,
     }

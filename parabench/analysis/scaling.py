@@ -1,4 +1,4 @@
-"""What more ranks give: throughput and efficiency against the world size, strong and weak scaling apart.
+"""Scaling: throughput and efficiency against the world size.
 
 Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should take an n-th of the time. Weak scaling
 (Gustafson 1988): the batch of a rank stays, so that n ranks should take the same time for n times the work.
@@ -7,9 +7,10 @@ Strong scaling (Amdahl 1967): the global batch stays, so that n ranks should tak
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.environment.nodes import sharing
@@ -17,121 +18,107 @@ from parabench.analysis.numbers import WORK, case_table, same_work
 from parabench.analysis.ranking.objectives import PER_TOKEN
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import Effects, fit
-from parabench.plan.case import DEFAULTS
-from parabench.store.results import records
+from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
 STRONG, WEAK = "strong", "weak"
 
-# A case, by the names of its columns; and what rows have in common.
-Row = dict[Any, Any]
-Key = tuple[Any, ...]
-
-# What stays the same along a curve of each kind.
+# The field that stays the same along a curve of each kind, and the other fields of the workload.
 FIXED = {STRONG: "global_batch", WEAK: "batch_per_rank"}
 ALIKE = tuple(name for name in WORK if name != "global_batch")
-_MEASURED = ("step_time_s", "tokens_per_s", *DEFAULTS)
 _CURVE = ("strategy", "algorithm", "bucket_mib")
 _COLUMNS = (
     "group", "curve", "kind", *ALIKE, "global_batch", "batch_per_rank", *_CURVE, "ranked", "case_id", "world_size",
     "step_time_s", "tokens_per_s", "speedup", "efficiency", "base_case_id", "base_world_size", "base",
 )  # fmt: skip
-# What is told of a curve's base, and how it is called there.
-_BASE = {"case_id": "base_case_id", "world_size": "base_world_size", "strategy": "base"}
 
 
 def curves(seen: SessionData) -> pd.DataFrame:
-    """`points` of a session as a DataFrame; for `SessionData.once`."""
-    return _frame(seen.once(points))
-
-
-def points(seen: SessionData) -> list[Row]:
-    """Return `scaling` of a session as rows, without ranks that shared a device; for `SessionData.once`."""
+    """Return `scaling` of a session, without ranks that shared a device; for `SessionData.once`."""
     environment = seen.session.environment
-    cases = records(seen.cases, ("case_id", *_MEASURED))
-    return _numbered((case for case in cases if sharing(environment, case) is None), seen.numbers)
+    apart = [sharing(environment, case) is None for case in seen.cases.to_dict("records")]
+    return scaling(seen.numbers, seen.cases[np.array(apart, dtype=bool)])
 
 
-def scaling(launches: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per point of each curve (kind, what stays the same, strategy, algorithm, bucket) with two world
-    sizes, from a session's launch table.
+def scaling(launches: pd.DataFrame, cases: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Return one row per point of each curve with two or more world sizes; `cases` is the case table, if known.
 
-    speedup(n) is the ratio of throughput(n) to throughput(n0) in common launches and repetitions, NaN if none connects
-    the two. efficiency(n) = speedup(n) / (n / n0); under weak scaling, where the work of n ranks is n / n0 times as
-    much, that is step time(n0) / step time(n). n0 is the smallest measured world size of strategy `single`
-    if it was measured on the same work, else of the curve itself; `base` says which, and a curve that has no point of
-    its own there begins at the base's: `case_id` is whose point it is. A kind's curves never hold another's points:
-    along a curve `kind` says which of `global_batch` and `batch_per_rank` is the same. `ranked` is False for a
-    strategy that is not ranked. Where cases differ in another field (threads, schedule), the fastest at a world size
-    stands for it. `group` numbers what stays the same, `curve` the curves, both from 0 in the rows' order.
+    A curve has one `kind`, workload, strategy, algorithm and bucket size. If cases differ in another field, the fastest
+    at a world size represents it. `speedup` is the ratio of throughput to the `base` in common launches and
+    repetitions, NaN if none connects the two; `efficiency` is speedup / (world size / base world size). The base is
+    strategy `single` if it was measured on the same work, else the smallest world size of the curve. A curve without
+    its own point there starts with the base, so `case_id` can be the base's. `group` numbers what stays the same.
     """
-    return _frame(_numbered(records(case_table(launches), ("case_id", *_MEASURED)), launches))
-
-
-def _frame(rows: Sequence[Row]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_TYPES)
-
-
-def _numbered(cases: Iterable[Row], launches: pd.DataFrame) -> list[Row]:
-    measured = [case for case in cases if case["tokens_per_s"] == case["tokens_per_s"]]
-    for row in measured:
-        row["batch_per_rank"] = row["global_batch"] / row["world_size"]
-        row["ranked"] = entry_of(str(row["strategy"])).ranked
-    effects = _effects(launches)
-    found = [point for kind in FIXED for point in _points(kind, measured, effects)]
-    numbers: dict[str, dict[Key, int]] = {name: {} for name in ("group", "curve")}
-    for point in found:
-        for name, known in numbers.items():
-            point[name] = known.setdefault(point[name], len(known))
-    return found
-
-
-def _effects(launches: pd.DataFrame) -> dict[str, Effects]:
-    """Return for each case the model of token times that it belongs to: one for all batches of a workload."""
+    cases = case_table(launches) if cases is None else cases
+    measured = cases[cases["tokens_per_s"].notna()]
     models = (fit(own, "token_s") for _, own in same_work(launches[launches["timed"]], PER_TOKEN))
-    return {case: model for model in models for case in model.cases}
+    effects = {case: model for model in models for case in model.cases}
+    measured = measured.assign(
+        batch_per_rank=measured["global_batch"] / measured["world_size"],
+        ranked=[entry_of(str(name)).ranked for name in measured["strategy"]],
+        level=[effects[case].means[case] for case in measured["case_id"]],
+    )
+    groups = [
+        found
+        for kind, fixed in FIXED.items()
+        for _, rows in same_work(measured, (*ALIKE, fixed))
+        if (found := list(_curves(rows.assign(kind=kind), effects)))
+    ]
+    numbered = [points.assign(group=group) for group, found in enumerate(groups) for points in found]
+    if not numbered:
+        return pd.DataFrame(columns=list(_COLUMNS))
+    table = pd.concat([points.assign(curve=curve) for curve, points in enumerate(numbered)], ignore_index=True)
+    return table[list(_COLUMNS)]
 
 
-def _speedup(row: Row, base: Row, effects: Mapping[str, Effects]) -> float:
-    """Return throughput of `row` over that of `base` in common launches and repetitions; NaN if none connects them."""
-    model = effects[row["case_id"]]
-    return math.exp(model.behind(row["case_id"])[model.cases.index(base["case_id"])])
+def _curves(rows: pd.DataFrame, effects: Mapping[str, Effects]) -> Iterator[pd.DataFrame]:
+    """Yield the points of each curve of one kind and workload, by world size."""
+    alone = rows["strategy"] == "single"
+    single = rows[alone].sort_values(["world_size", "level"], kind="stable").head(1)
+    for _, own in rows[~alone].groupby(list(_CURVE), dropna=False, sort=False):
+        # The fastest at each world size; the curve's own point replaces the base.
+        own = own.sort_values("level", kind="stable")
+        same = {name: own[name].iloc[0] for name in (*_CURVE, "ranked")}
+        points = pd.concat([own, single.assign(**same).astype(own.dtypes.to_dict())]) if len(single) else own
+        points = points.drop_duplicates("world_size").sort_values("world_size")
+        if len(points) > 1:
+            base = (single if len(single) else points).iloc[0]
+            speedup = [_speedup(case, base["case_id"], effects) for case in points["case_id"]]
+            yield points.assign(
+                speedup=speedup,
+                efficiency=speedup / (points["world_size"] / base["world_size"]),
+                base_case_id=base["case_id"],
+                base_world_size=base["world_size"],
+                base=base["strategy"],
+            )
 
 
-def _points(kind: str, measured: Sequence[Row], effects: Mapping[str, Effects]) -> Iterator[Row]:
-    """The points of every curve of one kind, by curve and world size."""
-    works: dict[Key, list[Row]] = {}
-    for row in measured:
-        works.setdefault((kind, *_values(row, (*ALIKE, FIXED[kind]))), []).append(row)
-    for work, rows in works.items():
-        own: dict[Key, dict[int, Row]] = {(*work, *_values(row, _CURVE)): {} for row in rows}
-        # At each world size the fastest comes first.
-        rows.sort(key=lambda row: (row["world_size"], effects[row["case_id"]].means[row["case_id"]]))
-        single = next((row for row in rows if row["strategy"] == "single"), None)
-        for row in rows:
-            if row["strategy"] != "single":
-                own[*work, *_values(row, _CURVE)].setdefault(row["world_size"], row)
-        for curve, points in own.items():
-            if points and single is not None:  # a curve's own point at the base's world size stays
-                first = next(iter(points.values()))
-                points.setdefault(single["world_size"], single | {name: first[name] for name in (*_CURVE, "ranked")})
-            if len(points) < 2:
-                continue
-            base = single or next(iter(points.values()))
-            of_base = {called: base[name] for name, called in _BASE.items()}
-            for n, point in sorted(points.items()):
-                speedup = _speedup(point, base, effects)
-                efficiency = speedup / (n / base["world_size"])
-                told = {"kind": kind, "group": work, "curve": curve, "speedup": speedup, "efficiency": efficiency}
-                yield point | of_base | told
+def _speedup(case: str, base: str, effects: Mapping[str, Effects]) -> float:
+    """Return throughput over that of `base` in common launches and repetitions; NaN if none connects them."""
+    return math.exp(effects[case].behind(case)[base])
 
 
-def _values(row: Row, names: Sequence[str]) -> Key:
-    """Those of the row's values, by which rows are alike: NaN is None."""
-    return tuple(None if row[name] != row[name] else row[name] for name in names)
+def scaling_lines(seen: SessionData) -> Iterator[str]:
+    """Yield the fastest at each world size, for each kind of scaling that was measured from one rank on.
+
+    'Strong scaling (global batch 8), throughput by that of 1 rank: 1.40 (70 % of linear) of ddp native, 2 ranks; ...'
+    """
+    table = seen.once(curves)
+    if len(table):
+        own = table[table["speedup"].notna() & table["ranked"] & (table["base_world_size"] == 1)]
+        own = own[own["world_size"] > 1].sort_values("speedup", ascending=False, kind="stable")
+        best = own.drop_duplicates(["group", "world_size"]).sort_values(["group", "world_size"])
+        for _, points in best.groupby("group"):
+            yield _sentence(points.to_dict("records"), seen.labels)
 
 
-_TYPES = {
-    "global_batch": int, "world_size": int, "base_world_size": int, "ranked": bool, "tokens_per_s": float,
-    "speedup": float, "efficiency": float, "step_time_s": float, "batch_per_rank": float,
-}  # fmt: skip
+def _sentence(best: Sequence[Mapping[Any, Any]], labels: Mapping[str, str]) -> str:
+    first, texts = best[0], []
+    strong = first["kind"] == STRONG
+    same = f"global batch {first['global_batch']:,}" if strong else f"{first['batch_per_rank']:g} a rank"
+    for point in best:
+        linear = format.percent(point["efficiency"]) + (" of linear" if point is first else "")
+        label = labels[point["case_id"]].removesuffix(f" (global batch {point['global_batch']})")
+        texts.append(f"{format.digits(point['speedup'], 3)} ({linear}) of {label}")
+    kind = "Strong" if strong else "Weak"
+    return f"{kind} scaling ({same}), throughput by that of 1 rank: {'; '.join(texts)}."

@@ -41,26 +41,21 @@ def shares_launch(turns: pd.Series[Any], repetition: pd.Series[int]) -> pd.Serie
 
 
 def step_turns(turns: pd.Series[Any], launch_ids: pd.Series[int], steps: pd.DataFrame) -> dict[Any, Array]:
-    """Return the logarithm of each turn of shared launches, by the index of `turns` and `launch_ids`.
+    """Return the logarithm of each turn of shared launches, the median of its measured steps, by the index of `turns`
+    and `launch_ids`.
 
     `steps` is `Results.steps`. Launches that did not complete all rounds, or that have a step of unknown length, are
     left out.
     """
     ids: dict[Any, Any] = launch_ids.to_dict()
     seconds: dict[Any, Array] = {at: own.to_numpy() for at, own in steps.groupby("launch_id")["step_s"]}
-    found = {}
+    found: dict[Any, Array] = {}
     for at, told in turns.dropna().items():
         protocol = TurnsProtocol.from_dict(told["protocol"])
         own = np.log(seconds.get(ids[at], np.empty(0)))
         if own.size == protocol.rounds * protocol.timed_of(told["place"]) and np.isfinite(own).all():
-            found[at] = turn_numbers(own, protocol)
+            found[at] = np.median(own.reshape(protocol.rounds, -1), axis=1)
     return found
-
-
-def turn_numbers(steps: Array, protocol: TurnsProtocol) -> Array:
-    """Return the number of each turn of a configuration, the median of its measured `steps`, which are logarithms."""
-    medians: Array = np.median(steps.reshape(protocol.rounds, -1), axis=1)
-    return medians
 
 
 def in_rounds(numbers: pd.Series[float], launches: pd.Series[Any], turns: Mapping[Any, Array]) -> pd.Series[float]:

@@ -40,7 +40,7 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
     from parabench.plan.case import RecordedCase
     from parabench.store.results import load
 
-    axes, files = _axes(by), files_in(options)
+    files, axes = files_in(options), tuple(name.strip() for text in by for name in text.split(","))
     path, session = split(store)
     # Power and energy of devices are read ten times a second, so only for the objective that needs them.
     only = LAUNCH_NUMBERS if objective == "joules" else LAUNCH_NUMBERS | {"device_sample": "metric = 'used_bytes'"}
@@ -50,41 +50,24 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         chosen.require("training", path)
     if chosen.kind == "collectives":
         from parabench.analysis.collectives.crossover import bus_answers
+        from parabench.analysis.text import collectives as text
 
         if axes or objective != "step_time_s":
             raise UsageError(
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 f"give neither, or name one that trained: {path}@SESSION"
             )
-        from parabench.analysis.text import collectives as text
-
-        answers = bus_answers(results, chosen.id)
+        answers: Any = bus_answers(results, chosen.id)
+        to_dict: Any = text.to_dict
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
-        nothing = f"No launch {why}, so there is no fastest algorithm."
-        told = [text.to_dict(each) for each in answers]
-        lines = [text.sentence(each) for each in answers] or [nothing]
+        lines = [text.sentence(each) for each in answers] or [f"No launch {why}, so there is no fastest algorithm."]
     else:
-        from parabench.analysis.ranking.objectives import OBJECTIVES
-        from parabench.analysis.ranking.ranking import ranked
-        from parabench.analysis.text import best as best_lines
+        from parabench.analysis.ranking import words
+        from parabench.analysis.ranking.objectives import OBJECTIVES, require
+        from parabench.analysis.ranking.ranking import spots
 
         seen = data_of(results, chosen)
-        spots = ranked(seen, OBJECTIVES[objective], axes)
-        # Predictions take time, so those of the JSON are made only where that is asked for.
-        told = best_lines.to_dicts(spots) if files.get("--json") else []
-        lines = best_lines.lines(seen, spots)
-    give(files, {"--json": lambda: json_text.written(told)}, lines, "answer")
-
-
-def _axes(by: tuple[str, ...]) -> tuple[str, ...]:
-    """The names in --by. Raises UsageError for one that is empty."""
-    found: list[str] = []
-    for text in by:
-        names = [name.strip() for name in text.split(",")]
-        if "" in names:
-            place = names.index("") + 1
-            raise UsageError(
-                f"--by {text!r}: name {place} of {len(names)} is empty; write axes as in strategy,world_size"
-            )
-        found += names
-    return tuple(found)
+        require(seen, OBJECTIVES[objective])
+        answers, to_dict = spots(seen, OBJECTIVES[objective], axes), words.to_dict
+        lines = words.lines(seen, answers)
+    give(files, {"--json": lambda: json_text.written([to_dict(each) for each in answers])}, lines, "answer")

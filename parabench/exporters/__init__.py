@@ -24,36 +24,23 @@ Content = str | Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter(Entry):
-    """A format. `place` is its default file or folder; `service` means that it is sent, not written."""
+    """A format. `place` is its default file or folder; empty if it is sent to a service."""
 
     place: str
-    service: bool = False
-
-
-def _exporter(name: str, place: str, summary: str, package: str | None = None, service: bool = False) -> Exporter:
-    target = f"parabench.exporters.{name}:export"
-    return Exporter(target=target, summary=summary, place=place, package=package, service=service)
 
 
 EXPORTERS = {
-    "bencher": _exporter("bencher", "bencher.json", "Bencher Metric Format, for `bencher run --adapter json --file`."),
-    "github": _exporter("github", "github-benchmark.json", "customSmallerIsBetter of github-action-benchmark."),
-    "pytorch": _exporter(
-        "pytorch", "pytorch-benchmark.json", "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."
-    ),
-    "openmetrics": _exporter(
-        "openmetrics",
-        "parabench.prom",
-        "OpenMetrics text, for node exporter's textfile collector and Pushgateway.",
-        package="prometheus_client",
-    ),
-    "parquet": _exporter(
-        "parquet", "parquet", "A folder of Parquet tables: cases, launches and samples.", package="pyarrow"
-    ),
-    "mlflow": _exporter(
-        "mlflow", "", "MLflow: a run for the session with its report, and one for each case.", "mlflow", service=True
-    ),
-}
+    name: Exporter(target=f"parabench.exporters.{name}:export", place=place, package=package, summary=summary)
+    for name, place, package, summary in (
+        ("bencher", "bencher.json", None, "Bencher Metric Format, for `bencher run --adapter json --file`."),
+        ("github", "github-benchmark.json", None, "customSmallerIsBetter of github-action-benchmark."),
+        ("pytorch", "pytorch-benchmark.json", None, "PyTorch's benchmark schema v3, as hud.pytorch.org reads it."),
+        ("openmetrics", "parabench.prom", "prometheus_client",
+         "OpenMetrics text, for node exporter's textfile collector and Pushgateway."),
+        ("parquet", "parquet", "pyarrow", "A folder of Parquet tables: cases, launches and samples."),
+        ("mlflow", "", "mlflow", "MLflow: a run for the session with its report, and one for each case."),
+    )
+}  # fmt: skip
 
 
 def exporter_of(name: str) -> tuple[Exporter | None, Callable[..., Any]]:

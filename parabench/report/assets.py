@@ -11,7 +11,8 @@ from typing import Any
 
 import jinja2
 
-from parabench.analysis.text import format, ranking
+from parabench.analysis.ranking import words
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import shipped_folder
 from parabench.report.bundle import bundle
@@ -114,9 +115,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "text": lambda value: value if isinstance(value, str) else "",
     "when": format.when,
     "line": format.one_line,
-    "sentences": ranking.sentences,
-    "nominal": ranking.nominal,
-    "notes": ranking.notes,
+    "sentences": words.sentences,
+    "nominal": words.nominal,
+    "notes": words.notes,
 }
 
 

@@ -8,10 +8,10 @@ import pandas as pd
 
 from parabench.analysis.memory import case_states, compared
 from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.words import next_command, of_turns
 from parabench.analysis.session import Session, data_of, select_session
 from parabench.analysis.step import summary
 from parabench.analysis.text import format
-from parabench.analysis.text.best import next_command, of_turns
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.files import write_whole

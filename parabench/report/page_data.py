@@ -12,9 +12,8 @@ from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
 from parabench.analysis.numbers import WORK, levels, same_work
-from parabench.analysis.ranking.answer import Answer, case_rows
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import slower_unranked
+from parabench.analysis.ranking.ranking import Answer, marks, slower_unranked
 from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
@@ -100,7 +99,6 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     units = [format.unit_of(work["seq_len"]) for work, _ in works]
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
-    told = case_rows(cases, answers)
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
     compared = {of_work[one.case_id] for answer in answers for one in answer.candidates if one.slower_low is not None}
     fronts = {
@@ -116,8 +114,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **behind(cases, answers, slower_unranked(seen, answers)),
         bucket_bytes=cases["case_id"].map(sizes),
-        ranking=[row["ranking"] for row in told],
-        mark=[row["mark"] for row in told],
+        **marks(cases, answers),
         mean_peak_bytes=cases["case_id"].map(levels(known, "peak_memory_bytes")) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
@@ -295,12 +292,7 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str
     told = {
         one.case_id: [getattr(one, name) for name in _BEHIND[:4]] + [*left.get(one.case_id, (None, None))]
         for answer in answers
-        for one in answer.candidates
-    }
-    told |= {
-        one.case_id: [one.plus_minus_s, *[None] * (len(_BEHIND) - 1)]
-        for answer in answers
-        for one in answer.not_compared
+        for one in (*answer.candidates, *answer.not_compared)
     }
     found = pd.DataFrame.from_dict(told, orient="index", columns=_BEHIND, dtype=float)
     found = found.reindex(cases["case_id"]).set_axis(cases.index)

@@ -276,8 +276,8 @@ def conclude(request: Request, session_id: int, console: Console) -> None:
     if request.kind == "collectives":
         answers = _tables(results, session_id, logger(console, answers=alone))
     else:
+        from parabench.analysis.ranking.words import closing_lines
         from parabench.analysis.session import session_data
-        from parabench.analysis.text.best import closing_lines
 
         answers = iter(closing_lines(session_data(results, session_id)))
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
@@ -311,11 +311,11 @@ def _write_json(request: Request, results: Results, session_id: int, log: Callab
         told: Any = results_json(results, select_session(results, session_id))
     else:
         from parabench.analysis.ranking.ranking import spots
+        from parabench.analysis.ranking.words import to_dict
         from parabench.analysis.session import session_data
-        from parabench.analysis.text.best import to_dicts
 
         seen = session_data(results, session_id)
-        told = to_dicts(seen.once(spots))
+        told = [to_dict(each) for each in seen.once(spots)]
     text = json_text.written(told)
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)

@@ -16,12 +16,6 @@ from parabench.store.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-    from parabench.analysis.ranking.stopping import Undecided
-
-
-# The most repetitions of racing.
-MOST_LAPS = 1000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveStopping:
@@ -58,92 +52,69 @@ class AdaptiveStopping:
 
         `go_on` is the command that continues. With a budget, noise does not end the session early.
         """
-        from parabench.analysis.ranking.stopping import block_seconds, candidates
         from parabench.analysis.session import session_data
-        from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 
-        seen = session_data(load(store.path), session_id)
-        launches = seen.numbers
-        if plan.races:
-            return self._next_lap(launches, store, session_id, plan, log)
-        left = candidates(launches, patient=self.budget_s is not None)
-        tell = f"{100 * SHARP_ENOUGH:g} %"
-        if not left.cases:
-            for heading in left.too_noisy:
-                of = f"{heading}: " if heading else ""
-                most = f"{MOST_BLOCKS} blocks"
-                few = f"more than {most} would be needed to" if plan.blocks < MOST_BLOCKS else f"{most} did not"
-                log(f"{of}{few} resolve {tell}, so no more are run: too noisy")
-            anyway = candidates(launches, patient=True).cases
-            if anyway:
-                minutes = math.ceil((MOST_BLOCKS - plan.blocks) * block_seconds(launches, anyway) / 60)
-                log(f"go on for up to {MOST_BLOCKS} blocks anyway with: {go_on} --budget {minutes}")
-            if not left.too_noisy:
-                log(f"nothing is left to decide after {plan.blocks} block{'s' * (plan.blocks > 1)}")
+        launches = session_data(load(store.path), session_id).numbers
+        cases = self._racing(launches, plan, log) if plan.races else self._undecided(launches, plan.blocks, log, go_on)
+        if not cases:
             return None
-        if self._too_long(left, launches, log, go_on):
-            return None
-        log(
-            f"block {plan.blocks + 1}: {len(left.cases)} candidates left, {_estimate(left, plan.blocks)} resolve {tell}"
-        )
-        return _with_block(store, session_id, plan, left.cases)
+        order = tuple(case.id for case in plan.cases if case.id in cases)
+        plan = plan.replace(extra=(*plan.extra, order))
+        store.replan(session_id, plan.to_dict())
+        return plan
 
-    def _next_lap(
-        self, launches: pd.DataFrame, store: Store, session_id: int, plan: Plan[C, P], log: Callable[[str], None]
-    ) -> Plan[C, P] | None:
-        """Return the plan with one more repetition of racing."""
+    def _racing(self, launches: pd.DataFrame, plan: Plan[C, P], log: Callable[[str], None]) -> Collection[str]:
+        """Return the cases of the next repetition of racing."""
         from parabench.analysis.ranking.race import standings
         from parabench.analysis.text import format
 
         looks = [look for look in standings(launches) if not look.decided]
         racing = [case for look in looks for case in look.racing]
         if not racing:
-            return None
+            return ()
         widths = [look.half_width for look in looks]
         known = "" if None in widths else f", {format.within(max(filter(None, widths)))}"
         standing = f"{len(racing)} of {len(plan.cases)} cases may be the fastest{known}"
         last = launches[launches["repetition"] == launches["repetition"].max()]
         if self.budget_s is not None and self.clock() - self.began + float(last["wall_s"].sum()) > self.budget_s:
             log(f"{standing}: the race ends after {format.duration(self.budget_s)}")
-            return None
-        if plan.blocks >= MOST_LAPS:
-            log(f"{standing}: the race ends after {plan.blocks} blocks")
-            return None
+            return ()
         log(standing)
-        return _with_block(store, session_id, plan, racing)
+        return racing
 
-    def _too_long(self, left: Undecided, launches: pd.DataFrame, log: Callable[[str], None], go_on: str) -> bool:
-        """Return whether the next repetition does not fit into the rest of the budget."""
-        from parabench.analysis.ranking.stopping import block_seconds
+    def _undecided(
+        self, launches: pd.DataFrame, blocks: int, log: Callable[[str], None], go_on: str
+    ) -> Collection[str]:
+        """Return the cases of the next repetition of `--until-decided`, after so many blocks."""
+        from parabench.analysis.ranking.stopping import block_seconds, candidates
+        from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
         from parabench.analysis.text import format
 
-        if self.budget_s is None:
-            return False
-        wanted, rest = block_seconds(launches, left.cases), self.budget_s - (self.clock() - self.began)
-        if wanted <= rest:
-            return False
-        has, takes = (format.digits(seconds, 2) for seconds in (max(0.0, rest), wanted))
-        log(
-            f"the budget of {self.budget_s / 60:g} min has {has} s left, and a block of {len(left.cases)} candidates "
-            f"takes {takes} s; go on with: {go_on}"
-        )
-        return True
-
-
-def _with_block(store: Store, session_id: int, plan: Plan[C, P], cases: Collection[str]) -> Plan[C, P]:
-    """Return and store `plan` with one more repetition of the cases with these ids."""
-    order = [case.id for case in plan.cases if case.id in cases]
-    plan = plan.replace(extra=(*plan.extra, tuple(order)))
-    store.replan(session_id, plan.to_dict())
-    return plan
-
-
-def _estimate(left: Undecided, blocks: int) -> str:
-    """Describe how many more repetitions are needed."""
-    from parabench.analysis.stats.block_model import MOST_BLOCKS
-
-    if left.more_blocks is None:
-        return "too few blocks to know how many would"
-    if blocks + left.more_blocks > MOST_BLOCKS:
-        return f"perhaps more than {MOST_BLOCKS} blocks would be needed to"
-    return f"about {left.more_blocks} more block{'s' * (left.more_blocks > 1)} would"
+        left, tell = candidates(launches, patient=self.budget_s is not None), f"{100 * SHARP_ENOUGH:g} %"
+        if not left.cases:
+            for heading in left.too_noisy:
+                of = f"{heading}: " if heading else ""
+                needed = f"more than {MOST_BLOCKS} blocks would be needed to resolve {tell}"
+                log(f"{of}{needed}, so no more are run: too noisy")
+            if anyway := candidates(launches, patient=True).cases:
+                minutes = math.ceil((MOST_BLOCKS - blocks) * block_seconds(launches, anyway) / 60)
+                log(f"go on for up to {MOST_BLOCKS} blocks anyway with: {go_on} --budget {minutes}")
+            if not left.too_noisy:
+                log(f"nothing is left to decide after {format.count(blocks, 'block')}")
+            return ()
+        if self.budget_s is not None:
+            wanted, rest = block_seconds(launches, left.cases), self.budget_s - (self.clock() - self.began)
+            if wanted > rest:
+                has, takes = (format.digits(seconds, 2) for seconds in (max(0.0, rest), wanted))
+                log(
+                    f"the budget of {self.budget_s / 60:g} min has {has} s left, and a block of {len(left.cases)} "
+                    f"candidates takes {takes} s; go on with: {go_on}"
+                )
+                return ()
+        needed = "too few blocks to know how many would"
+        if left.more_blocks is not None:
+            needed = f"about {format.count(left.more_blocks, 'more block')} would"
+            if blocks + left.more_blocks > MOST_BLOCKS:
+                needed = f"perhaps more than {MOST_BLOCKS} blocks would be needed to"
+        log(f"block {blocks + 1}: {len(left.cases)} candidates left, {needed} resolve {tell}")
+        return left.cases

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.analysis.text import format
-from parabench.analysis.turns import compared, turn_numbers
+from parabench.analysis.turns import compared
 from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.probes.ddp import only_ddp
@@ -155,7 +155,7 @@ class Verdict:
 def verdict(steps: Sequence[Sequence[float]], protocol: TurnsProtocol) -> Verdict:
     """Of each cap's timed steps in seconds, in their order, of all rounds of a race. The interval is Student's over the
     rounds of the difference to the best, one cap at a time."""
-    turns = np.array([turn_numbers(np.log(each), protocol) for each in steps])
+    turns = np.array([np.median(np.log(each).reshape(protocol.rounds, -1), axis=1) for each in steps])
     best = int(np.argmin(compared(turns)))
     apart = turns - turns[best]
     means = compared(turns) - compared(turns)[best]

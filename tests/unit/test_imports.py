@@ -138,7 +138,7 @@ def test_reading_commands_import_no_torch() -> None:
 
 def test_reading_modules_import_no_torch() -> None:
     modules = (
-        "analysis.text.best",
+        "analysis.ranking.words",
         "report.build",
         "serve.server",
         "report.trace",
@@ -155,7 +155,7 @@ def test_reading_modules_import_no_torch() -> None:
         "    importlib.import_module(f'parabench.{module}')\n"
         "    assert 'torch' not in sys.modules, module\n"
         # Half a second: what is answered of one session does not need it.
-        "    assert 'scipy' not in sys.modules or module not in ('analysis.text.best', 'report.build')"
+        "    assert 'scipy' not in sys.modules or module not in ('analysis.ranking.words', 'report.build')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import itertools
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
@@ -147,10 +146,9 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
     effects = fit(good, "compared_s")
     first, *_ = effects.connected()
     behind = effects.behind(first)
-    order = np.argsort(behind, kind="stable")
     # An algorithm that is not connected with the first is not known to be slower.
     tied = ~(behind > effects.half_widths(first, 1 - (1 - CONFIDENCE) / sizes) + ROUNDING)
-    return tuple(names[effects.cases[at]] for at in order if tied[at])
+    return tuple(names[case] for case in behind[tied].sort_values(kind="stable").index)
 
 
 def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[Range, ...]:

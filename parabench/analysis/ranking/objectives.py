@@ -1,4 +1,4 @@
-"""What `best` can ask for: how each launch becomes one number, which works may be compared by it, how it is said."""
+"""The objectives of `best`: the number of each launch, the workloads that it can compare, and its words."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from parabench.analysis.text import format as words
 from parabench.errors import UsageError
 from parabench.store.results import records
 
-# Per token, works of other batch sizes compare: weak scaling, and other world sizes.
+# Per token, workloads with other batch sizes can be compared: weak scaling, and other world sizes.
 PER_TOKEN = tuple(name for name in WORK if name != "global_batch")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One thing to be good at.
+    """A number to rank by.
 
-    `column` holds each launch's cost, of which less is better, in SI units; `inverse`: people read the cost's inverse.
-    `work`: the fields that must agree for two cases to be ranked against each other. `first` calls the best, `more` is
-    how others are worse, `of` whose curve it is; `ahead` is what the best is before all others. `say` makes words of a
-    value and what throughput counts, `margin` of a half-width and its value.
+    - `column`: each launch's cost in SI units, of which less is better; `inverse`: people read the inverse of the cost.
+    - `work`: the fields that must agree for two cases to be compared.
+    - `first` names the best, `more` describes how others are worse, `ahead` how the best is better than all others,
+      `head` is a column's title.
+    - `say` formats a value and the unit that throughput counts, `margin` a half-width and its value.
     """
 
     name: str
@@ -33,7 +34,6 @@ class Objective:
     first: str
     more: str
     ahead: str
-    of: str
     head: str
     say: Callable[[float, str], str]
     margin: Callable[[float, float], str]
@@ -41,11 +41,11 @@ class Objective:
     inverse: bool = False
 
     def value(self, cost: float) -> float:
-        """The number that a person reads, of a cost."""
+        """Return the number that people read for a cost."""
         return 1 / cost if self.inverse else cost
 
-    def worse(self, fraction: float) -> str:
-        """'is 9 % slower', 'needs 9 % more memory'."""
+    def worse(self, fraction: float | None) -> str:
+        """Return 'is 9 % slower', 'needs 9 % more memory'."""
         return self.more.format(words.percent(fraction))
 
 
@@ -58,7 +58,6 @@ OBJECTIVES = {
             first="Fastest",
             more="is {} slower",
             ahead="faster than",
-            of="",
             head="step",
             say=lambda seconds, _: f"{words.milliseconds(seconds)} per step",
             margin=words.margin,
@@ -69,7 +68,6 @@ OBJECTIVES = {
             first="Highest throughput",
             more="takes {} longer",
             ahead="faster than",
-            of=" to throughput",
             head="throughput",
             say=words.throughput,
             margin=words.margin_rate,
@@ -82,7 +80,6 @@ OBJECTIVES = {
             first="Lowest peak memory",
             more="needs {} more memory",
             ahead="below",
-            of=" to peak memory",
             head="peak memory",
             say=lambda count, _: words.mebibytes(count),
             margin=words.margin_mib,
@@ -93,7 +90,6 @@ OBJECTIVES = {
             first="Lowest energy",
             more="needs {} more energy",
             ahead="below",
-            of=" to energy",
             head="energy",
             say=lambda joules, unit: f"{words.joules(joules)} per {unit.removesuffix('s')}",
             margin=lambda margin, _: words.joules(margin),
@@ -105,15 +101,15 @@ STEP = OBJECTIVES["step_time_s"]
 
 
 def require(seen: SessionData, objective: Objective) -> None:
-    """Raise UsageError, with the reason, if launches succeeded and the objective's cost is unknown for all of them."""
+    """Raise UsageError, with the reason, if launches succeeded and none has a number for the objective."""
     good = seen.counted
     if not len(good) or (good[objective.column] > 0).any():
         return
-    why = "its launches recorded no peak memory"
-    if objective.column == "token_s":
-        why = "the samples in its batches could not be counted"
-    if objective.column == "token_j":
-        why = next(filter(None, good["joules_reason"]), "no launch succeeded")
+    why = {
+        "peak_memory_bytes": "its launches recorded no peak memory",
+        "token_s": "the samples in its batches could not be counted",
+        "token_j": next(filter(None, good["joules_reason"]), "no launch succeeded"),
+    }[objective.column]
     raise UsageError(
         f"{seen.session.name} cannot be ranked by {objective.name}: {why}; "
         "give another --objective, such as step_time_s, or another session"

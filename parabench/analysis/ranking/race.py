@@ -1,40 +1,37 @@
-"""The race of `parabench run`: which cases may still be the fastest after each block, and why the others left.
+"""Racing in `parabench run`: which cases may still be the fastest after each repetition.
 
-After each block every case is compared with the best so far, by all launches so far. It leaves where it is slower at a
-confidence that rises from look to look, so that the fastest leaves wrongly in one race of twenty at most, however often
-one looks (Bonferroni's bound over looks: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up to ERROR; E.
-Paulson, "A sequential procedure for selecting the population with the largest mean from k normal populations", Annals
-of Mathematical Statistics 35, 1964, is the first of such races). One that left is judged on at the confidence of the
-look of its last launch, and comes back where later launches of the others leave it within that.
+After each repetition every case is compared with the best so far, by all launches so far. A case is eliminated if it is
+slower at a confidence that rises from look to look, so that the fastest is eliminated in at most 5% of races
+(Bonferroni's bound over looks: the errors ERROR / (n (n - 1)) of looks n = 2, 3, ... add up to ERROR; E. Paulson, "A
+sequential procedure for selecting the population with the largest mean from k normal populations", Annals of
+Mathematical Statistics 35, 1964, is the first of such procedures). An eliminated case is judged at the confidence of
+the look of its last launch, and comes back if later launches of the others leave it within that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis.numbers import only_ranked, same_work
-from parabench.analysis.ranking.objectives import STEP
-from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.analysis.text import format
 from parabench.store.record import FIRST_BLOCK
 
-# How often the fastest may leave a race wrongly.
+# How often the fastest may be eliminated.
 ERROR = 0.05
-# Of one launch nobody knows how launches differ.
+# One launch does not tell how launches differ.
 FIRST_LOOK = 2
 
 
 @dataclass(frozen=True)
 class Exit:
-    """A case that left: by how much slower it is than the best, as a fraction, and the least that it may be."""
+    """An eliminated case: how much slower than the best it is, as a fraction, and at least is."""
 
     case_id: str
     slower: float
@@ -43,9 +40,10 @@ class Exit:
 
 @dataclass(frozen=True)
 class Look:
-    """What a race stood at after `block`, `seconds` of launches after its begin: the ids of the cases that may still be
-    the fastest, the best first; those that left here; and the largest simultaneous 95 % half-width of a comparison with
-    the best among those that did not, as a fraction, None where it is not known."""
+    """The state of a race after `block`, `seconds` of launches after its start.
+
+    `racing` are the cases that may be the fastest, the best first; `left` were eliminated at this look.
+    """
 
     block: int
     seconds: float
@@ -55,77 +53,85 @@ class Look:
 
     @property
     def decided(self) -> bool:
-        """Whether nothing is left that another block could settle."""
+        """Whether another repetition could not settle anything."""
         return len(self.racing) < 2 or (self.half_width is not None and self.half_width <= SHARP_ENOUGH)
 
 
 def exits(looks: Sequence[Look]) -> dict[str, tuple[Look, Exit]]:
-    """Of each case that is out of the race, by its id, the look at which it left, the last where it came back."""
+    """Return for each eliminated case the look at which it left, the last one if it came back."""
     left = {each.case_id: (look, each) for look in looks for each in look.left}
     return {case: found for case, found in left.items() if case not in looks[-1].racing}
 
 
+def race_note(looks: Sequence[Look]) -> list[str]:
+    """Return when configurations were eliminated, and by which bound: 'Left the race: 11 configurations after block 3,
+    24 % or more behind; 2 more by block 7.'"""
+    left = sorted((look.block + 1, each.at_least) for look, each in exits(looks).values())
+    if not left:
+        return []
+    first, least = left[0]
+    at_first = sum(block == first for block, _ in left)
+    text = f"Left the race: {format.count(at_first, 'configuration')} after block {first}, {format.percent(least)}"
+    more = f"; {len(left) - at_first} more by block {left[-1][0]}" if len(left) > at_first else ""
+    return [f"{text} or more behind{more}."]
+
+
 def confidence_of(look: int) -> float:
-    """At what confidence a case leaves at that look, the second or a later one."""
+    """Return the confidence at which a case is eliminated at that look, the second or a later one."""
     return 1 - ERROR / (look * (look - 1))
 
 
 def standings(launches: pd.DataFrame) -> Iterator[Look]:
-    """The last look at the race of each work of a launch table that has come to one; nobody is said to have left."""
+    """Yield the last look at each workload of a launch table that has one, without those that left."""
     seconds = seconds_at(launches)
-    for _, of_work in same_work(launches[launches["repetition"] >= FIRST_BLOCK], STEP.work):
+    for _, of_work in same_work(launches[launches["repetition"] >= FIRST_BLOCK]):
         own, blocks = _raced(only_ranked(of_work[of_work["timed"]]))
         if len(blocks) >= FIRST_LOOK:
             yield _look(own, blocks[-1], seconds, ())
 
 
 def race(own: pd.DataFrame, seconds: Mapping[int, float]) -> tuple[Look, ...]:
-    """The looks at the launches of one work that count; `seconds` says when each block had ended."""
+    """Return the looks at the launches of one workload; `seconds` has the time at which each repetition ended."""
     own, blocks = _raced(own)
     looks: list[Look] = []
     for block in blocks[FIRST_LOOK - 1 :]:
-        before = looks[-1].racing if looks else None
+        before = looks[-1].racing if looks else tuple(own["case"].unique())
         looks.append(_look(own[own["repetition"] <= block], block, seconds, before))
     return tuple(looks)
 
 
 def _raced(own: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """The launches that cases shared, or all where none that they shared counts, and their blocks."""
-    shared = np.asarray(own["in_turns"], dtype=bool)
+    """Return the launches that cases shared, or all if none is shared, and their repetitions."""
+    shared = own["in_turns"].astype(bool)
     own = own[shared] if shared.any() else own
     return own, sorted({int(block) for block in own["repetition"]})
 
 
-def confidences(own: pd.DataFrame, cases: Sequence[str]) -> Numbers:
-    """At what confidence each of these cases leaves by shared launches: that of the look of its last one."""
-    blocks = sorted({*own["repetition"]})
-    last = dict(sorted(zip(own["case"], own["repetition"], strict=True), key=itemgetter(1)))
-    return np.array([confidence_of(max(FIRST_LOOK, blocks.index(last[case]) + 1)) for case in cases])
+def confidences(own: pd.DataFrame, cases: Iterable[str]) -> Numbers:
+    """Return the confidence at which each of these cases is eliminated: that of the look of its last launch."""
+    look = own["repetition"].rank(method="dense").groupby(own["case"]).max().clip(lower=FIRST_LOOK)
+    return np.array([confidence_of(int(look[case])) for case in cases])
 
 
-def _look(own: pd.DataFrame, block: int, seconds: Mapping[int, float], before: Sequence[str] | None) -> Look:
-    """Compare cases by the launches up to `block`; `before` were in the race until then, None for all cases."""
+def _look(own: pd.DataFrame, block: int, seconds: Mapping[int, float], before: Collection[str]) -> Look:
+    """Compare cases by the launches up to `block`; `before` are those that may leave."""
     effects = fit(own)
     best, *_ = effects.connected()
-    asked, behind = (
-        confidences(own, effects.cases),
-        dict(zip(effects.cases, effects.behind(best).tolist(), strict=True)),
-    )
-    # Nothing excludes a case that is not connected with the best.
-    unconnected = (case for case, log in behind.items() if math.isnan(log))
-    racing = (*effects.indistinguishable(best, asked), *unconnected)
-    sure, wide = effects.behind_best(best, asked), effects.behind_best(best, CONFIDENCE)
-    apart = {case: behind[case] for case in (effects.cases if before is None else before) if case not in racing}
+    confidence, behind = confidences(own, effects.cases), effects.behind(best)
+    # A case that is not connected with the best is not known to be slower.
+    racing = (*effects.indistinguishable(best, confidence), *behind.index[behind.isna()])
+    sure, wide = effects.best_half_widths(best, confidence), effects.best_half_widths(best)
+    left = (case for case in before if case not in racing)
     return Look(
         block,
         seconds[block],
         racing,
-        tuple(Exit(case, math.expm1(by), math.expm1(by - sure[case])) for case, by in apart.items()),
-        format.number_or_none(math.expm1(max(wide[case] for case in racing))),
+        tuple(Exit(case, math.expm1(behind[case]), math.expm1(behind[case] - sure[case])) for case in left),
+        format.number_or_none(math.expm1(wide[list(racing)].max())),
     )
 
 
 def seconds_at(launches: pd.DataFrame) -> dict[int, float]:
-    """How long all launches had taken when each block had ended."""
-    block, took = np.asarray(launches["repetition"]), np.asarray(launches["wall_s"], dtype=float)
-    return {int(each): float(took[block <= each].sum()) for each in np.unique(block)}
+    """Return for each repetition how long all launches until its end took."""
+    took = launches.groupby("repetition")["wall_s"].sum().cumsum()
+    return {int(str(block)): float(seconds) for block, seconds in took.items()}

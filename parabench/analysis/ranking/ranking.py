@@ -1,60 +1,170 @@
-"""The sweet spot: which configurations are not distinguishable from the fastest."""
+"""The ranking: which configurations may be the fastest, and how much slower the others are.
+
+Configurations that do the same work are ranked. `stats.block_model` compares their launches, and `Answer` is the
+result: the text, the JSON, the report and the exporters read it. docs/site/keys.toml describes every field.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work
-from parabench.analysis.ranking.answer import NOT_COMPARED, Answer, Candidate, Measured, NotCompared
-from parabench.analysis.ranking.baseline import no_comm_baseline
-from parabench.analysis.ranking.bucket_curves import bucket_curves, members
-from parabench.analysis.ranking.by_axis import check_axes, places
-from parabench.analysis.ranking.objectives import STEP, Objective, basis, require
-from parabench.analysis.ranking.pareto import front, launch_ids
-from parabench.analysis.ranking.race import race, seconds_at
+from parabench.analysis.ranking.bucket_curves import Curve, Members, bucket_curves, members
+from parabench.analysis.ranking.objectives import STEP, Objective, basis
+from parabench.analysis.ranking.pareto import ParetoPoint, front
+from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
-from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
+from parabench.analysis.stats.block_model import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
 from parabench.analysis.text import format
 from parabench.analysis.text.links import with_links
-from parabench.plan.case import DEFAULTS, LABELLED, Case
+from parabench.errors import UsageError, did_you_mean
+from parabench.plan.case import DEFAULTS, LABELLED, MEANS, Case, fields_of
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import records
-from parabench.strategies import Rule, entry_of
+from parabench.strategies import OPTIONAL, Rule, entry_of
 from parabench.strategies.snippet import snippet
 
-# pd.DataFrame of a case table by id.
+# Rows of a case table by id.
 Cases = Mapping[str, Mapping[str, Any]]
 
-# Why a configuration is not compared, and why none is.
-_UNCONNECTED = "no launch or repetition that counts connects it with the configurations that are compared"
-_NONE_CONNECTED = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
-
-# What links are a reason for.
+# Marks in the table of cases: a strategy without communication, a configuration without a ratio, one of several best.
+NOT_RANKED = "baseline, not ranked"
+NOT_COMPARED = "not compared"
+TIED = "tied"
+# Objectives for which only launches with comparable step times count, and which links can explain.
 TIMED = ("step_time_s", "tokens_per_s")
+# A baseline without communication must agree with the best in these fields.
+SAME = ("world_size", "threads", "grad_accumulation", *fields_of(MEANS))
+# The columns of a case table that an answer needs.
+_SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_s", "staleness_mean", "staleness_max")
 
 
-def ranked(seen: SessionData, objective: Objective = STEP, by: Iterable[str] = ()) -> tuple[Answer, ...]:
-    """The sweet spots of a session, one for each work, at least one.
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A configuration with its number and its place in the ranking."""
 
-    Raises UsageError for no launch with a number for the objective, or no such axis.
+    case_id: str
+    label: str
+    strategy: str
+    value: float
+    plus_minus: float | None
+    step_time_s: float
+    plus_minus_s: float | None
+    tokens_per_s: float | None
+    unit: str
+    launches: int
+    launch_ids: tuple[int, ...]
+    status: str
+    slower: float | None = None
+    slower_low: float | None = None
+    slower_high: float | None = None
+    code: str | None = None
+    other_training: bool = False
+    staleness_mean: float | None = None
+    staleness_max: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class NoCommBaseline:
+    """A configuration whose ranks exchange nothing, compared with the fastest."""
+
+    case_id: str
+    label: str
+    strategy: str
+    step_time_s: float
+    share: float | None
+    low: float | None
+    high: float | None
+    bound: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """The best configuration for one value of each axis of `--by`."""
+
+    values: dict[str, Any]
+    names: tuple[str, ...]
+    case_id: str | None
+    distinguishable: bool | None
+    configurations: int
+    status: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The ranking of the configurations with the same `work`, by one `objective` (a key of `OBJECTIVES`).
+
+    The best and those `tied` with it are followed by those that are `slower`, with their ratios to the best. Those that
+    no launch or repetition connects with the best have no ratio and are `not_compared`.
     """
-    axes = check_axes(by)
-    require(seen, objective)
-    found = answers(seen.numbers, objective, axes, seen.cases, seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.numbers) if objective.name in TIMED else found
+
+    heading: str = ""
+    objective: str
+    work: dict[str, Any]
+    statistic: str = format.UNKNOWN
+    basis: str = format.UNKNOWN
+    blocks: int = 0
+    launches: int = 0
+    best: Candidate | None = None
+    tied: tuple[Candidate, ...] = ()
+    slower: tuple[Candidate, ...] = ()
+    default: Candidate | None = None
+    half_width: float | None = None
+    more_blocks: int | None = None
+    decided: bool = False
+    why_not: str | None = None
+    members: tuple[Members, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    front: tuple[ParetoPoint, ...] = ()
+    by: tuple[Place, ...] = ()
+    unverified: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
+    no_comm_baseline: NoCommBaseline | None = None
+    same_training: Candidate | None = None
+    links: str = ""
+    race: tuple[Look, ...] = ()
+    apart: tuple[str, ...] = ()
+    apart_half_width: float | None = None
+    not_compared: tuple[Candidate, ...] = ()
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The configurations that are compared, the best first."""
+        return (*([self.best] if self.best else []), *self.tied, *self.slower)
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether several may be the best, and the difference between them may be TOO_WIDE or more."""
+        return bool(self.tied) and (self.half_width is None or self.half_width >= TOO_WIDE)
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The best if it can be named: all configurations are compared, and the set of the best is a single one, or
+        narrow and not of all."""
+        named = self.decided and not self.too_wide and (not self.tied or bool(self.slower)) and not self.not_compared
+        return self.best if named else None
 
 
-def spots(seen: SessionData) -> tuple[Answer, ...]:
-    """The same by step time, from what is known of a session; for `SessionData.once`."""
-    found = answers(seen.numbers, cases=seen.cases, raced=seen.session.raced)
-    return with_links(found, seen.results, seen.session, seen.numbers)
+def spots(seen: SessionData, objective: Objective = STEP, by: tuple[str, ...] = ()) -> tuple[Answer, ...]:
+    """Return the answers of a session, one per workload and at least one.
+
+    `by` are axes: the answers have the best for each of their values. Raises UsageError for an unknown axis.
+    """
+    for name in by:
+        if name not in DEFAULTS:
+            hint = did_you_mean(name, DEFAULTS, most=3, cutoff=0.5)
+            raise UsageError(f"--by {name!r} is not an axis; {hint}use one of {', '.join(DEFAULTS)}")
+    found = answers(seen.numbers, objective, tuple(dict.fromkeys(by)), seen.cases, seen.session.raced)
+    return with_links(found, seen) if objective.name in TIMED else found
 
 
 def answers(
@@ -67,57 +177,40 @@ def answers(
     """Return the same from `numbers.numbers`; `cases` is its case table, if known."""
     own = launches[launches["repetition"] >= FIRST_BLOCK]
     if not len(own):
-        return (_nothing({}, own, objective, "No launch was recorded, so there is no fastest configuration."),)
+        why = "No launch was recorded, so there is no fastest configuration."
+        return (Answer(objective=objective.name, work={}, why_not=why),)
     groups = same_work(own, objective.work)
     rows = records(case_table(launches) if cases is None else cases, ("case_id", *_SHOWN))
     table = {row["case_id"]: row for row in rows}
-    works = [work for work, _ in groups]
-    shares, seconds = _shares(groups), seconds_at(own) if raced else None
+    seconds = seconds_at(own) if raced and objective is STEP else None
     return tuple(
-        replace(
-            _answer(work, group, table, objective, by, seconds),
-            heading=_heading(work, works, share),
-            unverified=_unverified(group),
-        )
-        for (work, group), share in zip(groups, shares, strict=True)
+        _answer(work, heading, group, table, objective, by, seconds)
+        for (work, group), heading in zip(groups, _headings(groups), strict=True)
     )
 
 
-def _rankable(cases: dict[str, Case]) -> dict[str, Case]:
-    return {at: case for at, case in cases.items() if entry_of(case.strategy).ranked}
-
-
-def _unverified(own: pd.DataFrame) -> tuple[str, ...]:
-    good = only_ranked(own[own["counted"]])
-    return tuple(dict.fromkeys(good[~good["verified"]]["label"]))
-
-
-def _shares(groups: list[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
-    """What to add to the headings of works that one world size did and another did not, as in weak scaling:
-    '4 ranks, 8 each'."""
-    sizes = [set(group["world_size"]) for _, group in groups]
-    said = []
-    for (work, _), own in zip(groups, sizes, strict=True):
-        n = max(own)
-        alone = len(own) == 1 and len(set().union(*sizes)) > 1
-        whole = alone and "global_batch" in work  # where throughput is asked for, one work has several
-        said.append(f"{format.count(n, 'rank')}, {work['global_batch'] / n:g} each" if whole else "")
-    return said
-
-
-def _heading(work: dict[str, Any], works: list[dict[str, Any]], share: str) -> str:
-    """What sets this work apart: 'gpt-nano, global batch 16'; in weak scaling 'global batch 16 (2 ranks, 8 each)'."""
+def _headings(groups: Sequence[tuple[dict[str, Any], pd.DataFrame]]) -> list[str]:
+    """Return the difference of each work from the others: 'gpt-nano, global batch 16'; in weak scaling 'global batch 16
+    (2 ranks, 8 each)'."""
     speaking = ("model", "data", "precision", "device")  # their values need no name before them
-    said = ", ".join(
-        str(value) if name in speaking else f"{name.replace('_', ' ')} {value or 'of bytes'}"
-        for name, value in work.items()
-        if len({str(other[name]) for other in works}) > 1
-    )
-    return f"{said} ({share})" if said and share else said
+    varying = [name for name in groups[0][0] if len({str(work[name]) for work, _ in groups}) > 1]
+    sizes = [set(group["world_size"]) for _, group in groups]
+    found = []
+    for (work, _), own in zip(groups, sizes, strict=True):
+        text = ", ".join(
+            str(work[name]) if name in speaking else f"{name.replace('_', ' ')} {work[name] or 'of bytes'}"
+            for name in varying
+        )
+        if text and "global_batch" in work and len(own) == 1 and len(set().union(*sizes)) > 1:
+            n = max(own)
+            text += f" ({format.count(n, 'rank')}, {work['global_batch'] / n:g} each)"
+        found.append(text)
+    return found
 
 
 def _answer(
     work: dict[str, Any],
+    heading: str,
     own: pd.DataFrame,
     table: Cases,
     objective: Objective,
@@ -130,139 +223,85 @@ def _answer(
     repetition ended. Configurations are compared if common launches or repetitions connect them; those outside the
     largest group that is connected are listed with their numbers alone.
     """
-    every = own[own["timed"]] if objective.name in TIMED else own[own["counted"]]
+    every = own[own["timed" if objective.name in TIMED else "counted"]]
     ranked = only_ranked(every)
-    if not len(ranked) and len(every):
-        labels = format.listed(dict.fromkeys(every["label"]), most=3)
-        why = f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
-        return _nothing(work, own, objective, why)
     good = ranked[ranked[objective.column] > 0]
-    if not len(good):
-        return _nothing(work, own, objective, _no_number(own, ranked, objective))
-    effects = fit(good, objective.column)
-    order = [*effects.connected()]
-    if 1 == len(order) < len(effects.cases):
-        order = []
-    configured = _configured(own)
-    cases = {case: row for case, row in table.items() if case in configured}
-    called, statuses = ({case: row[name] for case, row in cases.items()} for name in ("label", "status"))
-    timed = only_ranked(own[own["timed"]])
-    measured = _measured(objective, effects, good, timed, cases)
-    not_compared = tuple(
-        NotCompared(**vars(each), status=statuses[case], reason=_UNCONNECTED)
-        for case, each in measured.items()
-        if case not in order
+    counted = only_ranked(own[own["counted"]])
+    nothing = Answer(
+        heading=heading,
+        objective=objective.name,
+        work=work,
+        statistic=own["statistic"].iloc[0],
+        basis=basis(objective, good if len(good) else own),
+        unverified=tuple(dict.fromkeys(counted[~counted["verified"]]["label"])),
     )
-    ended = statuses | {each.case_id: NOT_COMPARED for each in not_compared}
+    if not len(good):
+        return replace(nothing, why_not=_no_number(own, every, ranked, objective))
+    configured = {case: case_of(text) for case, text in dict(zip(own["case"], own["case_json"], strict=True)).items()}
+    cases = {case: row for case, row in table.items() if case in configured}
+    effects = fit(good, objective.column)
+    rows = _rows(objective, effects, good, own, cases)
+    order = effects.connected()
+    order = order if len(order) > 1 or len(rows) == 1 else ()
+    reason = "no launch or repetition that counts connects it with the configurations that are compared"
+    outside = tuple(replace(row, reason=reason) for case, row in rows.items() if case not in order)
+    nothing = replace(nothing, launches=len(good), blocks=effects.n_blocks, not_compared=outside)
     if not order:
-        nothing = _nothing(work, good, objective, _NONE_CONNECTED)
-        return replace(nothing, launches=len(good), blocks=effects.n_blocks, not_compared=not_compared)
-    if not_compared:
-        good = good[np.isin(good["case"], order)]
+        why = "No launch or repetition that counts is common to two configurations, so they cannot be compared."
+        return replace(nothing, why_not=why)
+    if outside:
+        good = good[good["case"].isin(order)]
         effects = fit(good, objective.column)
     first = order[0]
     why_not = _why_not(effects)
-    candidates = _candidates(order, measured, effects, cases, decided=not why_not)
-    candidates[first] = replace(candidates[first], code=snippet(configured[first]))
-    near = order if why_not else effects.indistinguishable(first)
-    tied = tuple(candidates[case] for case in near if case != first)
-    half_width, more = (None, None) if why_not else _sharpness(effects, first, near, good)
-    alone = set() if why_not else _apart(first, order, good)
-    if apart := [case for case in near if case in alone]:
+    decided = why_not is None
+    compared = _compared(rows, order, effects, decided=decided)
+    compared[first] = replace(compared[first], code=snippet(configured[first]))
+    near = effects.indistinguishable(first) if decided else list(order)
+    half_width, more_blocks = _sharpness(effects, first, near, good) if decided else (None, None)
+    alone = _apart(first, order, good) if decided else set()
+    apart = [case for case in near if case in alone]
+    if apart:
         beside = [case for case in order if case not in alone]
-        # Where it is the only one, the next one tells how well it is known to be.
+        # If no other is tied, the next one tells how well that is known.
         half_width = _half_width(effects, first, [case for case in beside if case in near][1:] or beside[1:2])
-    return Answer(
-        heading="",
-        objective=objective.name,
-        work=work,
-        statistic=cases[first]["statistic"],
-        basis=basis(objective, good),
-        blocks=effects.n_blocks,
+    called = {case: row["label"] for case, row in cases.items()}
+    same = (each for each in compared.values() if not each.other_training)
+    return replace(
+        nothing,
         launches=len(good),
-        best=candidates[first],
-        tied=tied,
-        slower=tuple(candidates[case] for case in order if case not in near),
-        default=_default(first, cases, candidates),
+        blocks=effects.n_blocks,
+        best=compared[first],
+        tied=tuple(compared[case] for case in near if case != first),
+        slower=tuple(compared[case] for case in order if case not in near),
+        default=_default(first, cases, compared),
         half_width=half_width,
-        more_blocks=more,
-        decided=not why_not,
+        more_blocks=more_blocks,
+        decided=decided,
         why_not=why_not,
-        members=members(near, configured, called) if not why_not else (),
-        curves=bucket_curves(configured, called, effects, decided=not why_not),
-        front=front(good, cases) if not why_not and len(set(good["global_batch"])) == 1 else (),
-        by=places(by, _rankable(configured), ended, effects, None if why_not else near) if by else (),
-        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case"]) if case not in measured),
+        members=members(near, configured, called) if decided else (),
+        curves=bucket_curves(configured, called, effects, decided=decided),
+        front=front(good, cases) if decided and good["global_batch"].nunique() == 1 else (),
+        by=_places(by, configured, cases, effects, outside, near if decided else None) if by else (),
+        unknown=tuple(called[case] for case in dict.fromkeys(ranked["case"]) if case not in rows),
         differing=tuple(name for name in DEFAULTS if len({_value(cases[case][name]) for case in order} - {None}) > 1),
-        no_comm_baseline=no_comm_baseline(every, cases, first) if objective is STEP else None,
-        same_training=next((candidates[case] for case in order if not candidates[case].other_training), None)
-        if candidates[first].other_training
-        else None,
-        race=race(good, seconds) if objective is STEP and seconds is not None else (),
+        no_comm_baseline=_no_comm_baseline(every, cases, first) if objective is STEP else None,
+        same_training=next(same, None) if compared[first].other_training else None,
+        race=race(good, seconds) if seconds is not None else (),
         apart=tuple(called[case] for case in apart),
         apart_half_width=_half_width(effects, first, apart) if apart else None,
-        not_compared=not_compared,
     )
 
 
-def slower_unranked(seen: SessionData, answers: Sequence[Answer]) -> dict[str, float]:
-    """Return for each case that is not ranked how much slower it is than the best of its workload, as a fraction.
-
-    It is the ratio in common launches and repetitions, NaN if none connects the two.
-    """
-    best = {tuple(answer.work.values()): answer.best for answer in answers}
-    found: dict[str, float] = {}
-    for work, own in same_work(seen.numbers[seen.numbers["timed"]]):
-        first = best.get(tuple(work.values()))
-        ranked = set(only_ranked(own)["case"])
-        if first is None or ranked.issuperset(own["case"]):
-            continue
-        effects = fit(own)
-        behind = zip(effects.cases, effects.behind(first.case_id).tolist(), strict=True)
-        found |= {case: math.expm1(log) for case, log in behind if case not in ranked}
-    return found
-
-
-def _apart(first: str, cases: Sequence[str], good: pd.DataFrame) -> set[str]:
-    """Those of `cases` that never shared a launch, where `first` did: their comparison has what launches differ by."""
-    shared = set(np.asarray(good["case"])[np.asarray(good["in_turns"], dtype=bool)].tolist())
-    return set(cases) - shared if first in shared else set()
-
-
-def _half_width(effects: Effects, first: str, others: Sequence[str]) -> float | None:
-    """The widest simultaneous half-width of the `others` against `first`; None where there is none."""
-    widths = effects.behind_best(first)
-    return format.number_or_none(math.expm1(max((widths[case] for case in others if case != first), default=math.nan)))
-
-
-def _sharpness(effects: Effects, first: str, near: list[str], good: pd.DataFrame) -> tuple[float | None, int | None]:
-    """The half-width that decides between `first` and the others `near` it, or all others where there are none, and how
-    many more blocks like the last would make that sharp enough."""
-    among = near if len(near) > 1 else effects.cases
-    half_width = _half_width(effects, first, among)
-    if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
-        return half_width, None
-    # At least one: a missing launch can make the interval wide where the plan's blocks would have been enough.
-    had, next_has = float(effects.n_blocks), 1.0
-    if (weights := turn_weights(good)) is not None:
-        # In a race launches of fewer cases have more turns of each.
-        of_first = weights[np.asarray(good["case"]) == first]
-        had, next_has = of_first.sum(), of_first[-1]
-    return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
-
-
-def _configured(own: pd.DataFrame) -> dict[str, Case]:
-    """All cases of a launch table by id, in its order."""
-    stored = dict(zip(own["case"], own["case_json"], strict=True))
-    return {case: case_of(text) for case, text in stored.items()}
-
-
-def _no_number(own: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
+def _no_number(own: pd.DataFrame, every: pd.DataFrame, ranked: pd.DataFrame, objective: Objective) -> str:
     if len(ranked):
         return f"No successful launch has a value for {objective.name}, so there is no best configuration."
-    ended_well = int((own["status"] == Status.OK).sum())
-    if ended_well:
-        which = format.count(ended_well, "launch")
+    if len(every):
+        labels = format.listed(dict.fromkeys(every["label"]), most=3)
+        return f"Only {labels} succeeded, which is a no-communication baseline and not ranked."
+    succeeded = int((own["status"] == Status.OK).sum())
+    if succeeded:
+        which = format.count(succeeded, "launch")
         return f"{which} succeeded, none with a known step time, so there is no fastest configuration."
     how = ", ".join(f"{n} {status}" for status, n in Counter(own["status"]).items())
     return f"No launch succeeded with a step time, so there is no fastest configuration ({how})."
@@ -278,79 +317,28 @@ def _why_not(effects: Effects) -> str | None:
     return None
 
 
-def _nothing(work: dict[str, Any], own: pd.DataFrame, objective: Objective, why: str) -> Answer:
-    return Answer(
-        heading="",
-        objective=objective.name,
-        work=work,
-        statistic=next(iter(own["statistic"])) if len(own) else format.UNKNOWN,
-        basis=basis(objective, own) if len(own) else format.UNKNOWN,
-        blocks=0,
-        launches=0,
-        best=None,
-        tied=(),
-        slower=(),
-        default=None,
-        half_width=None,
-        more_blocks=None,
-        decided=False,
-        why_not=why,
-    )
-
-
-# What of a case table an answer is made of.
-_SHOWN = (*DEFAULTS, "label", "statistic", "status", "step_time_s", "tokens_per_s", "staleness_mean", "staleness_max")
-
-
-def _measured(
-    objective: Objective, effects: Effects, good: pd.DataFrame, timed: pd.DataFrame, cases: Cases
-) -> dict[str, Measured]:
-    """Return the numbers of each case by id, by rising level.
-
-    `good` are the launches that `effects` was fitted to, `timed` those whose step times are compared. `cases` are the
-    rows of the workload's case table by id.
-    """
-    times = effects if objective is STEP else fit(timed)
-    launches, costs = launch_ids(good), levels(good, objective.column)
+def _rows(
+    objective: Objective, effects: Effects, good: pd.DataFrame, own: pd.DataFrame, cases: Cases
+) -> dict[str, Candidate]:
+    """Return the numbers of each configuration by id, by rising level; `effects` is fitted to the launches `good`."""
+    times = effects if objective is STEP else fit(only_ranked(own[own["timed"]]))
+    ids, costs = good.groupby("case")["launch_id"].agg(tuple), levels(good, objective.column)
     found = {}
     for case in sorted(costs, key=costs.__getitem__):
-        row = cases[case]
-        step_time_s = row["step_time_s"]
-        margin, margin_s = (_margin(each, case) for each in (effects, times))
-        value = objective.value(costs[case])
-        found[case] = Measured(
+        row, value = cases[case], objective.value(costs[case])
+        found[case] = Candidate(
             case_id=case,
             label=row["label"],
             strategy=row["strategy"],
             value=value,
-            plus_minus=None if margin is None else margin * value,
-            step_time_s=step_time_s,
-            plus_minus_s=None if margin_s is None else margin_s * step_time_s,
+            plus_minus=_margin(effects, case, value),
+            step_time_s=row["step_time_s"],
+            plus_minus_s=_margin(times, case, row["step_time_s"]),
             tokens_per_s=format.number_or_none(row["tokens_per_s"]),
             unit=format.unit_of(row["seq_len"]),
-            launches=effects.n[case],
-            launch_ids=launches[case],
-        )
-    return found
-
-
-def _candidates(
-    order: Sequence[str], measured: Mapping[str, Measured], effects: Effects, cases: Cases, *, decided: bool
-) -> dict[str, Candidate]:
-    """Return the place of each case by id, in that `order`, the best first."""
-    best = order[0]
-    behind = dict(zip(effects.cases, effects.behind(best).tolist(), strict=True))
-    widths = effects.behind_best(best) if decided else {}
-    found = {}
-    for case in order:
-        row, width = cases[case], widths.get(case, math.inf)
-        ends = [math.expm1(behind[case] + side * width) if math.isfinite(width) else None for side in (-1, 1)]
-        low, high = ends if case != best else (None, None)
-        found[case] = Candidate(
-            **vars(measured[case]),
-            slower=math.expm1(behind[case]),
-            slower_low=low,
-            slower_high=high,
+            launches=len(ids[case]),
+            launch_ids=ids[case],
+            status=row["status"],
             other_training=entry_of(row["strategy"]).rule is Rule.APPLIED_ONCE,
             staleness_mean=format.number_or_none(row["staleness_mean"]),
             staleness_max=format.number_or_none(row["staleness_max"]),
@@ -358,21 +346,192 @@ def _candidates(
     return found
 
 
-def _margin(effects: Effects, case: str) -> float | None:
-    """The half-width of a case's number as a fraction of it; None where there is none."""
-    margin = effects.own_half_width(case)
-    return format.number_or_none(math.expm1(margin)) if math.isfinite(margin) else None
+def _margin(effects: Effects, case: str, value: float) -> float | None:
+    """Return the 95% half-width of a number; `None` if it is unknown."""
+    return format.number_or_none(math.expm1(effects.own_half_width(case)) * value)
 
 
-def _default(first: str, cases: Cases, candidates: dict[str, Candidate]) -> Candidate | None:
-    """What PyTorch does when it is told nothing, at the world size and batch of the case `first`; None where it has no
-    number."""
+def _compared(
+    rows: Mapping[str, Candidate], order: Sequence[str], effects: Effects, *, decided: bool
+) -> dict[str, Candidate]:
+    """Return the rows in that `order`, the best first, with their ratios to the best."""
+    behind, widths = effects.behind(order[0]), effects.best_half_widths(order[0])
+    found = {}
+    for case in order:
+        log, width = behind[case], widths[case]
+        known = decided and case != order[0] and math.isfinite(width)
+        low, high = (math.expm1(log - width), math.expm1(log + width)) if known else (None, None)
+        found[case] = replace(rows[case], slower=math.expm1(log), slower_low=low, slower_high=high)
+    return found
+
+
+def _apart(first: str, cases: Collection[str], good: pd.DataFrame) -> set[str]:
+    """Return the `cases` that never shared a launch, if `first` did: launches differ, so less is known about them."""
+    shared = set(good[good["in_turns"]]["case"])
+    return set(cases) - shared if first in shared else set()
+
+
+def _half_width(effects: Effects, first: str, others: Iterable[str]) -> float | None:
+    """Return the widest simultaneous half-width of the `others` against `first`, as a fraction; `None` if unknown."""
+    widths = effects.best_half_widths(first)[[case for case in others if case != first]]
+    return format.number_or_none(math.expm1(widths.max()))
+
+
+def _sharpness(effects: Effects, first: str, near: list[str], good: pd.DataFrame) -> tuple[float | None, int | None]:
+    """Return the half-width that decides between `first` and the others `near` it, or all others if there are none;
+    and how many more blocks like the last would make it sharp enough."""
+    among = near if len(near) > 1 else effects.cases.tolist()
+    half_width = _half_width(effects, first, among)
+    if len(near) == 1 or (half_width is not None and half_width <= SHARP_ENOUGH):
+        return half_width, None
+    had, next_has = float(effects.n_blocks), 1.0
+    if (weights := turn_weights(good)) is not None:
+        # In a race launches of fewer cases have more turns of each.
+        of_first = weights[np.asarray(good["case"]) == first]
+        had, next_has = of_first.sum(), of_first[-1]
+    # At least one: after a missing launch the interval can be wide although the planned blocks would have sufficed.
+    return half_width, max(1, math.ceil((effects.blocks_for(math.log1p(SHARP_ENOUGH), among) - had) / next_has))
+
+
+def _default(first: str, cases: Cases, compared: Mapping[str, Candidate]) -> Candidate | None:
+    """Return PyTorch's default at the world size and batch of `first`; `None` if it has no number."""
     usual = {name: DEFAULTS[name] for name in ("strategy", "algorithm", "bucket_mib", *LABELLED)}
     usual |= {name: cases[first][name] for name in ("world_size", "global_batch")}
     same = (case for case, row in cases.items() if all(_value(row[name]) == usual[name] for name in usual))
-    return next((candidates[case] for case in same if case in candidates), None)
+    return next((compared[case] for case in same if case in compared), None)
 
 
 def _value(cell: Any) -> Any:
-    """None where nothing is set: a column of numbers has NaN there."""
+    """Return `None` for NaN, which a column of numbers has if nothing is set."""
     return None if cell != cell else cell
+
+
+def _places(
+    axes: Sequence[str],
+    configured: Mapping[str, Case],
+    cases: Cases,
+    effects: Effects,
+    outside: Iterable[Candidate],
+    near: Collection[str] | None,
+) -> tuple[Place, ...]:
+    """Return a place for each value of `axes`, the best first, those without a number last.
+
+    `near` are the cases that are not distinguishable from the best of all; `None` if nothing is decided.
+    """
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for at, case in configured.items():
+        if entry_of(case.strategy).ranked:
+            groups.setdefault(tuple(_name(case, axis) for axis in axes), []).append(at)
+    rank = {case: at for at, case in enumerate(effects.connected())}
+    statuses = {at: row["status"] for at, row in cases.items()} | {each.case_id: NOT_COMPARED for each in outside}
+    found = []
+    for names, ids in groups.items():
+        measured = [at for at in ids if at in rank]
+        own = min(measured, key=rank.__getitem__, default=None)
+        known = own is not None and rank[own] > 0 and near is not None
+        case = configured[ids[0]]
+        found.append(
+            Place(
+                values={axis: getattr(case, axis) if _has(case, axis) else None for axis in axes},
+                names=names,
+                case_id=own,
+                distinguishable=own not in (near or ()) if known else None,
+                configurations=len(measured),
+                status=", ".join(dict.fromkeys(statuses[at] for at in ids)),
+            )
+        )
+    return tuple(sorted(found, key=lambda each: len(rank) if each.case_id is None else rank[each.case_id]))
+
+
+def _name(case: Case, axis: str) -> str:
+    value = case.cells()[axis]
+    if not _has(case, axis):
+        return "–"
+    if type(value) is bool:
+        return "on" if value else "off"
+    if value is None:
+        return "default" if axis == "bucket_mib" else "none"
+    return f"{value:g}" if isinstance(value, float) else str(value) or "none"
+
+
+def _has(case: Case, axis: str) -> bool:
+    """Return whether the strategy has the axis."""
+    return axis not in OPTIONAL or axis in entry_of(case.strategy).axes or getattr(case, axis) != DEFAULTS[axis]
+
+
+def _no_comm_baseline(launches: pd.DataFrame, cases: Cases, best: str) -> NoCommBaseline | None:
+    """Compare the case `best` with the fastest that exchanges nothing, at the same world size and options.
+
+    Return `None` if there is none. `launches` are those that count.
+    """
+    own = cases[best]
+    found = [
+        (row["step_time_s"], case)
+        for case, row in cases.items()
+        if entry_of(row["strategy"]).rule is Rule.FIRST_LOSS
+        and row["world_size"] > 1
+        and all(row[name] == own[name] for name in SAME)
+        and format.known(row["step_time_s"])
+    ]
+    if not found:
+        return None
+    step_time_s, case = min(found)
+    effects = fit(launches[launches["case"].isin((case, best))])
+    log, width = effects.behind(best)[case], effects.half_widths(case)[best]
+    known = math.isfinite(width)
+    entry, other = entry_of(own["strategy"]), entry_of(cases[case]["strategy"])
+    return NoCommBaseline(
+        case_id=case,
+        label=cases[case]["label"],
+        strategy=cases[case]["strategy"],
+        step_time_s=step_time_s,
+        share=format.number_or_none(-math.expm1(log)),
+        low=-math.expm1(log + width) if known else None,
+        high=-math.expm1(log - width) if known else None,
+        bound=entry.local_forward and entry.splits == other.splits,
+    )
+
+
+def slower_unranked(seen: SessionData, answers: Iterable[Answer]) -> dict[str, float]:
+    """Return for each case that is not ranked how much slower it is than the best of its workload, as a fraction.
+
+    It is the ratio in common launches and repetitions, NaN if none connects the two.
+    """
+    best = {tuple(answer.work.values()): answer.best for answer in answers}
+    found: dict[str, float] = {}
+    for work, own in same_work(seen.numbers[seen.numbers["timed"]]):
+        first = best.get(tuple(work.values()))
+        ranked = set(only_ranked(own)["case"])
+        if first is not None and not ranked.issuperset(own["case"]):
+            behind = fit(own).behind(first.case_id)
+            found |= {str(case): math.expm1(log) for case, log in behind.items() if case not in ranked}
+    return found
+
+
+def marks(cases: pd.DataFrame, answers: Iterable[Answer]) -> pd.DataFrame:
+    """Return columns next to a case table.
+
+    `ranking` is 'fastest', 'tied' or empty. `mark` labels configurations that are not ranked, not compared, or train in
+    another way.
+    """
+    ranking: dict[str, str] = {}
+    mark: dict[str, str] = {}
+    for answer in answers:
+        mark |= {each.case_id: NOT_COMPARED for each in answer.not_compared}
+        if answer.best is not None and answer.decided:
+            ranking[answer.best.case_id] = TIED if answer.winner is None else "fastest"
+            ranking |= {each.case_id: TIED for each in answer.tied}
+    rows = cases.to_dict("records")
+    found = [(ranking.get(row["case_id"], ""), mark.get(row["case_id"]) or _mark(row)) for row in rows]
+    return pd.DataFrame(found, cases.index, ["ranking", "mark"])
+
+
+def _mark(row: Mapping[Any, Any]) -> str:
+    entry = entry_of(str(row["strategy"]))
+    if not entry.ranked:
+        return NOT_RANKED
+    if entry.rule is not Rule.APPLIED_ONCE:
+        return ""
+    mean, most = row["staleness_mean"], row["staleness_max"]
+    known = format.known(mean) and format.known(most)
+    return "another training: stale gradients" + (f", {format.staleness(mean, most)}" if known else "")

@@ -1,4 +1,4 @@
-"""What another block is worth launching for: the configurations that may still be the fastest, or equal it."""
+"""`run --until-decided`: the configurations that another repetition is worth launching for."""
 
 from __future__ import annotations
 
@@ -10,30 +10,26 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from parabench.analysis.ranking.answer import Answer
-from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.ranking.ranking import Answer, answers
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
 from parabench.store.record import FIRST_BLOCK
 
-# Of fewer blocks nobody can say that any number of them is too few.
+# With fewer blocks no number of blocks is known to be too few.
 FEWEST_BLOCKS = 5
 # A median polish hardly changes after the third round.
 POLISHINGS = 5
-# How much of the launches a median absolute deviation uses, of normal noise, where a standard deviation uses all:
-# Rousseeuw and Croux, "Alternatives to the median absolute deviation", 1993.
-MAD_EFFICIENCY = 0.37
-# Three quarters of normal deviates are below it, so that half are no farther than it from 0.
-QUARTILE = 0.6744897501960817
+# The standard deviation of normal noise over its median absolute deviation, which uses this share of the launches
+# (P. J. Rousseeuw and C. Croux, "Alternatives to the median absolute deviation", 1993).
+MAD_SCALE, MAD_EFFICIENCY = 1.4826022185056018, 0.37
 
 
 class Undecided(NamedTuple):
-    """`cases` are the ids that the next block needs, of every work that is undecided; empty: run no more.
+    """The `cases` of the next repetition; empty if there is none.
 
-    `more_blocks` is about how many blocks would make the sets sharp, None where that is not known yet. `too_noisy` are
-    the headings of works that MOST_BLOCKS blocks would hardly decide, or did not; a session of one work has the heading
-    ''.
+    About `more_blocks` would make the sets sharp; `None` if that is unknown. `too_noisy` are the headings of workloads
+    that MOST_BLOCKS would hardly decide.
     """
 
     cases: tuple[str, ...]
@@ -41,26 +37,23 @@ class Undecided(NamedTuple):
     too_noisy: tuple[str, ...]
 
 
-def candidates(launches: pd.DataFrame, patient: bool = False) -> Undecided:
-    """The rule by which `run --until-decided` goes on, from a launch table: the best and all that cannot be told
-    apart from it, while their set is wider than SHARP_ENOUGH, and in the first repetitions those that no common one
-    connects with it. It is asked again after every block. When `patient`, only
-    MOST_BLOCKS blocks are enough to give a work up, however noisy it looks."""
-    return candidates_of_spots(answers(launches), launches, patient)
+def candidates(launches: pd.DataFrame, patient: bool = False, known: Sequence[Answer] | None = None) -> Undecided:
+    """Return what is still open in a launch table; `known` are its answers by step time, if they are known.
 
-
-def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient: bool = False) -> Undecided:
-    """The same where the sweet spots of the launches' step times are known already."""
-    # Blocks of launches that all failed count too: they must not go on for ever.
+    These are the best and all that may equal it, while their set is wider than SHARP_ENOUGH; and, in the first
+    repetitions, those that no common one connects with it. If `patient`, MOST_BLOCKS is the only limit.
+    """
+    # Blocks whose launches all failed count too: they must not go on forever.
     begun = blocks_begun(launches)
     cases: list[str] = []
     more: list[int | None] = []
     too_noisy: list[str] = []
     good = launches[launches["timed"]]
-    for answer in spots:
+    for answer in answers(launches) if known is None else known:
         # A common repetition connects configurations that are not compared, unless they fail again and again.
         unconnected = answer.not_compared if begun < FEWEST_BLOCKS else ()
-        if not unconnected and not _is_undecided(answer):
+        wide = answer.tied and (answer.more_blocks is not None or not answer.decided)
+        if not unconnected and not wide:
             continue
         if begun >= MOST_BLOCKS or (not patient and answer.decided and _hopeless(good, answer)):
             too_noisy.append(answer.heading)
@@ -68,66 +61,47 @@ def candidates_of_spots(spots: Sequence[Answer], launches: pd.DataFrame, patient
             best = () if answer.best is None else (answer.best,)
             cases += [each.case_id for each in (*best, *answer.tied, *unconnected)]
             more.append(None if unconnected else answer.more_blocks)
-    known = [blocks for blocks in more if blocks is not None]
-    return Undecided(tuple(cases), max(known) if len(known) == len(more) > 0 else None, tuple(too_noisy))
+    numbers = [blocks for blocks in more if blocks is not None]
+    return Undecided(tuple(cases), max(numbers) if len(numbers) == len(more) > 0 else None, tuple(too_noisy))
 
 
 def blocks_begun(launches: pd.DataFrame) -> int:
-    """How many blocks have a launch."""
-    return len(set(launches[launches["repetition"] >= FIRST_BLOCK]["repetition"]))
-
-
-def _is_undecided(answer: Answer) -> bool:
-    """Whether more blocks could say more. Of a single configuration, or of none, they could not."""
-    return bool(answer.tied) and (answer.more_blocks is not None or not answer.decided)
-
-
-def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
-    """Whether MOST_BLOCKS blocks would hardly be enough, not with the least noise either that the launches so far
-    allow. A few slow launches make the usual estimate of the noise far too large, so a robust one decides, and none
-    before FEWEST_BLOCKS blocks. It can err all the same: whoever gives a budget is not stopped by it."""
-    assert answer.best is not None
-    good = good[np.isin(good["case"], [candidate.case_id for candidate in answer.candidates])]
-    if blocks_begun(good) < FEWEST_BLOCKS:
-        return False
-    effects = fit(good)
-    least = replace(effects, residual=_least_noise(_residuals(good), effects.df))
-    return least.blocks_for(math.log1p(SHARP_ENOUGH)) > MOST_BLOCKS
-
-
-def _residuals(good: pd.DataFrame) -> Numbers:
-    """What is left of log(number) when cases and blocks have given up their medians in turn, where there is another
-    case in the block: the median polish of Tukey, "Exploratory Data Analysis", 1977, chapter 11."""
-    logs = pd.DataFrame({name: good[name] for name in ("repetition", "case")} | {"log": np.log(good["step_s"])})
-    left = logs.pivot(index="repetition", columns="case", values="log")
-    left = left[left.count(axis=1) > 1]
-    for _ in range(POLISHINGS):
-        left = left.sub(left.median(axis=1), axis=0)
-        left = left.sub(left.median())
-    values: Numbers = left.to_numpy(dtype=float).ravel()
-    known: Numbers = values[np.isfinite(values)]
-    return known
-
-
-def _least_noise(residuals: Numbers, df: int) -> float:
-    """The lower bound of the noise of one launch, by its median absolute deviation.
-
-    Its square is taken as chi-squared, of MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
-    noise, as the fit follows it: sqrt(n / df) makes up for that.
-    """
-    from scipy.special import gammaincinv  # a fifth of a second that most sessions need not spend
-
-    noise = _deviation(residuals) * math.sqrt(len(residuals) / df)
-    worth = MAD_EFFICIENCY * df
-    return noise * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))
+    """Return how many repetitions have a launch."""
+    return int(launches[launches["repetition"] >= FIRST_BLOCK]["repetition"].nunique())
 
 
 def block_seconds(launches: pd.DataFrame, cases: tuple[str, ...]) -> float:
-    """How long a block of these cases takes at most: each as long as its longest launch so far."""
+    """Return how long a repetition of these cases takes at most: each as long as its longest launch so far."""
     own = launches[(launches["repetition"] >= FIRST_BLOCK) & launches["case"].isin(cases)]
     return float(own.groupby("case")["wall_s"].max().sum())
 
 
-def _deviation(residuals: Numbers) -> float:
-    """The standard deviation of normal residuals by the median of their distances from the median."""
-    return float(np.median(np.abs(residuals - np.median(residuals))) / QUARTILE)
+def _hopeless(good: pd.DataFrame, answer: Answer) -> bool:
+    """Return whether MOST_BLOCKS would hardly be enough, even with the least noise that the launches allow."""
+    good = good[good["case"].isin([candidate.case_id for candidate in answer.candidates])]
+    if blocks_begun(good) < FEWEST_BLOCKS:
+        return False
+    effects = fit(good)
+    least = replace(effects, residual=_least_noise(good, effects.df))
+    return least.blocks_for(math.log1p(SHARP_ENOUGH)) > MOST_BLOCKS
+
+
+def _least_noise(good: pd.DataFrame, df: int) -> float:
+    """Return the lower bound of the noise of one launch. A few slow launches do not change it.
+
+    The residuals are those of a median polish (J. W. Tukey, "Exploratory Data Analysis", 1977, chapter 11). The square
+    of their scale is chi-squared with MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
+    noise, because the fit follows it: sqrt(n / df) corrects for that.
+    """
+    from scipy.special import gammaincinv  # takes a fifth of a second, which most sessions need not spend
+
+    left = good.assign(log=np.log(good["step_s"])).pivot(index="repetition", columns="case", values="log")
+    left = left[left.count(axis=1) > 1]
+    for _ in range(POLISHINGS):
+        left = left.sub(left.median(axis=1), axis=0)
+        left = left.sub(left.median())
+    values: Numbers = left.to_numpy(dtype=float)
+    residuals = values[np.isfinite(values)]
+    scale = MAD_SCALE * float(np.median(np.abs(residuals - np.median(residuals))))
+    worth = MAD_EFFICIENCY * df
+    return scale * math.sqrt(len(residuals) / df) * math.sqrt(worth / (2 * float(gammaincinv(worth / 2, CONFIDENCE))))

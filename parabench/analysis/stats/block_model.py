@@ -1,20 +1,19 @@
 """The additive model log(number) = case + block: its fit, and the simultaneous comparison of cases.
 
-Blocks are every case launched once, interleaved, so what drifts between blocks (clocks, neighbours, temperature)
-cancels. With every case in every block this is "centre by block, then compare means"; the least squares form gives the
-same numbers there, and stays right when a launch is missing. Cases are compared with the best by Hsu's multiple
-comparisons with the best, all pairs by Tukey and Kramer's. A case's own noise counts too: four ranks on two cores are
-louder than two.
+A block is a repetition of all cases, so changes between repetitions (clocks, temperature, other load) cancel. If every
+case is in every block, the result is the difference of means after centering by block; least squares gives the same and
+stays right if launches are missing. Cases are compared with the best by Hsu's multiple comparisons with the best, all
+pairs by Tukey and Kramer's method. Each case has its own noise: four ranks on two cores are noisier than two.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import bisect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -31,38 +30,44 @@ from parabench.analysis.stats.quantiles import (
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
-# Below this, differences of logarithms are rounding, not measurement: bytes may agree exactly.
+# Smaller differences of logarithms are rounding: bytes can agree exactly.
 ROUNDING = 1e-9
 DIGITS = 12
-# A plan with more blocks than this is not a plan; the answer is then "more than".
+# No plan has more blocks; the answer is then "more than".
 MOST_BLOCKS = 100
-# How many launches the variance that all cases have in common is worth beside a case's own. In simulations Tukey's test
-# with one variance for all kept all of a flat curve in 80 % of sessions where cases differ tenfold in noise; with this
-# in 85 % (3 blocks) to 95 % (10), and no less elsewhere (docs/explanation/certainty.md).
+# The weight, in degrees of freedom, of the common variance next to a case's own. In simulations Tukey's test with one
+# variance for all kept all of a flat curve in 80% of sessions if the noise of cases differs tenfold; with this weight
+# in 85% (3 blocks) to 95% (10 blocks), and no less otherwise (docs/explanation/certainty.md).
 COMMON_WEIGHT = 4.0
-# Differences below this are not worth another night of blocks: it is also what `compare` tolerates.
+# Smaller differences are not worth more blocks. It is also the tolerance of `compare`.
 SHARP_ENOUGH = 0.02
-# And a set of several that is not narrower than this names no winner: any other of it may be as much faster.
+# A set of several that is not narrower than this names no winner.
 TOO_WIDE = 0.05
 
 
 @dataclass(frozen=True)
 class Effects:
-    """Store a fitted model.
+    """A fitted model.
 
-    `means` are case means on the log scale, as in the average block of the case's component. A component holds the
-    cases that common launches or repetitions connect, directly or through other cases. Two means can be compared only
-    inside a component: `behind` is the ratio between cases.
+    - `means`: the mean of each case on the log scale, in the average block of its component. A component has the cases
+      that common launches or repetitions connect, directly or through other cases; only these can be compared.
+    - `df`: degrees of freedom.
+    - `residual`: the standard deviation of one launch, common to all cases; `variances`: each case's, moderated by it.
+    - `component`: the number of the component of each of `cases`; `own`: the variance of the mean of its launches.
+    - `scales`: the standard errors of the differences of all pairs, divided by the square root of 2; infinite if the
+      launches cannot compare the two.
 
-    `residual` is the standard deviation of one launch that all cases have in common, `variances` what each case's is by
-    itself and the common one. `component` is the number of the component of each of `cases`, `own` the variance of the
-    mean of its launches, and `scales` has the standard errors of the differences of all pairs, divided by the square
-    root of 2; infinite if the launches cannot compare the two.
+    If some cases shared launches, there are two strata, as in a split-plot experiment. Cases of one cohort are compared
+    inside launches, where differences between launches cancel: there a launch is a block. Cohorts are compared by the
+    levels of their launches: `between` is the model log(level) = cohort + block, where a level is that of an average
+    case of the cohort. `cohort` is the place there of each of `cases`. (W. G. Cochran and G. M. Cox, "Experimental
+    Designs", 2nd ed., 1957, section 7.1.) Otherwise a cohort is a component.
+
+    Series have a value for each case.
     """
 
-    cases: tuple[str, ...]
+    cases: pd.Index[str]
     means: dict[str, float]
-    n: dict[str, int]
     n_blocks: int
     df: int
     residual: float
@@ -70,130 +75,126 @@ class Effects:
     component: Places
     own: Numbers
     scales: Numbers
-
-    def behind(self, case: str) -> Numbers:
-        """Return log(other / case) for each of `cases`, in their order; NaN for a case of another component."""
-        connected = self.component == self.component[self._place[case]]
-        logs: Numbers = np.where(connected, self.levels - self.means[case], np.nan)
-        return logs
-
-    def connected(self) -> tuple[str, ...]:
-        """Return the cases of the largest component, by rising mean; at a tie, of the component that comes first."""
-        sizes = np.bincount(self.component)
-        own = [case for case, at in zip(self.cases, self.component, strict=True) if at == sizes.argmax()]
-        return tuple(sorted(own, key=self.means.__getitem__))
-
-    def half_width(self, case: str, other: str) -> float:
-        """Half-width (log scale) of the interval of case - other, simultaneous for all pairs; infinite when unknown,
-        as for cases of two components."""
-        return float(self.half_widths(case)[self._place[other]])
-
-    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
-        """The same against each of `cases`, in their order."""
-        k = len(self.cases)
-        return self._widths(case, studentized_range(k, self.df, confidence) if self.df > 0 and k > 1 else 0.0)
-
-    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> Numbers:
-        """How far (log scale) each of `cases`, in their order, may be behind `case`, the best by its mean, and still be
-        the best of all: in `confidence` of sessions, one number for all or one for each case, the true best is no
-        further behind. Infinite when unknown.
-
-        A case that is the best is a control that no other beats, so it is compared by Dunnett's one-sided quantile for
-        all others (J. C. Hsu, "Multiple Comparisons", 1996, chapter 4). The correlation of these comparisons is a half
-        where all means are equally certain, and less for a case of more launches than others, whose quantile is larger:
-        with a half for all, a race would exclude its true best too often, once others have left. Their mean stands for
-        all correlations, which errs on the side of a larger quantile.
-        """
-        return self._widths(case, _each(confidence, len(self.cases), self._best_quantiles))
-
-    def _best_quantiles(self, confidence: float) -> Numbers:
-        """Each case's quantile of the same, for differences over the square root of 2."""
-        if confidence not in self._quantiles:
-            own, component = self.own, self._groups
-            others = np.bincount(component)[component] - 1
-            # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
-            mean = (np.bincount(component, own)[component] - own) / np.maximum(others, 1)
-            df = _freedom(self.df, len(self.cases))
-            self._quantiles[confidence] = self._of_best(others, df, _ratio(own, own + mean), confidence)
-        return self._quantiles[confidence]
-
-    def behind_best(self, case: str, confidence: float | Numbers = CONFIDENCE) -> dict[str, float]:
-        """`best_half_widths` by case."""
-        return dict(zip(self.cases, self.best_half_widths(case, confidence).tolist(), strict=True))
-
-    @property
-    def _groups(self) -> Places:
-        """The group of each of `cases` in which this fit compares it."""
-        return self.component
-
-    def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float) -> Numbers:
-        """Each case's quantile for as many comparisons with `others`, for differences over the square root of 2.
-
-        Where these are not all other cases, the chance of an error is shared by the number of comparisons. Between
-        eighths of the correlation quantiles are interpolated: a thousand cases need nine.
-        """
-        found = np.ones(len(others))
-        for count in set(others.tolist()) - {0} if df > 0 else ():
-            own = others == count
-            share = confidence ** (count / (len(self.cases) - 1))
-            eighths = 8 * np.minimum(correlation[own], MOST_ALIKE)
-            knots = np.arange(math.floor(eighths.min()), math.ceil(eighths.max()) + 1)
-            found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
-        return math.sqrt(2) * found
-
-    def _widths(self, case: str, quantiles: float | Numbers) -> Numbers:
-        """The quantiles of cases, in their order, times the `scales` of their differences from this one."""
-        at = self._place[case]
-        widths = quantiles * self.scales[at] if self.df > 0 else np.full(len(self.cases), np.inf)
-        widths[at] = 0.0
-        return widths
-
-    @cached_property
-    def _place(self) -> dict[str, int]:
-        return {case: i for i, case in enumerate(self.cases)}
+    cohort: Places
+    between: Effects | None = None
 
     @cached_property
     def levels(self) -> Numbers:
         """The means in the order of `cases`."""
         return np.array([self.means[case] for case in self.cases])
 
-    @cached_property
-    def _quantiles(self) -> dict[float, Numbers]:
-        """By confidence, what was asked for: each bucket curve asks."""
-        return {}
+    def _at(self, case: str) -> int:
+        return cast("int", self.cases.get_loc(case))
+
+    def behind(self, case: str) -> pd.Series[float]:
+        """Return log(other / case); NaN for a case of another component."""
+        connected = self.component == self.component[self._at(case)]
+        return pd.Series(np.where(connected, self.levels - self.means[case], np.nan), self.cases)
+
+    def connected(self) -> tuple[str, ...]:
+        """Return the cases of the largest component, by rising mean; at a tie, of the component that comes first."""
+        largest = np.bincount(self.component).argmax()
+        own = [case for case, at in zip(self.cases, self.component, strict=True) if at == largest]
+        return tuple(sorted(own, key=self.means.__getitem__))
+
+    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> pd.Series[float]:
+        """Return the half-widths (log scale) of the intervals against each case, simultaneous for all pairs; infinite
+        if unknown. Across cohorts the degrees of freedom are those of the levels, whose variance is the larger."""
+        inside, across = (
+            studentized_range(len(self.cases), df, confidence) if df > 0 and len(self.cases) > 1 else 0.0
+            for df in (self.df, self.between.df if self.between else 0)
+        )
+        return self._widths(case, inside, across)
+
+    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> pd.Series[float]:
+        """Return how far (log scale) each case may be behind `case`, which has the lowest mean, and still be the best.
+
+        In `confidence` of sessions (one number for all, or one per case) the true best is no further behind. Infinite
+        if unknown. The best is a control that no other beats, so Dunnett's one-sided quantile for all others applies
+        (J. C. Hsu, "Multiple Comparisons", 1996, chapter 4). The correlation of these comparisons is a half if all
+        means are equally certain, and less for a case of more launches than others, whose quantile is larger. The mean
+        of all correlations stands for each, which errs toward a larger quantile. Comparisons across cohorts share the
+        case's own level and, if they are with cases of one cohort, that cohort's level.
+        """
+        own, cohort, sizes = self.own, self.cohort, np.bincount(self.cohort)
+        others = sizes[cohort] - 1
+        # By Jensen's inequality no more than the mean of the correlations, which are convex in both variances.
+        mean = (np.bincount(cohort, own)[cohort] - own) / np.maximum(others, 1)
+        df, ratio = _freedom(self.df, len(self.cases)), _ratio(own, own + mean)
+        inside = self._of_best(others, df, ratio, confidence)
+        if self.between is None:
+            return self._widths(case, inside)
+        level = self.between.own
+        own = level[cohort] + self._within
+        outside = len(own) - sizes[cohort]
+        mean = (own.sum() - np.bincount(cohort, own)[cohort]) / np.maximum(outside, 1)
+        pairs = sizes * (sizes - 1) * level
+        shared = own + (pairs.sum() - pairs[cohort]) / np.maximum(outside * (outside - 1), 1)
+        between_df, between_ratio = _freedom(self.between.df, len(sizes)), _ratio(shared, own + mean)
+        return self._widths(case, inside, self._of_best(outside, between_df, between_ratio, confidence))
+
+    def _of_best(self, others: Places, df: float, correlation: Numbers, confidence: float | Numbers) -> Numbers:
+        """Return each case's quantile for its number of comparisons with `others`, for differences over the square root
+        of 2.
+
+        If these are not all other cases, the chance of an error is shared by the number of comparisons. Quantiles are
+        interpolated between eighths of the correlation.
+        """
+        found, asked = np.ones(len(others)), np.broadcast_to(confidence, len(others))
+        for count, own_confidence in set(zip(others.tolist(), asked.tolist(), strict=True)):
+            if count == 0 or df <= 0:
+                continue
+            own = (others == count) & (asked == own_confidence)
+            share = own_confidence ** (count / (len(self.cases) - 1))
+            eighths = 8 * np.minimum(correlation[own], MOST_ALIKE)
+            knots = np.arange(math.floor(eighths.min()), math.ceil(eighths.max()) + 1)
+            found[own] = np.interp(eighths, knots, [dunnett(count, df, share, knot / 8) for knot in knots.tolist()])
+        return math.sqrt(2) * found
+
+    def _widths(self, case: str, inside: float | Numbers, across: float | Numbers = 0.0) -> pd.Series[float]:
+        """Return the quantiles `inside` the cohort of a case, and `across` cohorts, times the `scales`."""
+        at, between = self._at(case), self.between
+        widths = inside * self.scales[at] if self.df > 0 else np.full(len(self.cases), np.inf)
+        widths[at] = 0.0
+        if between is not None and between.df > 0:
+            apart = between.scales[int(self.cohort[at])][self.cohort]
+            within = (self._within[at] + self._within) / 2
+            widths = np.where(self.cohort == self.cohort[at], widths, across * np.sqrt(apart**2 + within))
+            widths[np.isnan(widths)] = np.inf  # without a residual inside launches the variances are unknown
+        return pd.Series(widths, self.cases)
 
     def own_half_width(self, case: str) -> float:
-        """Half-width (log scale) of one mean's interval; infinite without a residual."""
-        if self.df < 1:
-            return math.inf
-        return t_quantile((1 + CONFIDENCE) / 2, self.df) * math.sqrt(float(self.own[self._place[case]]))
+        """Return the half-width (log scale) of the interval of one mean; infinite without a residual."""
+        at, df = self._at(case), self.between.df if self.between else self.df
+        variance = self.between.own[self.cohort[at]] + self._within[at] if self.between else self.own[at]
+        return t_quantile((1 + CONFIDENCE) / 2, df) * math.sqrt(float(variance)) if df > 0 else math.inf
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
         `case` (Hsu's multiple comparisons with the best). Cases of other components are left out: nothing is known."""
-        widths = self.best_half_widths(case, confidence) + ROUNDING
-        near = [self.cases[at] for at in np.flatnonzero(self.behind(case) <= widths)]
+        behind = self.behind(case)
+        near = behind.index[behind <= self.best_half_widths(case, confidence) + ROUNDING]
         return sorted(near, key=lambda other: (self.means[other], other != case))
 
     def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
-        """The fewest blocks, all cases in each, for at most `half_width` between the best and `among` (the common noise
-        decides where none are named); capped at MOST_BLOCKS + 1.
+        """Return the fewest blocks, all cases in each, for at most `half_width` between the best and `among`; capped at
+        MOST_BLOCKS + 1. Without `among` the common noise decides. Across cohorts the noise of the levels counts too.
 
-        The half-width is d * noise * sqrt(2 / blocks): small enough when the probability of Dunnett's t below
+        The half-width is d * noise * sqrt(2 / blocks): small enough if the probability of Dunnett's t below
         half_width * sqrt(blocks / 2) / noise reaches CONFIDENCE, which is one integral instead of a search.
         """
         loudest = sorted(self.variances[case] for case in among)[-2:]
         noise = math.sqrt(sum(loudest) / len(loudest)) if loudest else self.residual
-        return _fewest_blocks(len(self.cases), noise, half_width)
+        needed = _fewest_blocks(len(self.cases), noise, half_width)
+        if self.between is None or len({self.cohort[self._at(case)] for case in among or self.cases.tolist()}) == 1:
+            return needed
+        return max(needed, self.between.blocks_for(half_width))
 
-
-def _each(confidence: float | Numbers, count: int, quantiles: Callable[[float], Numbers]) -> Numbers:
-    """Of `count` quantiles of a confidence each, where every one has its own."""
-    asked = np.broadcast_to(confidence, count)
-    found = np.empty(count)
-    for one in set(asked.tolist()):
-        found[asked == one] = quantiles(one)[asked == one]
-    return found
+    @cached_property
+    def _within(self) -> Numbers:
+        """The variance of each case's mean around that of its cohort; 0 if the case is alone in it."""
+        found: Numbers = self.own * (1 - 1 / np.bincount(self.cohort)[self.cohort])
+        return found
 
 
 @lru_cache(maxsize=256)
@@ -205,89 +206,14 @@ def _fewest_blocks(k: int, noise: float, half_width: float) -> int:
         d = half_width * math.sqrt(blocks / 2) / noise
         return dunnett_cdf(d, k - 1, _freedom((k - 1) * (blocks - 1), k)) >= CONFIDENCE
 
-    low, high = 1, MOST_BLOCKS + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-@dataclass(frozen=True)
-class StratifiedEffects(Effects):
-    """A fitted model of cases of which some shared launches, in two strata, as in a split-plot experiment.
-
-    Cases of one cohort are compared inside launches, where what the launches differ by cancels: that is the fit that
-    this one extends, with a launch in the place of a block. Cohorts are compared by the levels of their launches:
-    `between` is the model of these, log(level) = cohort + block, where a level is that of an average case of the
-    cohort. `cohort` is the place there of each of `cases`. (W. G. Cochran and G. M. Cox, "Experimental Designs", 2nd
-    ed., 1957, section 7.1.)
-    """
-
-    between: Effects
-    cohort: Places
-
-    @property
-    def _groups(self) -> Places:
-        return self.cohort
-
-    def half_widths(self, case: str, confidence: float = CONFIDENCE) -> Numbers:
-        """Against cases of other cohorts from the variances of both strata, with the degrees of freedom of the levels,
-        of which there are few and whose variance is the larger."""
-        df = self.between.df
-        across = studentized_range(len(self.cases), df, confidence) if df > 0 else 0.0
-        return self._in_strata(case, Effects.half_widths(self, case, confidence), across)
-
-    def best_half_widths(self, case: str, confidence: float | Numbers = CONFIDENCE) -> Numbers:
-        """The same in two strata: comparisons across cohorts have in common the case's own level and, where they are
-        with cases of one cohort, that cohort's."""
-        sizes, level = np.bincount(self.cohort), self.between.own
-        own = level[self.cohort] + self._within
-        others = len(self.cases) - sizes[self.cohort]
-        mean = (own.sum() - np.bincount(self.cohort, own)[self.cohort]) / np.maximum(others, 1)
-        pairs = sizes * (sizes - 1) * level
-        shared = own + (pairs.sum() - pairs[self.cohort]) / np.maximum(others * (others - 1), 1)
-        df = _freedom(self.between.df, len(sizes))
-        ratio = _ratio(shared, own + mean)
-        across = _each(confidence, len(own), lambda asked: self._of_best(others, df, ratio, asked))
-        return self._in_strata(case, Effects.best_half_widths(self, case, confidence), across)
-
-    def _in_strata(self, case: str, inside: Numbers, across: float | Numbers) -> Numbers:
-        """Half-widths `inside` the cohort of a case, and what quantiles make of the noise `across` cohorts."""
-        between, at = self.between, self._place[case]
-        if between.df < 1:
-            return inside
-        apart = between.scales[int(self.cohort[at])][self.cohort]
-        within = (self._within[at] + self._within) / 2
-        widths = np.where(self.cohort == self.cohort[at], inside, across * np.sqrt(apart**2 + within))
-        # Without a residual inside launches the variances are unknown.
-        return np.where(np.isnan(widths), np.inf, widths)
-
-    def own_half_width(self, case: str) -> float:
-        between, at = self.between, self._place[case]
-        if between.df < 1:
-            return math.inf
-        level = float(between.own[self.cohort[at]])
-        return t_quantile((1 + CONFIDENCE) / 2, between.df) * math.sqrt(level + float(self._within[at]))
-
-    def blocks_for(self, half_width: float, among: Sequence[str] = ()) -> int:
-        """By the noise inside launches where all of `among` are of one cohort, else by that of the levels too."""
-        needed = Effects.blocks_for(self, half_width, among)
-        if len({int(self.cohort[self._place[case]]) for case in among or self.cases}) == 1:
-            return needed
-        return max(needed, self.between.blocks_for(half_width))
-
-    @cached_property
-    def _within(self) -> Numbers:
-        """The variance of each case's mean around that of its cohort; 0 where the case is all of it."""
-        found: Numbers = self.own * (1 - 1 / np.bincount(self.cohort)[self.cohort])
-        return found
+    return 2 + bisect.bisect_left(range(2, MOST_BLOCKS + 1), True, key=enough)
 
 
 def _freedom(df: int, cases: int) -> float:
-    """Degrees of freedom of the variance of a difference between two means, of variances as `_moderated` makes them.
+    """Return the degrees of freedom of the variance of a difference between two means, from moderated variances.
 
-    By the variance of that variance where cases are equally noisy (F. E. Satterthwaite, 1946): fewer than the `df` of
-    the common variance, and equal to it for two `cases`.
+    It follows from the variance of that variance if cases are equally noisy (F. E. Satterthwaite, 1946): fewer than the
+    `df` of the common variance, and equal to it for two `cases`.
     """
     if df < 1:
         return 0.0
@@ -296,13 +222,13 @@ def _freedom(df: int, cases: int) -> float:
 
 
 def _ratio(part: Numbers, whole: Numbers) -> Numbers:
-    """Of variances: a half where there is no noise at all."""
+    """Return a ratio of variances: a half if there is no noise at all."""
     found: Numbers = np.divide(part, whole, out=np.full(len(part), 0.5), where=whole > 0)
     return found
 
 
 def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
-    """Fit by least squares the launches of a table like `numbers.numbers`; `number` is above 0.
+    """Fit the launches of a table like `numbers.numbers` by least squares; `number` is above 0.
 
     Launches with the same `shared_launch` are compared inside it.
     """
@@ -313,23 +239,26 @@ def fit(launches: pd.DataFrame, number: str = "step_s") -> Effects:
         return _fit(case, block, y)
     inner = _fit(case, shared, y, turn_weights(launches))
     cohort = np.unique(inner.component, return_inverse=True)[1]
-    # What a case has over an average case of its cohort, and the level of each launch for such a case.
+    # The difference of a case from an average case of its cohort, and the level of each launch for such a case.
     over = inner.levels - (np.bincount(cohort, inner.levels) / np.bincount(cohort))[cohort]
-    place = np.array([inner._place[each] for each in case.tolist()], dtype=np.int64)
-    launch = pd.factorize(shared)[0]
+    place, launch = pd.factorize(case)[0], pd.factorize(shared)[0]
     levels = np.bincount(launch, y - over[place]) / np.bincount(launch)
     first = np.unique(launch, return_index=True)[1]
     between = _fit(cohort[place[first]], block[first], levels)
-    at = np.array([between._place[each] for each in cohort.tolist()], dtype=np.int64)
-    means = dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True))
-    fields = {each.name: getattr(inner, each.name) for each in dataclasses.fields(Effects)}
-    fields |= {"means": means, "n_blocks": len(np.unique(block)), "component": between.component[at]}
-    return StratifiedEffects(**fields, between=between, cohort=at)
+    at = between.cases.get_indexer(pd.Index(cohort))
+    return replace(
+        inner,
+        means=dict(zip(inner.cases, (over + between.levels[at]).tolist(), strict=True)),
+        n_blocks=len(np.unique(block)),
+        component=between.component[at],
+        cohort=at,
+        between=between,
+    )
 
 
 def turn_weights(launches: pd.DataFrame) -> Numbers | None:
-    """Of launches by how many `turns` they are made of, on average 1 of those that share a launch with others: one of
-    twice as many has half the variance. None where that is not known."""
+    """Return the weight of each launch, its number of `turns`, on average 1 among those that share a launch: with twice
+    as many it has half the variance. `None` if that is unknown."""
     if "turns" not in launches:
         return None
     turns = np.asarray(launches["turns"], dtype=float)
@@ -364,20 +293,20 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
     df = len(y) - (k + b - len(np.unique(component)))
     error = np.sqrt(weight) * (y - design @ effects)
     residual = math.sqrt(float(error @ error) / df) if df > 0 else math.nan
-    leverage = np.einsum("ij,ji->i", design, solve)
-    variances = _moderated(error, 1 - leverage, case, residual)
+    # The degrees of freedom of a row are 1 minus its leverage.
+    freedom = np.bincount(case, 1 - np.einsum("ij,ji->i", design, solve))
+    variances = moderated(np.bincount(case, error**2), freedom, residual, COMMON_WEIGHT)
     covariance = (solve[:k] * (variances[case] / weight)) @ solve[:k].T
     apart = np.add.outer(covariance.diagonal(), covariance.diagonal()) - 2 * covariance
     case_component, block_component = np.split(component, [k])
     comparable = case_component[:, None] == case_component
-    # The solution splits the level of a component between cases and blocks; give it all to the cases.
+    # The solution splits the level of a component between cases and blocks; the cases get all of it.
     means = means + (np.bincount(block_component, levels) / np.bincount(block_component))[case_component]
-    # Cases with equal numbers have equal means: sums of floats differ in their last digits.
+    # Cases with equal numbers get equal means, although sums of floats differ in their last digits.
     means = np.round(means, DIGITS)
     return Effects(
-        cases=tuple(cases),
+        cases=pd.Index(cases),
         means=dict(zip(cases, means.tolist(), strict=True)),
-        n=dict(zip(cases, np.bincount(case).tolist(), strict=True)),
         n_blocks=b,
         df=df,
         residual=residual,
@@ -385,6 +314,7 @@ def _fit(of_case: Any, of_block: Any, y: Numbers, weight: Numbers | None = None)
         component=case_component,
         own=variances / np.bincount(case, weight),
         scales=np.where(comparable, np.sqrt(np.maximum(0.0, apart) / 2), np.inf),
+        cohort=case_component,
     )
 
 
@@ -400,18 +330,8 @@ def _components(case: Places, block: Places) -> Places:
         of_case = joined
 
 
-def _moderated(error: np.ndarray, free: np.ndarray, case_index: np.ndarray, residual: float) -> np.ndarray:
-    """Each case's variance of one launch: its own residuals' and the common one, weighted by degrees of freedom.
-
-    `free` is what the fit leaves of each row's freedom, 1 less its leverage: summed over a case its degrees of freedom.
-    """
-    df = np.bincount(case_index, free)
-    variances: np.ndarray = moderated(np.bincount(case_index, error**2), df, residual, COMMON_WEIGHT)
-    return variances
-
-
 def moderated(squares: Any, df: Any, common: float, weight: float) -> Any:
-    """A variance of few values, from the sum of their squares and its degrees of freedom, moderated by the `common`
-    standard deviation of many, which counts like `weight` values more (G. K. Smyth, "Linear models and empirical Bayes
-    methods", Statistical Applications in Genetics and Molecular Biology 3, 2004)."""
+    """Return a variance from a sum of squares and its degrees of freedom, moderated by the `common` standard deviation,
+    which counts like `weight` more values (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical
+    Applications in Genetics and Molecular Biology 3, 2004)."""
     return (weight * common**2 + squares) / (weight + df)

@@ -8,12 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.carry_over import carry_over
+from parabench.analysis.carry_over import carry_over, sentence
 from parabench.analysis.environment.nodes import crowded, rank_said, several_nodes, sharing
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
 from parabench.analysis.text import format
-from parabench.analysis.text import turns as text
 from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.computing import arithmetic, data_bound, launch_bound, not_compiled
@@ -216,7 +215,7 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
     if tested and tested.found:
         yield Finding(
             code="carry_over",
-            message=text.found(tested, seen.labels),
+            message=sentence(tested, seen.labels),
             advice="Trust no smaller difference between configurations that shared launches. Measure them in separate "
             "launches (--launches 5 --rounds 0).",
             case_id=tested.found.case_id,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.ranking.answer import NOT_RANKED
+from parabench.analysis.ranking.ranking import NOT_RANKED
 from parabench.analysis.text import format
 from parabench.strategies import entry_of
 

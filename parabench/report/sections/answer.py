@@ -5,57 +5,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pandas as pd
-
-from parabench.analysis.numbers import WORK
-from parabench.analysis.ranking.answer import Answer, Candidate
-from parabench.analysis.ranking.pareto import ParetoPoint
 from parabench.analysis.ranking.race import exits
-from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.text import format
-from parabench.analysis.text.ranking import not_compared
-from parabench.report.figures.figures import measured, unranked
+from parabench.report.figures.figures import unranked
 from parabench.report.figures.race import race_panel
 from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of
 
+# Text under the figures of bucket sizes.
+_CAPS = (
+    "A list, as 1+4, caps each bucket in turn, and the last cap is for the rest. If cases differ in other axes too, "
+    "the fastest is drawn."
+)
+
 
 def ranking_section(seen: SessionData) -> Section:
-    """The fastest of the selected cases: relative to the best, or by their step times where no interval is known."""
+    """Return the ranking of the selected cases: relative to the best, or their step times if no interval is known."""
     answers = [answer for answer in seen.once(spots) if any(each.slower_low is not None for each in answer.candidates)]
-    empty = nothing_to_draw(seen) or "No selected case has a step time."
-    if not answers:
-        return Section(
-            "ranking",
-            "Ranking",
-            "Step time of the fastest selected cases; lower is better. Filled marks are not statistically "
-            "distinguishable from the fastest.",
-            empty,
-            draw="ranking",
-            reading="The line spans the fastest to the slowest launch of a case. The axis does not start at zero.",
+    caption = (
+        "How much slower than the best each selected case is, with 95 % intervals; left is better. Filled marks are "
+        "not statistically distinguishable from the best."
+    )
+    reading = [
+        "The best is the case with the lowest mean of all. Intervals hold for all comparisons with it at once (Hsu's "
+        "multiple comparisons with the best): a case may be the best if its interval reaches 0. They leave out changes "
+        "that affect all cases of a block or a shared launch. Step times, with the spread of launches, are in the "
+        "table of all cases.",
+        *filter(None, map(not_compared, answers)),
+    ]
+    if any(answer.race for answer in answers):
+        reading.append(
+            "A case that left the race was slower than the best by at least the bound beside its name; the fastest "
+            "leaves wrongly in at most one race of twenty."
         )
-    raced = any(answer.race for answer in answers)
+    if not answers:
+        caption = (
+            "Step time of the fastest selected cases; lower is better. Filled marks are not statistically "
+            "distinguishable from the fastest."
+        )
+        reading = ["The line spans the fastest to the slowest launch of a case. The axis does not start at zero."]
     return Section(
         "ranking",
         "Ranking",
-        "How much slower than the best each selected case is, with 95 % intervals; left is better. Filled marks are "
-        "not statistically distinguishable from the best.",
-        empty,
-        tuple(_relative(answer) for answer in answers),
+        caption,
+        nothing_to_draw(seen) or "No selected case has a step time.",
+        tuple(map(_relative, answers)),
         draw="ranking",
-        reading="The best is the case with the lowest mean of all. Intervals hold for all comparisons with it at once "
-        "(Hsu's multiple comparisons with the best): a case may be the best where its interval reaches 0. What blocks, "
-        "or launches that cases share, have in common is not in them. Step times, with the spread of launches, are in "
-        "the table of all cases."
-        + "".join(f" {text}" for answer in answers if (text := not_compared(answer)))
-        + (
-            " A case that left the race was slower than the best by at least the bound beside its name, at a "
-            "confidence by which the fastest leaves wrongly in one race of twenty at most."
-            if raced
-            else ""
-        ),
+        reading=" ".join(reading),
     )
 
 
@@ -87,7 +87,7 @@ def _interval(of: Candidate) -> str:
 
 
 def race_section(seen: SessionData) -> Section | None:
-    """How a race went; None where there was none, or where it was over before two cases could be compared."""
+    """Return how a race went; `None` if there was none, or it was over before two cases could be compared."""
     panels = [panel for answer in seen.once(spots) if (panel := race_panel(answer))]
     if not panels:
         return None
@@ -104,7 +104,7 @@ def race_section(seen: SessionData) -> Section | None:
 
 
 def front_section(seen: SessionData) -> Section | None:
-    """Only where there is a trade: one configuration that is best in both needs no section."""
+    """Return the Pareto front; `None` if one configuration is best in both."""
     answers = [answer for answer in seen.once(spots) if len(answer.front) > 1]
     if not answers:
         return None
@@ -123,18 +123,14 @@ def front_section(seen: SessionData) -> Section | None:
 
 
 def _table(answer: Answer) -> Table:
-    def beside(name: str) -> Callable[[ParetoPoint], float | None]:
-        """A share beside the first of the front, which has none."""
-        return lambda point: None if point is answer.front[0] else getattr(point, name)
-
     return table_of(
         " · ".join(filter(None, ("Pareto-optimal", answer.heading))),
         (
             Column("Case", "label"),
             Column("Step, ms", "step_time_s", "ms"),
             Column("Peak, MiB", "peak_memory_bytes", "mib"),
-            Column("Slower", beside("slower"), "percent"),
-            Column("Less memory", beside("less_memory"), "percent"),
+            Column("Slower", lambda point: point.slower or None, "percent"),
+            Column("Less memory", lambda point: point.less_memory or None, "percent"),
         ),
         answer.front,
         closed=False,
@@ -143,124 +139,60 @@ def _table(answer: Answer) -> Table:
     )
 
 
-_EACH_KIND = {
-    STRONG: "Strong scaling: the same global batch at every world size.",
-    WEAK: "Weak scaling: the same batch per rank at every world size.",
-}
+def _drawn(at: str, draw: str, title: str, caption: str, empty: str, reading: str) -> Callable[[SessionData], Section]:
+    """Return what makes a section whose figure the page draws of the selected cases."""
+    return lambda seen: Section(at, title, caption, nothing_to_draw(seen) or empty, draw=draw, reading=reading)
 
 
-def by_bucket_section(seen: SessionData) -> Section:
-    """Step time along the bucket size."""
-    cases, sizes = seen.cases, _sizes(seen.cases)
-    return Section(
-        "bucket",
-        "Step time against bucket size",
-        "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the "
-        "same workload.",
-        nothing_to_draw(seen)
-        or _why(
-            bool((sizes["bucket_mib"] > 1).any()),
-            "No strategy was measured with more than one bucket size.",
-            "No selected strategy has more than one bucket size at one world size.",
-        ),
-        draw="buckets",
-        reading="Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is "
-        "filled; “default” is PyTorch's own bucket setting. The axis does not start at zero."
-        + _lists(cases)
-        + _standing_for(cases),
-    )
-
-
-def heat_section(seen: SessionData) -> Section:
-    """Step time along algorithm and bucket size at once."""
-    cases, sizes = seen.cases, _sizes(seen.cases)
-    return Section(
-        "heat",
-        "Step time by algorithm and bucket size",
-        "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
-        "configuration of the same workload.",
-        nothing_to_draw(seen)
-        or _why(
-            bool(((sizes["bucket_mib"] > 1) & (sizes["algorithm"] > 1)).any()),
-            "This needs at least two algorithms and two bucket sizes of one strategy and world size.",
-            "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
-        ),
-        draw="heat",
-        reading="The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or "
-        "are not selected." + _lists(cases) + _standing_for(cases),
-    )
-
-
-def algorithms_section(seen: SessionData) -> Section:
-    """Step time of each algorithm relative to native."""
-    own = measured(seen.cases)
-    native = own["algorithm"] == "native"
-    keys = [*_PLACE, "bucket_mib"]
-    kinds = own.assign(native=native, other=~native).groupby(keys, dropna=False)[["native", "other"]].any()
-    return Section(
-        "algorithms",
-        "Step time vs native all-reduce",
-        "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line "
-        "is faster than native.",
-        nothing_to_draw(seen)
-        or _why(
-            bool(kinds.all(axis=1).any()),
-            "No algorithm was measured along with native at the same strategy, world size and bucket size.",
-            "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
-        ),
-        draw="algorithms",
-        reading="Of each algorithm the fastest case is drawn. Bars span its fastest to its slowest launch, over the "
-        "mean step time of native; native's own bar shows the spread of its launches.",
-    )
+by_bucket_section = _drawn(
+    "bucket",
+    "buckets",
+    "Step time against bucket size",
+    "Lower is better. Filled marks are not statistically distinguishable from the fastest configuration of the same "
+    "workload.",
+    "No selected strategy has more than one bucket size at one world size.",
+    "Bars span the fastest to the slowest launch. Shaded are the bucket sizes at which some mark is filled; “default” "
+    f"is PyTorch's own bucket setting. The axis does not start at zero. {_CAPS}",
+)
+heat_section = _drawn(
+    "heat",
+    "heat",
+    "Step time by algorithm and bucket size",
+    "Step time in ms; darker is faster. Outlined cells are not statistically distinguishable from the fastest "
+    "configuration of the same workload.",
+    "The selected cases have no strategy and world size with two algorithms and two bucket sizes.",
+    "The lightest cells are at least 25 % slower than the fastest one. Empty cells were not measured, or are not "
+    f"selected. {_CAPS}",
+)
+algorithms_section = _drawn(
+    "algorithms",
+    "algorithms",
+    "Step time vs native all-reduce",
+    "Step time of an algorithm over that of native, at the same strategy, ranks and bucket size. Left of the line is "
+    "faster than native.",
+    "No selected algorithm was measured along with native at the same strategy, world size and bucket size.",
+    "The fastest case of each algorithm is drawn. Bars span its fastest to its slowest launch, over the mean step time "
+    "of native; native's own bar shows the spread of its launches.",
+)
 
 
 def scaling_section(seen: SessionData) -> Section:
-    """Throughput and efficiency along the ranks."""
+    """Return the section of throughput and efficiency against the world size."""
     table = seen.once(curves)
-    kinds = " ".join(said for kind, said in _EACH_KIND.items() if (table["kind"] == kind).any())
+    kinds = {
+        STRONG: "Strong scaling: the same global batch at every world size.",
+        WEAK: "Weak scaling: the same batch per rank at every world size.",
+    }
     return Section(
         "scaling",
         "Scaling",
-        kinds,
+        " ".join(text for kind, text in kinds.items() if (table["kind"] == kind).any()),
         nothing_to_draw(seen)
-        or _why(
-            len(table) > 0,
-            "Only one world size was measured, so scaling is unknown."
-            if measured(seen.cases)["world_size"].nunique() == 1
-            else "No strategy was measured at two world sizes with the same workload, algorithm and bucket size.",
-            "No selected strategy has two world sizes with the same workload, algorithm and bucket size.",
-        ),
+        or "No selected strategy has two world sizes with the same workload, algorithm and bucket size.",
         draw="scaling",
         reading="Efficiency in strong scaling is throughput over that of one rank times the ranks; in weak scaling, "
-        "the step time of one rank over that of the ranks. Where one rank was not measured, the smallest world size is "
+        "the step time of one rank over that of the ranks. If one rank was not measured, the smallest world size is "
         "the base. Each strategy shows its curve with most world sizes, then the fastest; a single selected strategy "
         "shows one curve per algorithm. The ideal line may leave the figure."
         + unranked(table["strategy"], dashed=True),
     )
-
-
-# Where algorithms and bucket sizes can be compared.
-_PLACE = [*WORK, "strategy", "world_size"]
-
-
-def _sizes(cases: pd.DataFrame) -> pd.DataFrame:
-    """How many algorithms and bucket sizes were measured of each strategy and world size."""
-    places = measured(cases).groupby(_PLACE, dropna=False)
-    return places[["algorithm", "bucket_mib"]].nunique(dropna=False)
-
-
-def _why(some: bool, never: str, not_here: str) -> str:
-    """Why there is no figure: nothing that was measured makes one, or nothing that is selected."""
-    return not_here if some else never
-
-
-def _lists(cases: pd.DataFrame) -> str:
-    """What a list of caps is, where there is one: a text in a column of numbers."""
-    listed = measured(cases)["bucket_mib"].map(lambda size: isinstance(size, str))
-    return " A list, as 1+4, caps each bucket in turn, and the last cap is for the rest." if listed.any() else ""
-
-
-def _standing_for(cases: pd.DataFrame) -> str:
-    """That a point is the fastest of several, where it is so."""
-    alike = measured(cases).duplicated([*_PLACE, "algorithm", "bucket_mib"])
-    return " Where cases differ in other axes too, the fastest is drawn." if alike.any() else ""

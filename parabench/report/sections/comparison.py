@@ -10,11 +10,10 @@ from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.compare.several import Row, Several
 from parabench.analysis.environment.diff import HARDWARE, SOFTWARE, Difference, Fact
 from parabench.analysis.numbers import launch_ids
-from parabench.analysis.ranking.answer import Answer, Candidate
-from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import Origin
 from parabench.analysis.text import format
-from parabench.analysis.text.ranking import sentence
 from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
 
 _BUCKETS = Section(

@@ -16,7 +16,7 @@ from parabench.analysis.compare.sides import read_several
 from parabench.analysis.compare.warnings import several_findings
 from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.numbers import same_work, status_counts
-from parabench.analysis.ranking.answer import NOT_RANKED
+from parabench.analysis.ranking.ranking import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
 from parabench.analysis.stats.contrasts import Mean
 from parabench.analysis.text import format

@@ -13,9 +13,8 @@ import pytest
 import fake_results as fake
 import fake_turns
 from fake_turns import shared
-from parabench.analysis.carry_over import carry_over, judge
+from parabench.analysis.carry_over import carry_over, judge, sentence
 from parabench.analysis.session import session_data
-from parabench.analysis.text import turns as text
 from parabench.analysis.warnings.launches import session_warnings
 
 NAMES = [f"case {at}" for at in range(6)]
@@ -88,7 +87,7 @@ def test_stored_session_is_tested_and_described(tmp_path):
     assert tested.found.case_id == ids[1]
     assert tested.found.size == pytest.approx(judge(known).found.size)
     assert tested.launches == 6
-    line = text.found(tested, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
+    line = sentence(tested, dict(zip(seen.cases["case_id"], seen.cases["label"], strict=True)))
     assert line.startswith(
         "Interference between interleaved configurations: the turn after one of ddp native 4 MiB, 2 ranks is 2"
     )
@@ -100,8 +99,8 @@ def test_sentence_bounds_interference_when_none_is_found():
     assert re.fullmatch(
         r"No interference between interleaved configurations was found in 8 shared launches: a turn depends on the "
         r"configuration before it by less than [\d.]+ % \(95 %\)\.",
-        text.sentence(seen, {}),
+        sentence(seen, {}),
     )
     # A case that was eliminated early is in few launches.
     raced = session(np.random.default_rng(9), [NAMES] * 2 + [NAMES[:3]] * 6)
-    assert "shared launches: among the configurations of the last, a turn depends on" in text.sentence(raced, {})
+    assert "shared launches: among the configurations of the last, a turn depends on" in sentence(raced, {})

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from fake_launch import FakeLauncher
+from parabench.analysis.ranking.words import closing_lines
 from parabench.analysis.session import session_data
-from parabench.analysis.text.best import closing_lines
 from parabench.cli import main
 from parabench.errors import UsageError
 from parabench.machine.accelerator import Gpu

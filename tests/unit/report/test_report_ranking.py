@@ -10,9 +10,9 @@ import fake_turns
 from page_helpers import Page, data, drawn, made
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.words import of_turns
 from parabench.analysis.session import session_data
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.analysis.text.best import of_turns
 from parabench.report.build import render
 from parabench.report.sections import answer as sections
 from parabench.store.record import TWIN_BLOCK

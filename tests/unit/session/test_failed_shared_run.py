@@ -12,8 +12,8 @@ from rich.console import Console
 from fake_launch import FakeLauncher
 from page_helpers import unpacked
 from parabench.analysis.ranking.ranking import answers
+from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import session_data
-from parabench.analysis.text.ranking import sentence
 from parabench.cli import main
 from parabench.launch.spec import LaunchSpec
 from parabench.report.build import render

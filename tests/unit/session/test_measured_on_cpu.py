@@ -8,8 +8,8 @@ import pytest
 
 import fake_results as fake
 from parabench.analysis.ranking.ranking import spots
+from parabench.analysis.ranking.words import closing_lines, lines
 from parabench.analysis.session import session_data
-from parabench.analysis.text.best import closing_lines, lines
 from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.suite import load_suite

@@ -13,7 +13,7 @@ from answers_helpers import sweet_spots
 from command_line import command_of, parabench
 from docs.site.schemas import schema
 from parabench.analysis.ranking.objectives import OBJECTIVES
-from parabench.analysis.text.ranking import sentence, to_dict
+from parabench.analysis.ranking.words import sentence, to_dict
 from parabench.plan.case import DEFAULTS
 from parabench.store.record import MIB, DeviceSample, Status
 

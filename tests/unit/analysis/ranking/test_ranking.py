@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from contextlib import closing
@@ -12,25 +11,18 @@ from scipy import stats
 
 import fake_results as fake
 from answers_helpers import sweet_spots
+from answers_helpers import written_spots as spots
 from parabench.analysis.numbers import case_table, numbers
-from parabench.analysis.ranking.answer import case_rows
+from parabench.analysis.ranking.ranking import marks
+from parabench.analysis.ranking.words import lines, notes, sentence, to_dict
 from parabench.analysis.session import SessionData, select_session
 from parabench.analysis.stats import block_model as effects_module
 from parabench.analysis.stats.block_model import fit
 from parabench.analysis.stats.quantiles import dunnett
-from parabench.analysis.text.best import lines
-from parabench.analysis.text.ranking import notes, sentence, to_dict
 from parabench.report.build import render
 from parabench.store.record import Status
 
 BUCKETS = (1.0, 4.0, 16.0, 25.0, None)
-
-
-def spots(tmp_path, launches):
-    answers = sweet_spots(fake.write(tmp_path / "r.db", launches))
-    for answer in answers:
-        json.dumps(to_dict(answer), allow_nan=False)
-    return answers
 
 
 def test_a_clear_winner_is_alone(tmp_path):
@@ -92,11 +84,11 @@ def test_complete_blocks_give_the_textbook_interval():
     assert effects.residual == pytest.approx(residual)
     # Each case has 6 / 4 degrees of freedom of its own beside the common variance's weight.
     own = (effects_module.COMMON_WEIGHT * residual**2 + error.sum(axis=0)) / (effects_module.COMMON_WEIGHT + 6 / 4)
-    assert effects.half_width("0", "3") == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
+    assert effects.half_widths("0")["3"] == pytest.approx(q * math.sqrt((own[0] + own[3]) / 2 / 3))
     # No correlation of comparisons with a case is further from the half of equal variances than that of all others.
     error = math.sqrt((own[0] + own[3]) / 3)
     others = (own.sum() - own) / 3
-    assert effects.best_half_widths("0")[3] == pytest.approx(
+    assert effects.best_half_widths("0")["3"] == pytest.approx(
         error * dunnett(3, freedom(6 / 4, 6), 0.95, own[3] / (own[3] + others[3])), rel=1e-3
     )
     assert effects.own_half_width("1") == pytest.approx(stats.t.ppf(0.975, 6) * math.sqrt(own[1] / 3))
@@ -169,12 +161,12 @@ def test_the_reference_launch_never_takes_part(tmp_path):
     assert answer.launches == 6
 
 
-def test_different_work_gets_its_own_answer(tmp_path):
-    cases = [fake.case(bucket_mib=b, global_batch=g) for g in (8, 16) for b in (1.0, 4.0)]
-    answers = spots(tmp_path, fake.sweep(cases, lambda c: 0.001 * c.global_batch * c.bucket_mib, noise=0.001))
-    assert [answer.heading for answer in answers] == ["global batch 8", "global batch 16"]
-    assert sentence(answers[1]).startswith("global batch 16: Fastest: ddp native 1 MiB, 2 ranks (")
-    assert "global batch 16" in answers[1].best.label
+def test_sentence_has_no_winner_when_all_are_alike(tmp_path):
+    cases = [fake.case(bucket_mib=b) for b in BUCKETS]
+    (answer,) = spots(tmp_path, fake.sweep(cases, lambda _: 0.040, noise=0.003))
+    assert answer.winner is None
+    assert sentence(answer).startswith("No significant difference between the 5 configurations (95 %, 3 blocks, ±")
+    assert "the bucket size makes no significant difference" in notes(answer)[0]
 
 
 def test_neighbouring_sizes_are_said_as_a_range_and_others_by_name(tmp_path):
@@ -210,7 +202,7 @@ def test_a_winner_is_named_where_its_set_is_narrower_than_5_percent(tmp_path, no
         f"Fastest: {answer.best.label}: " if named else "Fastest: one of 2 of 3 configurations (95 %, 3 "
     )
     assert to_dict(answer)["winner"] == (answer.best.case_id if named else None)
-    places = {row["ranking"] for row in case_rows(case_table(numbers(results, session)), [answer])}
+    places = set(marks(case_table(numbers(results, session)), [answer])["ranking"])
     assert ("fastest" in places) == named
     table = lines(SessionData(results, session), [answer])
     assert any("  best  " in line for line in table) == named

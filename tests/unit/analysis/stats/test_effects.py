@@ -69,11 +69,10 @@ def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     means, variances, residual, df, scales = dense(frame)
     effects = fit(frame)
     assert effects.df == df
-    assert effects.n == frame["case"].value_counts().to_dict()
     assert [effects.means[case] for case in effects.cases] == pytest.approx(means.tolist(), abs=1e-9)
     if df == 0:
         assert math.isnan(effects.residual)
-        assert effects.half_width(effects.cases[0], effects.cases[1]) == math.inf
+        assert effects.half_widths(effects.cases[0])[effects.cases[1]] == math.inf
         return
     assert effects.residual == pytest.approx(residual, rel=1e-9)
     assert list(effects.variances.values()) == pytest.approx(variances.tolist(), rel=1e-9)
@@ -81,16 +80,5 @@ def test_eliminating_cases_gives_what_the_whole_design_gives(kind, seed):
     for i, case in enumerate(effects.cases):
         assert effects.half_widths(case).tolist() == pytest.approx((q * scales[i]).tolist(), rel=1e-9, abs=1e-9)
     if kind == "apart":
-        assert effects.half_width("c0", "c10") == math.inf
-        assert effects.half_width("c10", "c11") < math.inf
-
-
-def test_a_thousand_cases_are_fitted_at_once():
-    """Their design matrix and the pairs of its rows would take gigabytes."""
-    random = np.random.default_rng(0)
-    pairs = [(case, block) for case, block in itertools.product(range(1000), range(5)) if random.random() < 0.95]
-    frame = pd.DataFrame([(f"c{case}", block) for case, block in pairs], columns=["case", "repetition"])
-    effects = fit(frame.assign(step_s=np.exp(random.normal(0, 0.01, len(pairs)))))
-    assert effects.df == len(pairs) - 1004
-    assert effects.residual == pytest.approx(0.01, rel=0.05)
-    assert len(effects.indistinguishable("c0")) > 900
+        assert effects.half_widths("c0")["c10"] == math.inf
+        assert effects.half_widths("c10")["c11"] < math.inf

@@ -1,0 +1,343 @@
+"""The ranking in words and as JSON: the output of `best`, and the last lines of a run."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from parabench.analysis.carry_over import carry_over
+from parabench.analysis.carry_over import sentence as carried_over
+from parabench.analysis.memory import case_states, compared
+from parabench.analysis.noise_floor import noise_floor
+from parabench.analysis.ranking.bucket_curves import curve_notes
+from parabench.analysis.ranking.objectives import OBJECTIVES, STEP, Objective
+from parabench.analysis.ranking.pareto import front_table
+from parabench.analysis.ranking.race import race_note
+from parabench.analysis.ranking.ranking import Answer, Candidate, spots
+from parabench.analysis.ranking.stopping import blocks_begun, candidates
+from parabench.analysis.scaling import scaling_lines
+from parabench.analysis.session import SessionData
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
+from parabench.analysis.step import summary
+from parabench.analysis.text import format
+from parabench.store.record import MEASURED_ON_CPU, WATCHED
+from parabench.store.store import STORE_NAME
+
+# A sentence has no more names than this.
+MOST_NAMES = 3
+# The budget of the proposed command if deciding looks hopeless and fewer candidates would help.
+NARROWING_MIN = 30
+
+
+def to_dict(answer: Answer) -> dict[str, Any]:
+    """Return the answer as JSON can hold it (docs/reference/json.md); unknown is null."""
+    winner = None if answer.winner is None else answer.winner.case_id
+    return asdict(answer) | {"winner": winner, "sentence": sentence(answer), "notes": notes(answer)}
+
+
+def lines(seen: SessionData, answers: Sequence[Answer]) -> list[str]:
+    """Return all answers of a session by one objective.
+
+    For step times also the scaling, the memory that ranks hold, and the command that decides what is open.
+    """
+    parts = [_on_cpu(seen)]
+    for answer in answers:
+        code = answer.best.code if answer.best is not None and answer.decided else None
+        parts += [format.in_lines(_headed(answer)), textwrap.indent(code or "", "    ").splitlines(), notes(answer)]
+        parts.append(_by_table(answer) if answer.by else [])
+        if len(answer.front) > 1:
+            parts.append(["Pareto-optimal in step time and peak memory:", *front_table(answer.front)])
+    parts.append(of_turns(seen, small=False))
+    bases = dict.fromkeys(answer.basis for answer in answers if answer.best is not None)
+    parts.append([f"One number per launch: {basis}. All ± and comparisons are at 95 %." for basis in bases])
+    if all(OBJECTIVES[answer.objective] is STEP for answer in answers):
+        parts.append([*summary.lines(seen, instrumented=False), *scaling_lines(seen)])
+        decided = any(answer.decided for answer in answers)
+        parts.insert(len(parts) if decided else 1, compared(seen.once(case_states)))
+        parts.append([f"{aim}: {line}" for aim, line in next_command(seen, answers)])
+    return [line for part in parts if part for line in (*part, "")][:-1]
+
+
+def closing_lines(seen: SessionData) -> list[str]:
+    """Return the last lines of a run: the answers in short, and the command that decides what is open.
+
+    If nothing is decided, memory comes first: it is the same in every launch.
+    """
+    answers = seen.once(spots)
+    held = compared(seen.once(case_states))
+    fastest = [line for answer in answers for line in (*format.in_lines(_headed(answer)), *notes(answer))]
+    fastest += [*summary.lines(seen), *scaling_lines(seen)]
+    first = [*fastest, *held] if any(answer.decided for answer in answers) else [*held, *fastest]
+    following = [f"{aim}: {line}" for aim, line in next_command(seen, answers)]
+    return [*_on_cpu(seen), *first, *of_turns(seen, small=False), *following]
+
+
+def next_command(seen: SessionData, answers: Sequence[Answer], where: str | None = None) -> list[tuple[str, str]]:
+    """Return the purpose and the command that launches what is still open until it is decided; none if there is none.
+
+    If that would take more than MOST_BLOCKS blocks, it has a budget. Only the newest session of a store can be resumed.
+    `where` replaces the store's folder in output for others.
+    """
+    results, session, launches = seen.results, seen.session, seen.numbers
+    newest = session.id == results.listed["id"].max()
+    watched = (results.finding["code"] == WATCHED).any()
+    if session.interleaved or watched or not newest or results.path.name != STORE_NAME:
+        return []
+    left = candidates(launches, known=answers)
+    if not left.cases:
+        return []
+    far = left.more_blocks is not None and blocks_begun(launches) + left.more_blocks > MOST_BLOCKS
+    budget = ["--budget", f"{NARROWING_MIN:g}"] if far else []
+    command = ["parabench", "run", "--resume", "--until-decided", *budget, "--out", where or str(results.path.parent)]
+    from parabench.analysis.environment.nodes import cluster_options
+
+    command += cluster_options(session.environment)
+    return [(f"To {'narrow it down' if far else 'settle it'}", shlex.join(command))]
+
+
+def of_turns(seen: SessionData, *, small: bool = True) -> list[str]:
+    """Return the noise floor and the interference of shared launches, a line each; `small` interference if asked."""
+    tested = seen.once(carry_over)
+    shown = [carried_over(tested, seen.labels)] if tested and (small or tested.matters) else []
+    return [*seen.once(noise_floor), *shown]
+
+
+def _on_cpu(seen: SessionData) -> list[str]:
+    """Return why the CPU was measured, if no GPU could be used."""
+    rows = seen.results.finding
+    return list(rows["message"][rows["code"] == MEASURED_ON_CPU])
+
+
+def _by_table(answer: Answer) -> list[str]:
+    objective = OBJECTIVES[answer.objective]
+    rows_of = {each.case_id: each for each in answer.candidates}
+    axes = list(answer.by[0].values)
+    rows = [[*axes, "best configuration", objective.head, "behind", "distinguishable", "configurations"]]
+    for place in answer.by:
+        own = rows_of.get(place.case_id or "")
+        if own is None:
+            rows.append([*place.names, f"none ({place.status})", "–", "–", "–", "0"])
+            continue
+        first = nominal(answer).lower() if answer.winner is None else "best"
+        apart = {True: "yes", False: "no", None: first if own is answer.best else "unknown"}[place.distinguishable]
+        behind = "–" if own is answer.best else format.percent(own.slower)
+        rows.append([*place.names, own.label, number(own, objective), behind, apart, str(place.configurations)])
+    return format.aligned(rows, texts=len(axes) + 1)
+
+
+def sentence(answer: Answer) -> str:
+    """Return the answer after its heading, if it has one."""
+    return " ".join(_headed(answer))
+
+
+def _headed(answer: Answer) -> list[str]:
+    first, *rest = sentences(answer)
+    return [f"{answer.heading}: {first}" if answer.heading else first, *rest]
+
+
+def sentences(answer: Answer) -> list[str]:
+    """Return the answer without its heading: the fastest, the certainty, the rest."""
+    return [each for each in _sentences(answer) if each]
+
+
+def _sentences(answer: Answer) -> Iterator[str]:
+    objective = OBJECTIVES[answer.objective]
+    if answer.best is None:
+        yield answer.why_not or ""
+        yield not_compared(answer)
+    else:
+        if answer.decided:
+            yield from _place(answer, answer.best, objective)
+            yield _default(answer, answer.best, objective)
+        elif answer.tied:
+            yield answer.why_not or ""
+            yield _nominally(answer, answer.best, objective)
+        else:
+            yield f"Measured: {answer.best.label}: {_with_rate(answer.best, objective)}."
+            yield answer.why_not or ""
+        yield _order(answer, answer.best, objective)
+        yield not_compared(answer)
+        yield from _other_training(answer)
+        yield _no_comm_baseline(answer)
+    if answer.unverified:
+        yield f"Not verified against training on one device: {format.listed(answer.unverified, MOST_NAMES)}."
+    if answer.unknown:
+        yield f"Not ranked (no measurement): {format.listed(answer.unknown, MOST_NAMES)}."
+
+
+def notes(answer: Answer) -> list[str]:
+    """Return the sentences about bucket curves, racing, and links."""
+    objective = OBJECTIVES[answer.objective]
+    curves = curve_notes(answer.curves, answer.blocks, "" if objective is STEP else f" to {objective.head}")
+    return [*curves, *race_note(answer.race), *([answer.links] if answer.links else [])]
+
+
+def not_compared(answer: Answer) -> str:
+    """Return the configurations that are not compared, with their numbers; empty if there are none."""
+    if not answer.not_compared:
+        return ""
+    objective = OBJECTIVES[answer.objective]
+    measured = format.listed(
+        (f"{each.label}: {number(each, objective)} ({each.status})" for each in answer.not_compared), MOST_NAMES
+    )
+    if answer.best is None:
+        return f"Measured: {measured}."
+    return f"Not compared, because no launch or repetition that counts connects them with these: {measured}."
+
+
+def number(of: Candidate, objective: Objective) -> str:
+    """Return a configuration's number with its ±: '41.2 ms per step (±0.4 ms)'."""
+    text = objective.say(of.value, of.unit)
+    if of.plus_minus is None:
+        return text
+    if of.plus_minus <= format.EXACT * of.value and objective.name == "memory":
+        return f"{text} (identical in every launch)"
+    return f"{text} ({format.plus_minus(objective.margin(of.plus_minus, of.value))})"
+
+
+def nominal(answer: Answer) -> str:
+    """Return the name of the best if it is not proven to be the best."""
+    return "Lowest mean" if _lowest(answer) is answer.best else "First in common launches"
+
+
+def _lowest(answer: Answer) -> Candidate:
+    """Return the configuration with the lowest mean; at a tie, the best."""
+    cost = OBJECTIVES[answer.objective].value  # its own inverse
+    first, *others = answer.candidates
+    lowest = min(others, key=lambda each: cost(each.value), default=first)
+    return lowest if cost(lowest.value) < cost(first.value) * (1 - format.EXACT) else first
+
+
+def _order(answer: Answer, best: Candidate, objective: Objective) -> str:
+    """Explain that the best does not have the lowest mean; empty if it has."""
+    lowest = _lowest(answer)
+    if lowest is best:
+        return ""
+    means = " against ".join(objective.say(each.value, each.unit) for each in (lowest, best))
+    return (
+        f"In common launches and repetitions {lowest.label} {objective.worse(lowest.slower)} than {best.label}, "
+        f"although its mean is better ({means}). The two means are not of the same repetitions."
+    )
+
+
+def _place(answer: Answer, best: Candidate, objective: Objective) -> Iterator[str]:
+    """Yield the best, or the set of the best, and how certain that is."""
+    near, everything = len(answer.tied) + 1, format.count(len(answer.candidates), "configuration")
+    names, following = [each.name for each in answer.members], next(iter(answer.slower), None)
+    worse = objective.worse(following.slower) if following else ""
+    blocks = f"{format.percent(CONFIDENCE)}, {format.count(answer.blocks, 'block')}"
+    basis = blocks if answer.half_width is None else f"{blocks}, {format.within(answer.half_width)}"
+    if answer.too_wide or (answer.tied and not following):
+        listed = format.listed(names, MOST_NAMES)
+        if following and answer.half_width is not None:
+            yield f"{objective.first}: one of {near} of {everything} ({basis}): {listed}."
+            yield f"The next, {following.label}, {worse}."
+            yield _apart(answer)
+        elif answer.too_wide:
+            yield f"No clear winner among {format.count(near, 'configuration')} ({basis}): {listed}."
+        else:
+            spread = max(each.slower or 0.0 for each in answer.tied)
+            last = f": the last {objective.worse(spread)} than the first" if spread > format.EXACT else ""
+            yield f"No significant difference between the {everything} ({basis}){last}."
+        yield _nominally(answer, best, objective)
+        yield _more_blocks(answer)
+        return
+    of = f" of the {everything} compared" if answer.not_compared else ""
+    yield f"{objective.first}{of}: {names[0]}: {_with_rate(best, objective)}."
+    if answer.tied:
+        others = [name for name in names[1:] if name not in answer.apart]
+        if others:
+            yield f"Not statistically distinguishable from it ({basis}): {format.listed(others, MOST_NAMES)}."
+        elif len(answer.tied) > len(answer.apart):
+            yield f"These bucket sizes are not statistically distinguishable ({basis})."
+        yield _apart(answer)
+        yield _more_blocks(answer)
+    elif following and len(answer.slower) == 1:
+        yield f"{following.label} {worse} ({blocks})."
+    elif following:
+        rest = format.count(len(answer.slower), "other configuration")
+        yield f"It is {objective.ahead} the {rest} ({blocks}); the next, {following.label}, {worse}."
+
+
+def _with_rate(best: Candidate, objective: Objective) -> str:
+    """Return the best's number with its throughput, or with its step time if another number was ranked."""
+    rate = "" if best.tokens_per_s is None else format.throughput(best.tokens_per_s, best.unit)
+    beside = rate or f"{best.unit}/s unknown"
+    if objective is not STEP:
+        beside = f"{format.milliseconds(best.step_time_s)} per step"
+    return f"{number(best, objective)}, {beside}"
+
+
+def _nominally(answer: Answer, best: Candidate, objective: Objective) -> str:
+    return f"{nominal(answer)}: {best.label}: {_with_rate(best, objective)}."
+
+
+def _apart(answer: Answer) -> str:
+    """Return which of the tied shared no launch with the best, so that little is known about them."""
+    if not answer.apart:
+        return ""
+    known = "" if answer.apart_half_width is None else f", within {format.within(answer.apart_half_width)}"
+    return f"Compared in separate launches{known}, so possibly as fast: {format.listed(answer.apart, MOST_NAMES)}."
+
+
+def _more_blocks(answer: Answer) -> str:
+    """Return how many more blocks would resolve the set; empty if it is sharp enough."""
+    if answer.more_blocks is None:
+        return ""
+    resolving = f"Resolving {100 * SHARP_ENOUGH:g} %"
+    if answer.blocks + answer.more_blocks > MOST_BLOCKS:
+        return f"{resolving} would take more than {MOST_BLOCKS} blocks: too noisy."
+    takes = ""
+    if len(answer.race) > 1:
+        before, now = answer.race[-2:]
+        takes = f" ({format.duration(answer.more_blocks * (now.seconds - before.seconds))})"
+    return f"{resolving} needs about {format.count(answer.more_blocks, 'more block')}{takes}."
+
+
+def _default(answer: Answer, best: Candidate, objective: Objective) -> str:
+    default = answer.default
+    if default is None:
+        return ""
+    if default.case_id == best.case_id:
+        return f"{best.label} is PyTorch's default."
+    if default in answer.tied:
+        return f"PyTorch's default ({default.label}) is one of these." if answer.slower else ""
+    return f"PyTorch's default (ddp native, default bucket, same world size) {objective.worse(default.slower)}."
+
+
+def _other_training(answer: Answer) -> Iterator[str]:
+    others = [each for each in (answer.best, *answer.tied) if each and each.other_training]
+    if others:
+        stale = format.listed((f"{each.label} ({_staleness(each)})" for each in others), MOST_NAMES)
+        yield f"Not equivalent to single-device training (stale gradients): {stale}."
+    if same := answer.same_training:
+        step_time = format.milliseconds(same.step_time_s)
+        yield f"The fastest that is equivalent to single-device training: {same.label}: {step_time} per step."
+
+
+def _staleness(of: Candidate) -> str:
+    if of.staleness_mean is None or of.staleness_max is None:
+        return "by how many updates is unknown"
+    return format.staleness(of.staleness_mean, of.staleness_max)
+
+
+def _no_comm_baseline(answer: Answer) -> str:
+    of = answer.no_comm_baseline
+    if of is None:
+        return ""
+    step = f"Without communication ({of.strategy}) a step takes {format.milliseconds(of.step_time_s)}"
+    if of.share is None:
+        return f"{step}; no launch or repetition that counts connects it with the fastest."
+    if of.share <= 0:
+        return f"{step}, not less than the fastest's."
+    between = ""
+    if of.low is not None and of.high is not None:
+        between = f" (95 %: {format.percent(max(0.0, of.low))} to {format.percent(of.high)})"
+    share = format.percent(of.share)
+    if of.bound:
+        return f"{step}: communication costs at most {share} of the fastest's{between}."
+    return f"{step}, {share} less than the fastest's{between}."
