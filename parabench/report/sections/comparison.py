@@ -153,7 +153,7 @@ def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> S
     lead = " ".join(f"{work.heading.capitalize()}: {given(work, name)}" if work.heading else given(work, name)
                     for work in works)  # fmt: skip
     if not some:
-        return Section(at, title, "", f"{title}: unknown. {lead}".rstrip())
+        return Section(at, title, "", lead or f"{title}: unknown.")
     return Section(
         at,
         title,
