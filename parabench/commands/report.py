@@ -68,7 +68,7 @@ def report(
 
     STORE is parabench-results when not given.
     """
-    from parabench.report.assets import check_folder, copy_to
+    from parabench.report.page import check_folder, copy_to
     from parabench.store.store import split
 
     if copies is not None:
@@ -156,7 +156,7 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
 
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
     """
-    from parabench.report.assets import check_folder
+    from parabench.report.page import check_folder
     from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
     from parabench.store.store import split
 

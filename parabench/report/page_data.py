@@ -22,7 +22,7 @@ from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.packing import declared, packed
+from parabench.report.page import declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column

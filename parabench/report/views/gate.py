@@ -14,8 +14,7 @@ from parabench.analysis.text import compare as compare_words
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
-from parabench.report.packing import declared, packed
-from parabench.report.page import fill
+from parabench.report.page import declared, fill, packed
 from parabench.report.sections.comparison import (
     difference_section,
     explore,
