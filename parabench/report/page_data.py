@@ -19,6 +19,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.text import format
+from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.plan.case import Case
 from parabench.report import palette
@@ -309,17 +310,12 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
     """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
-    stored = seen.results.finding
-    told = [
-        *zip(stored["case_id"], stored["code"], stored["message"], stored["advice"], strict=True),
-        *((each.case_id, each.code, each.message, each.advice) for each in seen.once(session_warnings)),
+    own = [
+        (rows[each.case_id], each.code, each.message.removeprefix(f"{seen.labels[each.case_id]}: "), each.advice)
+        for each in all_findings(seen.results, seen.session, seen.once(session_warnings))
+        if each.case_id in rows
     ]
-    own = dict.fromkeys(
-        (rows[case], str(code), str(message).removeprefix(f"{seen.labels[case]}: "), str(advice))
-        for case, code, message, advice in told
-        if case in rows
-    )
-    return pd.DataFrame(list(own), columns=["case", "code", "message", "advice"])
+    return pd.DataFrame(own, columns=["case", "code", "message", "advice"])
 
 
 # The values of these need no name before them.

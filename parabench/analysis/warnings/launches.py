@@ -31,18 +31,6 @@ AA_SPREAD = {"cpu": 0.025}
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
-# What each instrument makes doubtful: functions of the session's data, in the order in which they are said.
-CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
-    node_checks.findings,
-    breakdown.findings,
-    stragglers.findings,
-    health.findings,
-    launch_bound,
-    not_compiled,
-    data_bound,
-    ddp_log.findings,
-    links.findings,
-)
 # Environment variables for debugging: the value that switches each on, and its cost. CUDA programming guide ("CUDA
 # environment variables"), HIP documentation ("Debugging with HIP"), torch's ProcessGroupNCCL.hpp, NCCL's "Environment
 # variables".
@@ -58,22 +46,8 @@ SLOW_RANK = 1.25
 
 
 def session_warnings(seen: SessionData) -> list[Finding]:
-    """All computed findings of a session, the broadest first."""
-    cases = seen.cases
-    return [
-        *few_launches(list(cases["label"]), list(cases["n_ok"])),
-        *_failing(cases),
-        *_oversubscribed(seen),
-        *shared_gpu(cases, seen.session.environment),
-        *_sharing(seen),
-        *debug_environment(cases, seen.session.environment),
-        *arithmetic(seen),
-        *_noisy(cases),
-        *_drifting(seen.counted),
-        *_carried_over(seen),
-        *_slow_ranks(seen),
-        *(finding for findings in CHECKS for finding in findings(seen)),
-    ]
+    """Return all computed warnings of a session, the broadest first."""
+    return [finding for rule in RULES for finding in rule(seen)]
 
 
 def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding]:
@@ -89,7 +63,8 @@ def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding
         )
 
 
-def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
+def _failing(seen: SessionData) -> Iterator[Finding]:
+    cases = seen.cases
     for case in cases[(cases["n_ok"] > 0) & (cases["status"] != Status.OK)].to_dict("records"):
         yield Finding(
             code="fails_sometimes",
@@ -181,7 +156,8 @@ def _sharing(seen: SessionData) -> Iterator[Finding]:
     )
 
 
-def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
+def _noisy(seen: SessionData) -> Iterator[Finding]:
+    cases = seen.cases
     for case in cases[cases["spread"] > cases["device"].map(NOISY)].to_dict("records"):
         yield Finding(
             code="noisy",
@@ -192,19 +168,15 @@ def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
+def _drifting(seen: SessionData) -> Iterator[Finding]:
+    good = seen.counted
     launches = good["case"].value_counts()
-    every = good[good["drift"].abs() > good["device"].map(DRIFTS)]
-    place = pd.Series(range(len(launches)), index=good["case"].unique())
-    for _, drifting in every.groupby(every["case"].map(place)):
-        case_id = drifting["case"].iloc[0]
+    for case_id, drifting in good[good["drift"].abs() > good["device"].map(DRIFTS)].groupby("case", sort=False):
         largest = max(drifting["drift"], key=abs)
         yield Finding(
             code="drift",
-            message=f"{drifting['label'].iloc[0]}: in {len(drifting)} of "
-            f"{format.count(int(launches[case_id]), 'launch')} "
-            f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, "
-            "by up to "
+            message=f"{seen.labels[case_id]}: in {len(drifting)} of {format.count(int(launches[case_id]), 'launch')} "
+            f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, by up to "
             f"{format.percent(abs(largest))}.",
             advice="Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
             case_id=str(case_id),
@@ -227,8 +199,6 @@ def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
     good, medians = seen.counted, seen.results.medians
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
-    local = local[local["case"].isin(_suspects(rows, local))]
-    rows = rows[rows["launch_id"].isin(local["launch_id"])]
     wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
     for case_id, group in local.groupby("case", sort=False):
         own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
@@ -249,14 +219,26 @@ def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
             )
 
 
-def _suspects(rows: pd.DataFrame, local: pd.DataFrame) -> pd.Index:
-    """The cases of which the same rank is too slow in every launch that tells it: few, so that a store of many cases is
-    not gone through case by case."""
-    order = rows.sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
-    slowest = order.drop_duplicates("launch_id").set_index("launch_id")
-    others = order[order["launch_id"].duplicated()].groupby("launch_id")["value"].median()
-    by_launch = slowest.assign(ratio=slowest["value"] / others)[["rank", "ratio"]].join(
-        local.set_index("launch_id")["case"]
-    )
-    groups = by_launch.groupby("case")
-    return groups.size().index[(groups["rank"].nunique() == 1) & (groups["ratio"].min() > SLOW_RANK)]
+# All rules for a session of training runs; each yields the warnings that it has.
+RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
+    lambda seen: few_launches(list(seen.cases["label"]), list(seen.cases["n_ok"])),
+    _failing,
+    _oversubscribed,
+    lambda seen: shared_gpu(seen.cases, seen.session.environment),
+    _sharing,
+    lambda seen: debug_environment(seen.cases, seen.session.environment),
+    arithmetic,
+    _noisy,
+    _drifting,
+    _carried_over,
+    _slow_ranks,
+    node_checks.findings,
+    breakdown.findings,
+    stragglers.findings,
+    health.findings,
+    launch_bound,
+    not_compiled,
+    data_bound,
+    ddp_log.findings,
+    links.findings,
+)
