@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from parabench.machine.host import memory_limit
-from parabench.machine.sharing import free_memory
+from parabench.machine.nvml import free_memory
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE, launch_bytes
 from parabench.store.record import GB

@@ -27,7 +27,6 @@ from parabench.report.page import declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
-from parabench.store import json_text
 from parabench.store.metrics import STEP_PARTS
 from parabench.strategies import entry_of
 
@@ -109,14 +108,13 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         for answer in answers
         if len(answer.front) > 1
     }
-    sizes = bucket_bytes(seen.numbers)
     known = seen.counted[seen.counted["peak_memory_bytes"] > 0]
     table = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **behind(cases, answers, slower_unranked(seen, answers)),
-        bucket_bytes=cases["case_id"].map(sizes),
+        bucket_bytes=cases["case_id"].map(bucket_bytes(seen)),
         ranking=[row["ranking"] for row in told],
         mark=[row["mark"] for row in told],
         mean_peak_bytes=cases["case_id"].map(levels(known, "peak_memory_bytes")) if fronts else None,
@@ -133,7 +131,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         from_case=deviation,
         drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
-        buckets=buckets(own["facts"]),
+        buckets=_buckets(seen, own["launch_id"]),
         error=own["error"],
     )
     return {
@@ -239,7 +237,9 @@ def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) 
     launches. `rows` are the cases' rows by id."""
     others = _launches(seen)
     others = others[~others["case_id"].isin(rows)]
-    apart = others[["launch_id", "case_id", "label", *launch, "error"]].assign(buckets=buckets(others["facts"]))
+    apart = others[["launch_id", "case_id", "label", *launch, "error"]].assign(
+        buckets=_buckets(seen, others["launch_id"])
+    )
     return {
         "apart": packed(apart),
         "findings": packed(_findings(seen, rows)),
@@ -248,33 +248,22 @@ def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) 
     }
 
 
-def buckets(told: Iterable[object]) -> list[str]:
-    """What `_bucket_sizes` says of each launch's facts; many launches have the same."""
-    told = list(told)
-    said = {each: _bucket_sizes(each) for each in set(told)}
-    return [said[each] for each in told]
+def _bucket_sizes(seen: SessionData) -> dict[int, list[float]]:
+    """Return the sizes in bytes of the buckets that each launch used, by launch id, if they were recorded."""
+    return {at: facts["bucket_bytes"] for at, facts in seen.facts.items() if facts.get("bucket_bytes")}
 
 
-def _bucket_sizes(facts: object) -> str:
-    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
-    sizes = json_text.parsed(facts).get("bucket_bytes") if isinstance(facts, str) else None
-    if not isinstance(sizes, list) or not sizes:
-        return ""
-    return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"
+def _buckets(seen: SessionData, launches: Iterable[int]) -> list[str]:
+    """Return '3, largest 25.0 MiB' for each launch; empty if its buckets were not recorded."""
+    known = {at: f"{len(own)}, largest {format.mebibytes(max(own))}" for at, own in _bucket_sizes(seen).items()}
+    return [known.get(at, "") for at in launches]
 
 
-def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
-    """By case id: the sizes in bytes of the buckets that its first launch which tells them used, space between."""
-    known: dict[str, str] = {}
-    said: dict[object, str] = {}
-    for case, told in zip(launches["case"], launches["facts"], strict=True):
-        if case not in known:
-            if told not in said:
-                sizes = json_text.parsed(told).get("bucket_bytes") if isinstance(told, str) else None
-                said[told] = " ".join(f"{size:.0f}" for size in sizes) if isinstance(sizes, list) else ""
-            if said[told]:
-                known[case] = said[told]
-    return known
+def bucket_bytes(seen: SessionData) -> dict[str, str]:
+    """Return the sizes of the buckets of each case's first launch that recorded them, separated by spaces."""
+    cases = dict(zip(seen.numbers["launch_id"], seen.numbers["case"], strict=True))
+    sizes = reversed(_bucket_sizes(seen).items())
+    return {cases[at]: " ".join(f"{size:.0f}" for size in own) for at, own in sizes}
 
 
 # What answers say of a case beside its step time.

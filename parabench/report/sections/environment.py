@@ -10,7 +10,6 @@ import pandas as pd
 
 from parabench.analysis.environment.facts import gpu_rows, link_rows, machine_pairs
 from parabench.analysis.environment.nodes import (
-    MOST_COLUMNS,
     cluster_said,
     device_kinds,
     node_rows,
@@ -137,7 +136,7 @@ def machine_section(session: Session) -> Section:
         return Section("machine", "Machine", " ".join(said), "", found, pairs=tuple(machine_pairs(environment)))
     head, rows = node_rows(environment)
     tables, told = [_of_words("The nodes", head, rows)], []
-    for nodes, record in device_kinds(environment)[:MOST_COLUMNS]:
+    for nodes, record in device_kinds(environment):
         own, said = _devices(record, nodes_said(nodes))
         tables += own
         told += said
