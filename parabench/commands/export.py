@@ -80,42 +80,34 @@ def export(
         raise UsageError(f"{given}; give one of --trace CASE, {', '.join(f'--{name}' for name in EXPORTERS)}")
     if case is None and (launch, step) != (None, None):
         raise UsageError(f"--launch and --step are of --trace CASE; leave them out with {asked[0]}")
+    if case is not None and output == str(STANDARD_OUTPUT):
+        raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:
-        _recordings(source, case, output, (launch, step) != (None, None) or store != str(DEFAULT_OUT))
+        if case is None or case or (launch, step) != (None, None) or store != str(DEFAULT_OUT):
+            raise UsageError(f"--from {source} goes with --trace alone: without a case, a store, --launch and --step")
+        from parabench.imports import read_folder
+        from parabench.imports.merged import write_merged
+
+        note(write_merged(read_folder(source), Path(output or TRACE_FILE)))
         return
     from parabench.analysis.session import session_data
     from parabench.store.results import load
     from parabench.store.store import split
 
     path, session = split(store)
+    seen = session_data(load(path), session)
     if case is not None:
         from parabench.report.trace import write_trace
 
-        if output == str(STANDARD_OUTPUT):
-            raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
-        seen = session_data(load(path), session)
         note(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
         return
     entry, function = exporter_of(formats[0])
-    seen = session_data(load(path), session)
-    if entry is not None and entry.service:
-        if output == str(STANDARD_OUTPUT):
-            raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
-        note(function(seen, output or ""))
-    else:
+    if entry is None or not entry.service:
         note(_write(formats[0], entry, function, seen, output))
-
-
-def _recordings(source: Path, case: str | None, output: str | None, more: bool) -> None:
-    """Write the recordings of a folder as one trace. Raises UsageError for another format, or what has no effect."""
-    from parabench.imports import read_folder
-    from parabench.imports.merged import write_merged
-
-    if case is None or case or more:
-        raise UsageError(f"--from {source} goes with --trace alone: without a case, a store, --launch and --step")
-    if output == str(STANDARD_OUTPUT):
-        raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
-    note(write_merged(read_folder(source), Path(output or TRACE_FILE)))
+    elif output == str(STANDARD_OUTPUT):
+        raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
+    else:
+        note(function(seen, output or ""))
 
 
 def _write(

@@ -101,6 +101,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     told = case_rows(cases, answers)
+    again = rerun_of(seen.session)
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
     compared = {of_work[one.case_id] for answer in answers for one in answer.candidates if one.slower_low is not None}
     fronts = {
@@ -120,6 +121,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         mean_peak_bytes=cases["case_id"].map(levels(known, "peak_memory_bytes")) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
+        rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
     own = _launches(seen)
@@ -141,7 +143,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         "tables": {
             "cases": declared(
                 case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),
-                [str(name) for name in table if name != "work"],
+                [str(name) for name in table if name not in ("work", "rerun")],
                 lambda name: _CSV_HEADS.get(name, name),
                 "step_time_s",
             ),
@@ -233,7 +235,7 @@ def _launches(seen: SessionData) -> pd.DataFrame:
 
 def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
     """`apart` are launches of no case in the tables, with their label and the columns `launch`; `findings` are as
-    `_findings` has them; `rerun` is what makes the command of a case; `limits` are what the Trust tab draws beside
+    `_findings` has them; `limits` are what the Trust tab draws beside
     launches. `rows` are the cases' rows by id."""
     others = _launches(seen)
     others = others[~others["case_id"].isin(rows)]
@@ -243,7 +245,6 @@ def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) 
     return {
         "apart": packed(apart),
         "findings": packed(_findings(seen, rows)),
-        "rerun": rerun_of(seen.session).to_dict(),
         "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
     }
 
