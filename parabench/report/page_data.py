@@ -303,7 +303,7 @@ def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
     own = [
         (rows[each.case_id], each.code, each.message.removeprefix(f"{seen.labels[each.case_id]}: "), each.advice)
         for each in all_findings(seen.results, seen.session, seen.once(session_warnings))
-        if each.case_id in rows
+        if each.case_id is not None and each.case_id in rows
     ]
     return pd.DataFrame(own, columns=["case", "code", "message", "advice"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
@@ -80,10 +81,10 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> Iterator[Fa
     yield fact(SOFTWARE, "parabench", lambda of: of.version)
     yield fact(SOFTWARE, "commit", known("git", "commit"))
     for name in names_in("env"):
-        yield fact(SOFTWARE, name, lambda of, name=name: (of.environment.get("env") or {}).get(name, "not set"))
+        yield fact(SOFTWARE, name, partial(_variable, name))
     yield fact(SOFTWARE, "launches", _launches)
     for name, seconds in BY_STEPS_OR_TIME.items():
-        yield fact(SOFTWARE, name, lambda of, name=name, seconds=seconds: _amount(of, name, seconds))
+        yield fact(SOFTWARE, name, partial(_amount, name, seconds))
 
 
 def _launches(session: Session) -> str | None:
@@ -92,7 +93,11 @@ def _launches(session: Session) -> str | None:
     return "shared by cases that take turns" if session.shares_launches else "each of one case"
 
 
-def _amount(session: Session, name: str, timed: str) -> Any:
+def _variable(name: str, session: Session) -> str:
+    return session.known("env", name) or "not set"
+
+
+def _amount(name: str, timed: str, session: Session) -> Any:
     """Return a number of steps, or the time that they fill; `None` if neither was recorded."""
     protocol = session.plan.get("protocol") or {}
     return protocol.get(name) if protocol.get(timed) is None else f"{protocol[timed]:g} s"
@@ -106,7 +111,8 @@ def _device_kinds(environment: Mapping[str, Any], most: int | None = None) -> st
 def _of_both(facts: Iterable[Fact]) -> Iterator[Difference]:
     for fact in facts:
         if fact.differs and None not in fact.values:
-            yield Difference(fact.name, *map(str, fact.values), fact.matters)
+            base, candidate = map(str, fact.values)
+            yield Difference(fact.name, base, candidate, fact.matters)
 
 
 def session_differences(base: Session, candidate: Session, devices: set[str]) -> Iterator[Difference]:

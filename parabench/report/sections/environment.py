@@ -27,8 +27,6 @@ MOST_RANKS = 16
 # More nodes than this nobody reads either: the table of tiers and the findings are left.
 MOST_NODES = 32
 
-NOTHING = Cell("")
-
 # The numbers of a link, by their column: the name of their matrix, and how they are said.
 NUMBERS = {"bytes_per_s": ("Bandwidth, GB/s", "about_gb"), "latency_s": ("Latency, µs", "about_us")}
 
@@ -41,10 +39,8 @@ def links_section(links: pd.DataFrame) -> Section | None:
     ranks = 1 + int(links[["from_rank", "to_rank"]].to_numpy().max())
     nodes = 1 + int(links[["from_node", "to_node"]].to_numpy().max())
     matrices: tuple[Matrix, ...] = ()
-    if ranks <= MOST_RANKS:
-        matrices = tuple(_of_ranks(links, ranks, nodes, number) for number in NUMBERS)
-    elif 1 < nodes <= MOST_NODES:
-        matrices = tuple(_of_nodes(links, nodes, number) for number in NUMBERS)
+    if ranks <= MOST_RANKS or 1 < nodes <= MOST_NODES:
+        matrices = tuple(_matrix(links, ranks, nodes, number) for number in NUMBERS)
     said = tiers_said(tiers)
     return Section(
         "links",
@@ -85,38 +81,22 @@ _TIER = (
 )
 
 
-def _of_ranks(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
-    """Of every rank to every rank; what lies between two nodes is one cell over the ranks of both."""
+def _matrix(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
+    """Return a matrix of ranks, or of nodes if there are many ranks."""
     title, how = NUMBERS[number]
-    values = {
-        (int(link["from_rank"]), int(link["to_rank"])): float(link[number]) for link in links.to_dict("records")
-    }  # fmt: skip
-    shade, g = _shades(values.values()), ranks // nodes
-    rows = []
-    for a in range(ranks):
-        row = []
-        for b in range(ranks):
-            if a // g == b // g:
-                row.append(_cell(values.get((a, b)), how, shade) if a != b else NOTHING)
-            elif a % g == b % g == 0:
-                row.append(_cell(values.get((a, b)), how, shade, g))
-        rows.append(tuple(row))
-    groups = tuple((f"node {node}", g) for node in range(nodes)) if nodes > 1 else ()
-    return Matrix(title, tuple(f"rank {rank}" for rank in range(ranks)), tuple(rows), groups)
-
-
-def _of_nodes(links: pd.DataFrame, nodes: int, number: str) -> Matrix:
-    title, how = NUMBERS[number]
-    values = node_medians(links, number)
+    if ranks <= MOST_RANKS:
+        values = dict(zip(zip(links["from_rank"], links["to_rank"], strict=True), links[number], strict=True))
+        names = [f"rank {rank}" + f" (node {rank * nodes // ranks})" * (nodes > 1) for rank in range(ranks)]
+    else:
+        values, names = node_medians(links, number), [f"node {node}" for node in range(nodes)]
     shade = _shades(values.values())
-    rows = tuple(tuple(_cell(values.get((a, b)), how, shade) for b in range(nodes)) for a in range(nodes))
-    return Matrix(title, tuple(f"node {node}" for node in range(nodes)), rows)
 
+    def cell(ends: tuple[int, int]) -> Cell:
+        value = values.get(ends)
+        return Cell(FORMATS[how](value), shade(value)) if format.known(value) else Cell(DASH if ends in values else "")
 
-def _cell(value: float | None, how: str, shade: Callable[[float], int], over: int = 1) -> Cell:
-    if not format.known(value):
-        return Cell(DASH if value is not None else "", None, over, over)
-    return Cell(FORMATS[how](value), shade(value), over, over)
+    every = range(len(names))
+    return Matrix(title, tuple(names), tuple(tuple(cell((a, b)) for b in every) for a in every))
 
 
 def _shades(values: Iterable[float]) -> Callable[[float], int]:
