@@ -48,9 +48,9 @@ def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
             {
                 "place": f"device {each.number} ({each.address})",
                 "bytes": needs,
-                "free_bytes": None if each.free_bytes is None else SEEN_SHARE * each.free_bytes,
+                "free_bytes": None if free is None else SEEN_SHARE * free,
             }
-            for each in there
+            for each, free in there
         ]
     }
 

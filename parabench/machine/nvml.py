@@ -265,17 +265,11 @@ def address_of(handle: Any) -> str:
     return text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """A device and its free memory; `None` if that is unknown, for example with MIG."""
+def free_memory(size: int) -> list[tuple[Used, int | None]]:
+    """Return the devices that `size` ranks use, with the bytes that are free; `None` if that is unknown, as with MIG.
 
-    number: int
-    address: str
-    free_bytes: int | None
-
-
-def free_memory(size: int) -> list[DeviceMemory]:
-    """Return the free memory of the devices that `size` ranks use; empty if NVML does not read these devices."""
+    The list is empty if NVML does not read these devices.
+    """
 
     def free(device: Used) -> int | None:
         handle = device.handle()
@@ -284,8 +278,7 @@ def free_memory(size: int) -> list[DeviceMemory]:
         except pynvml.NVMLError:
             return None
 
-    found, _ = asked(lambda: [DeviceMemory(each.number, each.address, free(each)) for each in used_devices(size)])
-    return found or []
+    return asked(lambda: [(each, free(each)) for each in used_devices(size)])[0] or []
 
 
 def one_process_only() -> bool:

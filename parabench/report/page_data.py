@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -92,8 +92,9 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
     rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
     work has, `mean_peak_bytes` is each case's memory, mean over launches. A work is `compared` where intervals of
-    `slower` are known. The rest is `behind`, `detail_data` and `case_columns`; `bars` are how the parts of a case's
-    bars look.
+    `slower` are known. `apart` are launches of no case in the tables; `findings` are as `_findings` has
+    them; `limits` are those of the Trust tab; `bars` are how the parts of a case's bars look. The rest is `behind` and
+    `case_columns`.
     """
     cases = seen.cases
     works = same_work(cases)
@@ -124,8 +125,10 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
-    own = _launches(seen)
-    own = own[own["case_id"].isin(rows)]
+    # The page's names of columns.
+    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+    every = every.assign(buckets=_buckets(seen))
+    own, others = every[every["case_id"].isin(rows)], every[~every["case_id"].isin(rows)]
     seconds = cases.set_index("case_id")["step_time_s"].astype(float).where(cases["n_ok"].to_numpy() > 1)
     deviation = (own["launch_step_s"] / own["case_id"].map(seconds) - 1).where(own["counted"])
     launches = own[["launch_id", *_LAUNCH]].assign(
@@ -133,7 +136,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         from_case=deviation,
         drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
-        buckets=_buckets(seen, own["launch_id"]),
+        buckets=own["buckets"],
         error=own["error"],
     )
     return {
@@ -166,7 +169,9 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         "curves": scaling_data(seen.once(curves), rows),
         "styles": styles(cases),
         "bars": bars(),
-        **detail_data(seen, rows, _LAUNCH),
+        "apart": packed(others[["launch_id", "case_id", "label", *_LAUNCH, "error", "buckets"]]),
+        "findings": packed(_findings(seen, rows)),
+        "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
     }
 
 
@@ -206,7 +211,7 @@ USE = {name: name for name in ("flops_per_s", "mfu", "mfu_reason", "joules_per_s
 WAITS = {"straggler": "straggler", "waited_s": "waited_s", "waited_share": "waited_share"}
 
 
-def case_columns(seen: SessionData) -> dict[str, pd.Series]:
+def case_columns(seen: SessionData) -> pd.DataFrame:
     """Columns beside `seen.cases`, row by row; NaN or None where something is unknown. Seconds, bytes and shares.
 
     Of the median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`,
@@ -220,51 +225,25 @@ def case_columns(seen: SessionData) -> dict[str, pd.Series]:
         (seen.once(efficiency), USE),
         (seen.once(straggler_table), WAITS),
     )
-    found: dict[str, pd.Series] = {name: seen.cases[name] for name in PEAKS}
-    for table, columns in tables:
-        own = table.set_index("case_id")[list(columns)].reindex(seen.cases["case_id"])
-        for column, name in columns.items():
-            found[name] = own[column].set_axis(seen.cases.index)
-    return found
+    named = [table.set_index("case_id")[list(columns)].rename(columns=columns) for table, columns in tables]
+    found = pd.concat([seen.cases_by_id[list(PEAKS)], *named], axis="columns")
+    return found.reindex(seen.cases["case_id"]).set_axis(seen.cases.index)
 
 
-def _launches(seen: SessionData) -> pd.DataFrame:
-    """Return `numbers` with the names that the page uses."""
-    return seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+def _bucket_sizes(seen: SessionData) -> list[list[float]]:
+    """Return the sizes in bytes of the buckets that each launch used; empty if they were not recorded."""
+    return [seen.facts[at].get("bucket_bytes") or [] for at in seen.numbers["launch_id"]]
 
 
-def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
-    """`apart` are launches of no case in the tables, with their label and the columns `launch`; `findings` are as
-    `_findings` has them; `limits` are what the Trust tab draws beside
-    launches. `rows` are the cases' rows by id."""
-    others = _launches(seen)
-    others = others[~others["case_id"].isin(rows)]
-    apart = others[["launch_id", "case_id", "label", *launch, "error"]].assign(
-        buckets=_buckets(seen, others["launch_id"])
-    )
-    return {
-        "apart": packed(apart),
-        "findings": packed(_findings(seen, rows)),
-        "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
-    }
-
-
-def _bucket_sizes(seen: SessionData) -> dict[int, list[float]]:
-    """Return the sizes in bytes of the buckets that each launch used, by launch id, if they were recorded."""
-    return {at: facts["bucket_bytes"] for at, facts in seen.facts.items() if facts.get("bucket_bytes")}
-
-
-def _buckets(seen: SessionData, launches: Iterable[int]) -> list[str]:
-    """Return '3, largest 25.0 MiB' for each launch; empty if its buckets were not recorded."""
-    known = {at: f"{len(own)}, largest {format.mebibytes(max(own))}" for at, own in _bucket_sizes(seen).items()}
-    return [known.get(at, "") for at in launches]
+def _buckets(seen: SessionData) -> list[str]:
+    """Return '3, largest 25.0 MiB' for each launch."""
+    return [f"{len(own)}, largest {format.mebibytes(max(own))}" if own else "" for own in _bucket_sizes(seen)]
 
 
 def bucket_bytes(seen: SessionData) -> dict[str, str]:
     """Return the sizes of the buckets of each case's first launch that recorded them, separated by spaces."""
-    cases = dict(zip(seen.numbers["launch_id"], seen.numbers["case"], strict=True))
-    sizes = reversed(_bucket_sizes(seen).items())
-    return {cases[at]: " ".join(f"{size:.0f}" for size in own) for at, own in sizes}
+    launches = reversed(list(zip(seen.numbers["case"], _bucket_sizes(seen), strict=True)))
+    return {case: " ".join(f"{size:.0f}" for size in own) for case, own in launches if own}
 
 
 # What answers say of a case beside its step time.
@@ -278,24 +257,16 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str
     launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
     for a case that is not ranked. A case that left a race has the repetition, counted from 1, and the bound.
     """
-    left = {
-        each.case_id: (look.block + 1, each.at_least)
-        for answer in answers
-        for look, each in exits(answer.race).values()
-    }
-    told = {
-        one.case_id: [getattr(one, name) for name in _BEHIND[:4]] + [*left.get(one.case_id, (None, None))]
-        for answer in answers
-        for one in answer.candidates
-    }
-    told |= {
-        one.case_id: [one.plus_minus_s, *[None] * (len(_BEHIND) - 1)]
-        for answer in answers
-        for one in answer.not_compared
-    }
-    found = pd.DataFrame.from_dict(told, orient="index", columns=_BEHIND, dtype=float)
-    found = found.reindex(cases["case_id"]).set_axis(cases.index)
-    return found.fillna({"slower": cases["case_id"].map(unranked).set_axis(cases.index)})
+    left, told = {}, {}
+    for answer in answers:
+        left |= {each.case_id: [look.block + 1, each.at_least] for look, each in exits(answer.race).values()}
+        told |= {one.case_id: [one.plus_minus_s] + [None] * 5 for one in answer.not_compared}
+        for one in answer.candidates:
+            numbers = [one.plus_minus_s, one.slower, one.slower_low, one.slower_high]
+            told[one.case_id] = numbers + left.get(one.case_id, [None, None])
+    found = pd.DataFrame.from_dict(told, orient="index", columns=_BEHIND, dtype=float).reindex(cases["case_id"])
+    found["slower"] = found["slower"].fillna(pd.Series(unranked, dtype=float))
+    return found.set_axis(cases.index)
 
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:

@@ -80,23 +80,28 @@ def samplers(facts: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def crowded(environment: Mapping[str, Any], world_size: int, threads: int, nodes: int = 1) -> tuple[int, int] | None:
-    """(computing threads, cores) of the node with the fewest cores among those of a case, which has as many ranks on
-    each of its `nodes`, where they are too few; else None, also where no node's cores are known."""
-    cores = [one.get("cores") for one in node_records(environment)[:nodes]]
-    known = [have for have in cores if isinstance(have, int)]
-    wanted = -(-world_size // nodes) * threads
-    return (wanted, min(known)) if known and wanted > min(known) else None
+    """Return (computing threads, cores) of the case's node with the fewest cores if they are too few, otherwise `None`.
+
+    A case has equally many ranks on each of its `nodes`.
+    """
+    return _too_few([one.get("cores") for one in node_records(environment)[:nodes]], -(-world_size // nodes) * threads)
 
 
 def sharing(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int] | None:
-    """(ranks, devices) of the node with the fewest devices among those of a case, where ranks have to share one; else
-    None, also where no node's devices are known. `case` is a row with its device, world size and nodes."""
+    """Return (ranks, devices) of the case's node with the fewest devices if ranks share one, otherwise `None`.
+
+    `case` is a row with its device, world size and nodes.
+    """
     if case["device"] != accelerator.TYPE:
         return None
     nodes = int(case["nodes"])
-    counts = [len(one["gpus"]) for one in node_records(environment)[:nodes] if one.get("gpus")]
-    ranks = -(-int(case["world_size"]) // nodes)
-    return (ranks, min(counts)) if counts and ranks > min(counts) else None
+    devices = [len(one.get("gpus") or ()) or None for one in node_records(environment)[:nodes]]
+    return _too_few(devices, -(-int(case["world_size"]) // nodes))
+
+
+def _too_few(there: Iterable[int | None], needed: int) -> tuple[int, int] | None:
+    known = [count for count in there if count is not None]
+    return (needed, min(known)) if known and needed > min(known) else None
 
 
 def clock_error_s(facts: Mapping[str, Any]) -> float | None:

@@ -196,8 +196,9 @@ def _drifting(seen: SessionData) -> Iterator[Finding]:
         largest = max(drifting["drift"], key=abs)
         yield Finding(
             code="drift",
-            message=f"{seen.labels[str(case_id)]}: in {len(drifting)} of {format.count(int(launches[case_id]), 'launch')} "
-            f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, by up to "
+            message=f"{seen.labels[str(case_id)]}: in {len(drifting)} of "
+            f"{format.count(int(launches[case_id]), 'launch')} the last third of the steps was "
+            f"{'slower' if largest > 0 else 'faster'} than the first, by up to "
             f"{format.percent(abs(largest))}.",
             advice="Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
             case_id=str(case_id),

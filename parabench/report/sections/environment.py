@@ -50,27 +50,16 @@ def links_section(links: pd.DataFrame) -> Section | None:
         (table_of("Tiers of links", _TIER, tiers.values(), closed=False),),
         lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the warnings say why.",
         matrices=matrices,
-        reading=_reading(links, ranks, nodes),
+        reading=_READING,
     )
 
 
-def _reading(links: pd.DataFrame, ranks: int, nodes: int) -> str:
-    how = "the 10th percentile" if (links["from_device"] == "cpu").all() else "the median"
-    said = [
-        "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes "
-        f"({how} of 100), bandwidth is one way without the latency.",
-        "Darker is more.",
-    ]
-    if nodes > 1:
-        said.append("Between nodes, their first ranks were measured.")
-    pairs = nodes * (nodes - 1)
-    if 0 < len(links[links["from_node"] != links["to_node"]]) < pairs:
-        said.append("Of so many nodes, only those 1, 2, 4, 8, ... apart were measured.")
-    if ranks > MOST_RANKS and 1 < nodes <= MOST_NODES:
-        said.append("The diagonal is the median inside a node.")
-    return " ".join(said)
-
-
+_READING = (
+    "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes, bandwidth is one way "
+    "without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. Between nodes, "
+    "their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix of nodes, the "
+    "diagonal is the median inside a node."
+)
 _TIER = (
     Column("Links", lambda tier: SAID[tier.name]),
     Column("Directions", "links", WORDED),
@@ -109,24 +98,19 @@ def _shades(values: Iterable[float]) -> Callable[[float], int]:
 
 
 def machine_section(session: Session) -> Section:
-    """What a session of any kind ran on; of several nodes those that are alike together."""
+    """Return the section of the hardware of a session of any kind; equal nodes share columns and tables."""
     environment = session.environment
     if not several_nodes(environment):
-        found, said = _devices(environment, "")
-        return Section("machine", "Machine", " ".join(said), "", found, pairs=tuple(machine_pairs(environment)))
-    head, rows = node_rows(environment)
-    tables, told = [_of_words("The nodes", head, rows)], []
-    for nodes, record in device_kinds(environment):
-        own, said = _devices(record, nodes_said(nodes))
-        tables += own
-        told += said
+        tables, notes = _devices(environment, "")
+        return Section("machine", "Machine", " ".join(notes), "", tables, pairs=tuple(machine_pairs(environment)))
+    found = [_devices(record, nodes_said(nodes)) for nodes, record in device_kinds(environment)]
     compared = nodes_compared(environment)
     return Section(
         "machine",
         "Machine",
-        " ".join(dict.fromkeys(told)),
+        " ".join(dict.fromkeys(note for _, notes in found for note in notes)),
         "",
-        tuple(tables),
+        (_of_words("The nodes", *node_rows(environment)), *(table for tables, _ in found for table in tables)),
         lead=f"{compared[0].upper()}{compared[1:]}.",
         pairs=(("cluster", cluster_said(environment)),),
     )
