@@ -174,7 +174,8 @@ def lines(found: Examination) -> Iterator[str]:
         yield f"check     {each.sentence}"
     yield f"samplers  {found.samplers}"
     yield f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items() if version)}"
-    yield f"backends  {', '.join(f'{name} {'yes' if there else 'no'}' for name, there in found.backends.items())}"
+    backends = [f"{name} {'yes' if there else 'no'}" for name, there in found.backends.items()]
+    yield f"backends  {', '.join(backends)}"
     if not found.warnings:
         yield "No problems found."
     for problem in found.warnings:

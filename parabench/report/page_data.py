@@ -257,7 +257,8 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str
     launches and repetitions, less 1, NaN if none connects the two; `slower_low` to `slower_high` is its interval, NaN
     for a case that is not ranked. A case that left a race has the repetition, counted from 1, and the bound.
     """
-    left, told = {}, {}
+    left: dict[str, list[float | None]] = {}
+    told: dict[str, list[float | None]] = {}
     for answer in answers:
         left |= {each.case_id: [look.block + 1, each.at_least] for look, each in exits(answer.race).values()}
         told |= {one.case_id: [one.plus_minus_s] + [None] * 5 for one in answer.not_compared}

@@ -56,9 +56,9 @@ def links_section(links: pd.DataFrame) -> Section | None:
 
 _READING = (
     "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes, bandwidth is one way "
-    "without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. Between nodes, "
-    "their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix of nodes, the "
-    "diagonal is the median inside a node."
+    "without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. Between "
+    "nodes, their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix of nodes, "
+    "the diagonal is the median inside a node."
 )
 _TIER = (
     Column("Links", lambda tier: SAID[tier.name]),
