@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from parabench.machine.host import memory_limit
-from parabench.machine.sharing import free_memory
+from parabench.machine.nvml import free_memory
 from parabench.plan.case import Case
 from parabench.plan.cohorts import SEEN_SHARE, launch_bytes
 from parabench.store.record import GB
@@ -48,9 +48,9 @@ def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
             {
                 "place": f"device {each.number} ({each.address})",
                 "bytes": needs,
-                "free_bytes": None if each.free_bytes is None else SEEN_SHARE * each.free_bytes,
+                "free_bytes": None if free is None else SEEN_SHARE * free,
             }
-            for each in there
+            for each, free in there
         ]
     }
 

@@ -25,7 +25,7 @@ from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
-from parabench.machine.sharing import one_process_only
+from parabench.machine.nvml import one_process_only
 from parabench.plan.case import Case
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan

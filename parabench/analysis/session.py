@@ -168,25 +168,12 @@ def select_sessions(results: Results, ids: Sequence[int]) -> list[Session]:
     return [_session(own, rows[at], loaded.get(at)) for at in ids]
 
 
-def _session(results: Results, row: Mapping[str, Any], nccl: str | None) -> Session:
-    environment, plan, argv, interleaved = (
-        json_text.parsed(row[name], f"{name} of session {row['id']} of {results.path}")
-        for name in ("environment", "plan", "argv", "interleaved")
-    )
-    return Session(
-        id=row["id"],
-        label=row["label"],
-        suite=row["suite"],
-        question=row["question"],
-        argv=argv,
-        seed=row["seed"],
-        started_utc=row["started_utc"],
-        finished_utc=row["finished_utc"],
-        version=row["parabench_version"],
-        environment=_with_loaded(environment, nccl),
-        plan=plan,
-        interleaved=interleaved,
-    )
+def _session(results: Results, row: dict[str, Any], nccl: str | None) -> Session:
+    texts = {name: row[name] for name in ("environment", "plan", "argv", "interleaved")}
+    where = f"of session {row['id']} of {results.path}"
+    fields = row | {name: json_text.parsed(text, f"{name} {where}") for name, text in texts.items()}
+    environment = _with_loaded(fields.pop("environment"), nccl)
+    return Session(version=fields.pop("parabench_version"), environment=environment, **fields)
 
 
 def holds(results: Results, kind: str) -> bool:

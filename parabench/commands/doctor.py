@@ -173,7 +173,8 @@ def lines(found: Examination) -> Iterator[str]:
         yield f"check     {each.sentence}"
     yield f"samplers  {found.samplers}"
     yield f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items() if version)}"
-    yield f"backends  {', '.join(f'{name} {_yes(there)}' for name, there in found.backends.items())}"
+    backends = [f"{name} {'yes' if there else 'no'}" for name, there in found.backends.items()]
+    yield f"backends  {', '.join(backends)}"
     if not found.warnings:
         yield "No problems found."
     for problem in found.warnings:
@@ -186,27 +187,17 @@ def _speed(bits_per_s: float | None) -> str:
     return "speed unknown" if bits_per_s is None else f"{bits_per_s / 1e9:g} Gb/s"
 
 
-def _yes(there: bool) -> str:
-    return "yes" if there else "no"
-
-
 def _samplers() -> str:
-    """What is read around a launch here, and what of it cannot be."""
+    """Return the readings around a launch, and what cannot be read here."""
     from parabench.probes.devices import unreadable_metrics
 
     devices, why = unreadable_metrics()
-    said = ["resident sets and other processes' share of the CPU"]
+    found = ["resident sets and other processes' share of the CPU"]
     for index, unread in devices:
-        lacking = [f"{', '.join(metrics)} ({reason})" for reason, metrics in _by_reason(unread).items()]
-        said.append(f"device {index}" + (f" without {'; '.join(lacking)}" if lacking else ""))
-    return "; ".join(said if why is None else [*said, f"no device: {why}"])
-
-
-def _by_reason(unread: dict[str, str]) -> dict[str, list[str]]:
-    reasons: dict[str, list[str]] = {}
-    for metric, reason in unread.items():
-        reasons.setdefault(reason, []).append(metric)
-    return reasons
+        by_reason = {why: ", ".join(each for each in unread if unread[each] == why) for why in unread.values()}
+        lacking = "; ".join(f"{metrics} ({reason})" for reason, metrics in by_reason.items())
+        found.append(f"device {index}" + (f" without {lacking}" if lacking else ""))
+    return "; ".join(found if why is None else [*found, f"no device: {why}"])
 
 
 def problems(machine: Machine) -> Iterator[Finding]:

@@ -83,36 +83,30 @@ def export(
     if case is not None and output == str(STANDARD_OUTPUT):
         raise UsageError("a trace goes to a file; give one with -o, such as trace.json")
     if source is not None:
-        _recordings(source, case, output, (launch, step) != (None, None) or store != str(DEFAULT_OUT))
+        if case is None or case or (launch, step) != (None, None) or store != str(DEFAULT_OUT):
+            raise UsageError(f"--from {source} goes with --trace alone: without a case, a store, --launch and --step")
+        from parabench.imports import read_folder
+        from parabench.imports.merged import write_merged
+
+        note(write_merged(read_folder(source), Path(output or TRACE_FILE)))
         return
     from parabench.analysis.session import session_data, split
     from parabench.store.results import load
 
     path, session = split(store)
+    seen = session_data(load(path), session)
     if case is not None:
         from parabench.report.trace import write_trace
 
-        seen = session_data(load(path), session)
         note(write_trace(seen, case, Path(output or TRACE_FILE), launch, step))
         return
     entry, function = exporter_of(formats[0])
-    seen = session_data(load(path), session)
-    if entry is not None and not entry.place:
-        if output == str(STANDARD_OUTPUT):
-            raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
-        note(function(seen, output or ""))
-    else:
+    if entry is None or entry.place:
         note(_write(formats[0], entry, function, seen, output))
-
-
-def _recordings(source: Path, case: str | None, output: str | None, more: bool) -> None:
-    """Write the recordings of a folder as one trace. Raises UsageError for another format, or what has no effect."""
-    from parabench.imports import read_folder
-    from parabench.imports.merged import write_merged
-
-    if case is None or case or more:
-        raise UsageError(f"--from {source} goes with --trace alone: without a case, a store, --launch and --step")
-    note(write_merged(read_folder(source), Path(output or TRACE_FILE)))
+    elif output == str(STANDARD_OUTPUT):
+        raise UsageError(f"--{formats[0]} is handed to a service; give -o its address, or nothing")
+    else:
+        note(function(seen, output or ""))
 
 
 def _write(

@@ -69,7 +69,7 @@ def report(
     STORE is parabench-results when not given.
     """
     from parabench.analysis.session import split
-    from parabench.report.assets import check_folder, copy_to
+    from parabench.report.page import check_folder, copy_to
 
     if copies is not None:
         if stores:
@@ -157,7 +157,7 @@ def serve(store: str, port: int, template: Path | None, guarded: bool, opened: b
     STORE is parabench-results when not given; it need not exist yet. Ctrl-C ends it.
     """
     from parabench.analysis.session import split
-    from parabench.report.assets import check_folder
+    from parabench.report.page import check_folder
     from parabench.serve.server import LOOPBACK, Live, Server, make_page, read_progress
 
     if template is not None:

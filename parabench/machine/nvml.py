@@ -265,6 +265,35 @@ def address_of(handle: Any) -> str:
     return text(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
+def free_memory(size: int) -> list[tuple[Used, int | None]]:
+    """Return the devices that `size` ranks use, with the bytes that are free; `None` if that is unknown, as with MIG.
+
+    The list is empty if NVML does not read these devices.
+    """
+
+    def free(device: Used) -> int | None:
+        handle = device.handle()
+        try:
+            return None if mig_is_on(handle) else int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+        except pynvml.NVMLError:
+            return None
+
+    return asked(lambda: [(each, free(each)) for each in used_devices(size)])[0] or []
+
+
+def one_process_only() -> bool:
+    """Return whether a visible device lets only one process compute at a time, as far as NVML reports it."""
+
+    def exclusive(index: int) -> bool:
+        try:
+            mode = pynvml.nvmlDeviceGetComputeMode(pynvml.nvmlDeviceGetHandleByIndex(index))
+        except pynvml.NVMLError:
+            return False
+        return bool(mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+
+    return bool(asked(lambda: any(map(exclusive, visible_devices())))[0])
+
+
 def readable_devices() -> list[int]:
     """NVML's index of each device that this process may use. NVML counts those, too, that it may not: CUDA does not."""
     found = []

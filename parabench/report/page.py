@@ -1,35 +1,58 @@
-"""One HTML page from a template and figures: everything in the one file, escaped, and no script but its own."""
+"""A page: one HTML file made from a template, figures and data.
+
+It needs no network, its data is escaped, and only its own scripts run. Templates, styles and scripts are the files of
+`reports/`. Files of the same name in a reader's folder (`--template`) replace them.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import math
+import posixpath
 import re
 import shlex
+import traceback
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import numpy as np
+import pandas as pd
 from markupsafe import Markup
 
 from parabench.analysis.environment import facts
 from parabench.analysis.numbers import case_type
+from parabench.analysis.ranking import words
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.report.assets import Look
+from parabench.errors import UsageError
+from parabench.files import shipped_folder
 from parabench.report.figures.figures import Panel
-from parabench.report.packing import rounded
 from parabench.report.sections.environment import machine_section
-from parabench.report.spec import Section, Tab
+from parabench.report.spec import FORMATS, Column, Section, Tab
+
+STYLES = ("page", "answer", "live", "table", "detail", "compare")
+FILTERS: dict[str, Callable[..., Any]] = {
+    **FORMATS,
+    "beside_ms": format.margin_ms,
+    "beside_rate": format.margin_rate,
+    "whole": lambda value: str(int(value)) if format.known(value) else "",
+    "text": lambda value: value if isinstance(value, str) else "",
+    "when": format.when,
+    "line": format.one_line,
+    "sentences": words.sentences,
+    "nominal": words.nominal,
+    "notes": words.notes,
+}
+# Significant digits of an embedded number, one more than any figure or table shows.
+DIGITS = 5
 
 
-def render_page(
-    template: str,
-    session: Session,
-    tabs: list[Tab],
-    folder: Path | None = None,
-    **content: Any,
-) -> str:
+def render_page(template: str, session: Session, tabs: list[Tab], folder: Path | None = None, **content: Any) -> str:
     """Return the page of a session in `tabs`: `template` filled with the session's facts, and with `content`, which
     may replace facts."""
     known = {"environment": facts.environment_rows(session), "machine": machine_section(session)}
@@ -46,26 +69,28 @@ def render_page(
 
 
 def fill(template: str, sections: list[Section], folder: Path | None = None, data: Any = None, **content: Any) -> str:
-    """A page as text: `template` filled with `content`, with the figures of its `sections` and the `data` from which
-    its script draws others. What a reader's own `folder` holds of templates, style and scripts stands for ours.
+    """Return a page: `template` filled with `content`, the figures of `sections`, and the `data` of its script.
 
-    Raises UsageError when a file of `folder` cannot be read or is no template.
+    Raises UsageError if a file of `folder` cannot be used.
     """
-    panels = {f"{section.id}-{i}": _figure(panel) for section in sections for i, panel in enumerate(section.panels)}
+    panels = {
+        f"{section.id}-{i}": rounded(panel.figure) for section in sections for i, panel in enumerate(section.panels)
+    }
     of_case: dict[str, list[dict[str, Any]]] = {}
     for section in sections:
         for panel in section.spare:
-            head = {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
-            of_case.setdefault(panel.case, []).append(_figure(panel) | head)
+            of_case.setdefault(panel.case, []).append(_spare(section, panel))
     look = Look(folder)
     drawn = bool(panels) or any(section.draw for section in sections)
-    scripts = [_script(text) for text in ([look.plotly()] if drawn else []) + [look.script()]]
+    scripts = [
+        _script(text) for text in ([look.asset("vendor/plotly-basic.min.js")] if drawn else []) + [look.script()]
+    ]
     hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts]
     return look.render(
         template,
         csp=f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'",
-        style=Markup(look.style()),
+        style=Markup("\n".join(look.asset(f"style/{name}.css") for name in STYLES).replace("</", "<\\/")),
         scripts=[Markup(script) for script in scripts],
         data=script_json(data),
         figures=script_json(panels | ({"of_case": of_case} if of_case else {})),
@@ -74,13 +99,13 @@ def fill(template: str, sections: list[Section], folder: Path | None = None, dat
     )
 
 
-def _figure(panel: Panel) -> dict[str, Any]:
+def _spare(section: Section, panel: Panel) -> dict[str, Any]:
     figure: dict[str, Any] = rounded(panel.figure)
-    return figure
+    return figure | {"title": f"{section.title}: {panel.title}", "height": f"{panel.height}px"}
 
 
 def script_json(data: object) -> Markup:
-    """JSON inside a script element: no character that HTML or an old JavaScript parser would act on."""
+    """Return JSON for a script element, without characters that end it."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -88,15 +113,224 @@ def script_json(data: object) -> Markup:
 
 
 def _script(source: str) -> str:
-    """JavaScript as an inline script may hold it; the policy's hash is of exactly this text."""
+    """Return JavaScript for an inline script; the policy has the hash of exactly this text."""
     safe = re.sub("</(script)", r"<\\/\1", source.replace("\r\n", "\n"), flags=re.IGNORECASE)
     return safe.replace("<!--", "<\\!--")
 
 
 def _skipped(session: Session) -> list[tuple[str, str]]:
-    """(labels, reason) of the cases that were not launched, those of one reason together."""
+    """Return (labels, reason) of the cases that were not launched, one entry per reason."""
     kind = case_type(session.kind)
     reasons: dict[str, list[str]] = {}
     for entry in session.plan.get("skipped") or []:
         reasons.setdefault(str(entry["reason"]), []).append(kind.from_dict(entry["case"]).label)
     return [(format.listed(labels), reason) for reason, labels in reasons.items()]
+
+
+# Tables and numbers as the page embeds them; `reports/script/core/data.js` reads them back.
+
+
+def packed(table: pd.DataFrame) -> dict[str, Any]:
+    """Return {"n": rows, column: its values}."""
+    return {"n": len(table)} | {str(name): column(table[name]) for name in table}
+
+
+def column(values: Iterable[Any]) -> dict[str, Any] | list[Any]:
+    """Return the values of a column, with NaN as None and numbers rounded to what a reader can see.
+
+    If all are equal, they are {"all": value}; if few differ, {"values": [...], "of": [index, ...]}. Columns of objects
+    are not rounded: they name a case, and occur in commands.
+    """
+    series = values if isinstance(values, pd.Series) else pd.Series(list(values), dtype=object)
+    items = series.astype(object).where(series.notna(), None).tolist()
+    items = [each.item() if isinstance(each, np.generic) else each for each in items]
+    if pd.api.types.is_numeric_dtype(series):
+        items = rounded(items)
+    known = list(dict.fromkeys(items))
+    if len(known) == 1:
+        return {"all": known[0]}
+    if len(known) > len(items) // 4:
+        return items
+    place = {value: i for i, value in enumerate(known)}
+    return {"values": known, "of": [place[value] for value in items]}
+
+
+def rounded(value: Any) -> Any:
+    """Return JSON with its numbers rounded to DIGITS digits, whole ones exact, and None if one is not finite."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        places = DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+        short = round(value, max(places, 0))
+        return int(short) if short.is_integer() else short
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    return value
+
+
+def declared(
+    columns: Iterable[Column], csv: Iterable[str], heads: Callable[[str], str] = str, initial: str = ""
+) -> dict[str, Any]:
+    """Return a table that the page's script fills: its columns, the [head, column] pairs of its file, and the column by
+    which its rows are sorted at first. `heads` gives a file's head for the name of a column."""
+    return {
+        "columns": [
+            {"name": one.value, "head": one.title, "format": one.format, "beside": one.beside} for one in columns
+        ],
+        "csv": [(heads(name), name) for name in csv],
+        "initial": initial,
+    }
+
+
+class Look:
+    """The files of a page: those that `folder` has, and parabench's for the others. Raises UsageError if `folder` has
+    none of them."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is not None:
+            check_folder(folder)
+        self._folder = folder
+        self._sources: set[str] = set()
+
+    def asset(self, name: str) -> str:
+        """Return the text of a file by its name below `reports/`."""
+        own = None if self._folder is None else self._folder / name
+        try:
+            if own is not None and own.is_file():
+                return own.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{own} cannot be read: {error}; make it a file of UTF-8 text") from error
+        return (shipped_folder("reports") / name).read_text(encoding="utf-8")
+
+    def script(self) -> str:
+        """Return the page's own script."""
+        return bundle(lambda path: self.asset(f"script/{path}"))
+
+    def render(self, template: str, **content: Any) -> str:
+        """Return `template` filled with `content`. Raises UsageError if a template of the reader is wrong."""
+        environment = jinja2.Environment(
+            loader=jinja2.FunctionLoader(self._source),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            optimized=False,  # each template is filled once, so folding its constants does not pay
+        )
+        environment.filters.update(FILTERS)
+        try:
+            page = environment.get_template(template).render(**content)
+        except UsageError:
+            raise
+        except Exception as error:
+            # Any error of a template: it is the reader's, or gave something wrong to one of ours.
+            if self._folder is None:
+                raise
+            why = f"there is no {error}" if isinstance(error, jinja2.TemplateNotFound) else error
+            raise UsageError(
+                f"a template of {self._folder} cannot be used: {self._place(error, template)}: {why}; fix it"
+            ) from error
+        # Half characters, which a database's JSON can hold, cannot be written to a file.
+        return page.encode("utf-8", "replace").decode("utf-8")
+
+    def _place(self, error: Exception, template: str) -> str:
+        """Return the template and the line of an error, if Jinja knows them."""
+        if isinstance(error, jinja2.TemplateSyntaxError):
+            return f"{error.filename}, line {error.lineno}"
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in self._sources]
+        return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else template
+
+    def _source(self, name: str) -> tuple[str, str, None] | None:
+        """Return the text and the path of a template for Jinja."""
+        own = None if self._folder is None else self._folder / name
+        where = str(own) if own is not None and own.is_file() else f"reports/{name}"
+        self._sources.add(where)
+        try:
+            return self.asset(name), where, None
+        except OSError:
+            return None
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Return the templates, scripts and styles that a reader can replace, as paths below `reports/`."""
+    root = shipped_folder("reports")
+    patterns = ("*.html", "script/**/*.js", "style/*.css")
+    return tuple(str(path.relative_to(root)) for pattern in patterns for path in sorted(root.glob(pattern)))
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UsageError if `folder` has no file that a page would use."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder; give --template a folder with templates like those of reports/")
+    if not any((folder / name).is_file() for name in names()):
+        raise UsageError(
+            f"nothing in {folder} would be used: its files must be called {', '.join(names())}; "
+            "`parabench report --copy-templates DIR` writes all of them to change"
+        )
+
+
+def copy_to(folder: Path) -> None:
+    """Write all replaceable files to `folder`. Raises UsageError if one exists, before anything is written."""
+    there = [name for name in names() if (folder / name).exists()]
+    if there:
+        raise UsageError(f"{folder / there[0]} exists and is not written over; give another folder to --copy-templates")
+    try:
+        for name in names():
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text((shipped_folder("reports") / name).read_text(encoding="utf-8"), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}; "
+            "give another folder to --copy-templates"
+        ) from error
+
+
+# A browser loads no module from `file://`, so the modules of `reports/script/` are joined to one inline script. Each
+# becomes a function that returns its exports, after those that it imports.
+_IMPORT = re.compile(r'^import \{((?:\s*[\w$]+\s*,)*\s*[\w$]*\s*)\} from "(\.[^"]*)";$', re.M)
+_EXPORT = re.compile(r"^export (?=(?:const|function|async function|class) ([A-Za-z_$][\w$]*))", re.M)
+_OTHER = re.compile(r"^[ \t]*(?:import|export)\b.*|\bimport\(.*", re.M)
+
+
+def bundle(read: Callable[[str], str], entry: str = "start.js") -> str:
+    """Return the module `entry` and all that it imports as one script, which runs as a separate task.
+
+    `read` returns a module's text by its path. Raises UsageError for a missing module, for modules that import each
+    other, and for imports and exports of another form.
+    """
+    parts: dict[str, str] = {}
+
+    def add(path: str, importers: tuple[str, ...]) -> None:
+        if path in importers:
+            circle = " -> ".join((*importers[importers.index(path) :], path))
+            raise UsageError(
+                f"modules of the page's script import each other: {circle}; move what both need to a third"
+            )
+        if path in parts:
+            return
+        try:
+            text = read(path)
+        except FileNotFoundError:
+            raise UsageError(f"{importers[-1]} imports {path}, which does not exist; correct the path") from None
+
+        def unpacked(found: re.Match[str]) -> str:
+            imported = posixpath.normpath(posixpath.join(posixpath.dirname(path), found[2]))
+            add(imported, (*importers, path))
+            named = ", ".join(re.findall(r"[\w$]+", found[1]))
+            return f'const {{ {named} }} = modules["{imported}"];'
+
+        body = _EXPORT.sub("", _IMPORT.sub(unpacked, text))
+        if other := _OTHER.search(body):
+            raise UsageError(
+                f"{path}: {other[0].strip()!r} is of a kind that the page's script cannot have; write "
+                '`import { name } from "./module.js";` or `export const name`, at the beginning of a line'
+            )
+        exports = ", ".join(sorted(_EXPORT.findall(text)))
+        parts[path] = f'modules["{path}"] = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();\n'
+
+    add(entry, ())
+    return '"use strict";\nsetTimeout(() => {\nconst modules = {};\n' + "".join(parts.values()) + "});\n"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from parabench import json_text
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
@@ -19,11 +18,12 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.text import format
+from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.packing import declared, packed
+from parabench.report.page import declared, packed
 from parabench.report.palette import bars
 from parabench.report.rerun import rerun_of
 from parabench.report.spec import Column
@@ -91,14 +91,16 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     `scaling_data` makes of scaling; `styles` are how each strategy and algorithm is drawn. A work's `front` are the
     rows of the configurations that no other beats in both step time and memory, where there is more than one; where a
     work has, `mean_peak_bytes` is each case's memory, mean over launches. A work is `compared` where intervals of
-    `slower` are known. The rest is `behind`, `detail_data` and `case_columns`; `bars` are how the parts of a case's
-    bars look.
+    `slower` are known. `apart` are launches of no case in the tables; `findings` are as `_findings` has
+    them; `limits` are those of the Trust tab; `bars` are how the parts of a case's bars look. The rest is `behind` and
+    `case_columns`.
     """
     cases = seen.cases
     works = same_work(cases)
     units = [format.unit_of(work["seq_len"]) for work, _ in works]
     of_work = {case: i for i, (_, group) in enumerate(works) for case in group["case_id"]}
     rows = {case: i for i, case in enumerate(cases["case_id"])}
+    again = rerun_of(seen.session)
     headings = {tuple(answer.work.values()): answer.heading for answer in answers}
     compared = {of_work[one.case_id] for answer in answers for one in answer.candidates if one.slower_low is not None}
     fronts = {
@@ -106,22 +108,24 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         for answer in answers
         if len(answer.front) > 1
     }
-    sizes = bucket_bytes(seen.numbers)
     known = seen.counted[seen.counted["peak_memory_bytes"] > 0]
     table = cases[["case_id", "label", "status", "error", "statistic", *_NUMBERS]].assign(
         **case_columns(seen),
         # As they are, not rounded: they name the case, also in the command that runs it again.
         **{name: cases[name].astype(object) for name in Case().to_dict()},
         **behind(cases, answers, slower_unranked(seen, answers)),
-        bucket_bytes=cases["case_id"].map(sizes),
+        bucket_bytes=cases["case_id"].map(bucket_bytes(seen)),
         **marks(cases, answers),
         mean_peak_bytes=cases["case_id"].map(levels(known, "peak_memory_bytes")) if fronts else None,
         ranked=[entry_of(str(name)).ranked for name in cases["strategy"]],
         work=[of_work[case] for case in cases["case_id"]],
+        rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
-    own = _launches(seen)
-    own = own[own["case_id"].isin(rows)]
+    # The page's names of columns.
+    every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+    every = every.assign(buckets=_buckets(seen))
+    own, others = every[every["case_id"].isin(rows)], every[~every["case_id"].isin(rows)]
     seconds = cases.set_index("case_id")["step_time_s"].astype(float).where(cases["n_ok"].to_numpy() > 1)
     deviation = (own["launch_step_s"] / own["case_id"].map(seconds) - 1).where(own["counted"])
     launches = own[["launch_id", *_LAUNCH]].assign(
@@ -129,7 +133,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         from_case=deviation,
         drift=own["drift"].round(4),  # a hundredth of a percent
         case=[rows[case] for case in own["case_id"]],
-        buckets=buckets(own["facts"]),
+        buckets=own["buckets"],
         error=own["error"],
     )
     return {
@@ -139,7 +143,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         "tables": {
             "cases": declared(
                 case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),
-                [str(name) for name in table if name != "work"],
+                [str(name) for name in table if name not in ("work", "rerun")],
                 lambda name: _CSV_HEADS.get(name, name),
                 "step_time_s",
             ),
@@ -162,7 +166,9 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         "curves": scaling_data(seen.once(curves), rows),
         "styles": styles(cases),
         "bars": bars(),
-        **detail_data(seen, rows, _LAUNCH),
+        "apart": packed(others[["launch_id", "case_id", "label", *_LAUNCH, "error", "buckets"]]),
+        "findings": packed(_findings(seen, rows)),
+        "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
     }
 
 
@@ -202,7 +208,7 @@ USE = {name: name for name in ("flops_per_s", "mfu", "mfu_reason", "joules_per_s
 WAITS = {"straggler": "straggler", "waited_s": "waited_s", "waited_share": "waited_share"}
 
 
-def case_columns(seen: SessionData) -> dict[str, pd.Series]:
+def case_columns(seen: SessionData) -> pd.DataFrame:
     """Columns beside `seen.cases`, row by row; NaN or None where something is unknown. Seconds, bytes and shares.
 
     Of the median instrumented step: `instrumented_s` = `instrumented_data_s` + `compute_s` + `exposed_s` + `idle_s`,
@@ -216,61 +222,25 @@ def case_columns(seen: SessionData) -> dict[str, pd.Series]:
         (seen.once(efficiency), USE),
         (seen.once(straggler_table), WAITS),
     )
-    found: dict[str, pd.Series] = {name: seen.cases[name] for name in PEAKS}
-    for table, columns in tables:
-        own = table.set_index("case_id")[list(columns)].reindex(seen.cases["case_id"])
-        for column, name in columns.items():
-            found[name] = own[column].set_axis(seen.cases.index)
-    return found
+    named = [table.set_index("case_id")[list(columns)].rename(columns=columns) for table, columns in tables]
+    found = pd.concat([seen.cases_by_id[list(PEAKS)], *named], axis="columns")
+    return found.reindex(seen.cases["case_id"]).set_axis(seen.cases.index)
 
 
-def _launches(seen: SessionData) -> pd.DataFrame:
-    """Return `numbers` with the names that the page uses."""
-    return seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+def _bucket_sizes(seen: SessionData) -> list[list[float]]:
+    """Return the sizes in bytes of the buckets that each launch used; empty if they were not recorded."""
+    return [seen.facts[at].get("bucket_bytes") or [] for at in seen.numbers["launch_id"]]
 
 
-def detail_data(seen: SessionData, rows: dict[Any, int], launch: Sequence[str]) -> dict[str, Any]:
-    """`apart` are launches of no case in the tables, with their label and the columns `launch`; `findings` are as
-    `_findings` has them; `rerun` is what makes the command of a case; `limits` are what the Trust tab draws beside
-    launches. `rows` are the cases' rows by id."""
-    others = _launches(seen)
-    others = others[~others["case_id"].isin(rows)]
-    apart = others[["launch_id", "case_id", "label", *launch, "error"]].assign(buckets=buckets(others["facts"]))
-    return {
-        "apart": packed(apart),
-        "findings": packed(_findings(seen, rows)),
-        "rerun": rerun_of(seen.session).to_dict(),
-        "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
-    }
+def _buckets(seen: SessionData) -> list[str]:
+    """Return '3, largest 25.0 MiB' for each launch."""
+    return [f"{len(own)}, largest {format.mebibytes(max(own))}" if own else "" for own in _bucket_sizes(seen)]
 
 
-def buckets(told: Iterable[object]) -> list[str]:
-    """What `_bucket_sizes` says of each launch's facts; many launches have the same."""
-    told = list(told)
-    said = {each: _bucket_sizes(each) for each in set(told)}
-    return [said[each] for each in told]
-
-
-def _bucket_sizes(facts: object) -> str:
-    """The buckets that a launch really used: '3, largest 25.0 MiB'; empty when they were not recorded."""
-    sizes = json_text.parsed(facts).get("bucket_bytes") if isinstance(facts, str) else None
-    if not isinstance(sizes, list) or not sizes:
-        return ""
-    return f"{len(sizes)}, largest {format.mebibytes(max(sizes))}"
-
-
-def bucket_bytes(launches: pd.DataFrame) -> dict[str, str]:
-    """By case id: the sizes in bytes of the buckets that its first launch which tells them used, space between."""
-    known: dict[str, str] = {}
-    said: dict[object, str] = {}
-    for case, told in zip(launches["case"], launches["facts"], strict=True):
-        if case not in known:
-            if told not in said:
-                sizes = json_text.parsed(told).get("bucket_bytes") if isinstance(told, str) else None
-                said[told] = " ".join(f"{size:.0f}" for size in sizes) if isinstance(sizes, list) else ""
-            if said[told]:
-                known[case] = said[told]
-    return known
+def bucket_bytes(seen: SessionData) -> dict[str, str]:
+    """Return the sizes of the buckets of each case's first launch that recorded them, separated by spaces."""
+    launches = reversed(list(zip(seen.numbers["case"], _bucket_sizes(seen), strict=True)))
+    return {case: " ".join(f"{size:.0f}" for size in own) for case, own in launches if own}
 
 
 # What answers say of a case beside its step time.
@@ -301,17 +271,12 @@ def behind(cases: pd.DataFrame, answers: Sequence[Answer], unranked: Mapping[str
 
 def _findings(seen: SessionData, rows: dict[Any, int]) -> pd.DataFrame:
     """Stored and computed findings of one case each: its row, `case`, `code`, `message` without its label, `advice`."""
-    stored = seen.results.finding
-    told = [
-        *zip(stored["case_id"], stored["code"], stored["message"], stored["advice"], strict=True),
-        *((each.case_id, each.code, each.message, each.advice) for each in seen.once(session_warnings)),
+    own = [
+        (rows[each.case_id], each.code, each.message.removeprefix(f"{seen.labels[each.case_id]}: "), each.advice)
+        for each in all_findings(seen.results, seen.session, seen.once(session_warnings))
+        if each.case_id is not None and each.case_id in rows
     ]
-    own = dict.fromkeys(
-        (rows[case], str(code), str(message).removeprefix(f"{seen.labels[case]}: "), str(advice))
-        for case, code, message, advice in told
-        if case in rows
-    )
-    return pd.DataFrame(list(own), columns=["case", "code", "message", "advice"])
+    return pd.DataFrame(own, columns=["case", "code", "message", "advice"])
 
 
 # The values of these need no name before them.

@@ -33,37 +33,39 @@ def colour_of(colours: dict[str, str], name: str) -> str:
     return colours.get(name) or _PALETTE[sum(name.encode()) % len(_PALETTE)]
 
 
+def _symbol(known: dict[str, str], name: str) -> str:
+    return SYMBOLS[(list(known).index(name) if name in known else sum(name.encode())) % len(SYMBOLS)]
+
+
 def strategy_line(strategy: str) -> dict[str, str]:
-    """The colour that a strategy has on every page, and a dash where it is not ranked."""
+    """Return the color of a strategy, and a dash if it is not ranked."""
     return {"color": colour_of(STRATEGY, strategy), "dash": "solid" if entry_of(strategy).ranked else "dash"}
 
 
 def symbol_of(strategy: str) -> str:
-    """The marker that a strategy has on every page."""
-    known = list(STRATEGY)
-    return SYMBOLS[(known.index(strategy) if strategy in known else sum(strategy.encode())) % len(SYMBOLS)]
+    """Return the marker of a strategy."""
+    return _symbol(STRATEGY, strategy)
 
 
 def algorithm_line(algorithm: str) -> dict[str, str]:
-    """The colour and dash that an algorithm has on every page."""
+    """Return the color and dash of an algorithm."""
     return {"color": colour_of(ALGORITHM, algorithm), "dash": _DASH.get(algorithm, "solid")}
 
 
-def in_native_order(algorithms: Iterable[str]) -> list[str]:
-    """The backend's own first, then ours, then others by name: what a reader compares with stands first."""
-    return sorted(algorithms, key=native_first)
+def algorithm_symbol(algorithm: str) -> str:
+    """Return the marker of an algorithm."""
+    return _symbol(ALGORITHM, algorithm)
 
 
 def native_first(algorithm: str) -> tuple[int, str]:
-    """A key that sorts as `in_native_order`."""
+    """Return a key that sorts the backend's own algorithm first, then ours, then others by name."""
     known = list(ALGORITHM)
     return (known.index(algorithm) if algorithm in known else len(known), algorithm)
 
 
-def algorithm_symbol(algorithm: str) -> str:
-    """The marker that an algorithm has on every page."""
-    known = list(ALGORITHM)
-    return SYMBOLS[(known.index(algorithm) if algorithm in known else sum(algorithm.encode())) % len(SYMBOLS)]
+def in_native_order(algorithms: Iterable[str]) -> list[str]:
+    """Return algorithms sorted by `native_first`."""
+    return sorted(algorithms, key=native_first)
 
 
 # By column of the page's data: its colour and its name.

@@ -1,14 +1,9 @@
-"""The command that measures one case of a session again, and nothing beside it.
-
-A page holds once what all commands share; `reports/script/detail/case.js` says what differs from case to case, as
-`command` does here.
-"""
+"""The command that measures one case of a session again."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -21,10 +16,10 @@ from parabench.plan.suite import BATCH_PER_RANK
 from parabench.records import declared
 from parabench.strategies import OPTIONAL, entry_of
 
-# Said of every case whose strategy has them, although cases may agree in them: a suite may tie them to a strategy, and
-# `--set` frees what it ties. A batch may be given for each rank.
+# These are set for each case whose strategy has them, even if all cases agree: a suite may tie them to a strategy, and
+# `--set` frees what it ties.
 ALWAYS = ("strategy", "algorithm", "bucket_mib", "world_size", "global_batch")
-# How a value that is not set is said, and which axes are paths, where a comma is written `\\,`.
+# The text for a value that is not set, and the axes that are paths, where a comma is written `\\,`.
 UNSET = {name: each.field.unset for name, each in declared(Case).items() if each.field.unset}
 PATHS = tuple(name for name, each in declared(Case).items() if each.field.path)
 # Options of `parabench run` and `parabench ab` that take no value.
@@ -32,56 +27,43 @@ _FLAGS = {each.field.option for each in option_fields(Protocol).values() if each
 _FLAGS |= {"--until-decided", "--resume", "--links", "--dry-run"}
 
 
-@dataclass(frozen=True)
-class Rerun:
-    """What a page needs to say the command of any of its cases: what it begins and ends with, by strategy the axes that
-    are set between, and how each of them is said when its value is None."""
-
-    head: str
-    tail: str
-    axes: dict[str, tuple[str, ...]]
-    unset: dict[str, str]
-    paths: tuple[str, ...] = PATHS
-
-    def command(self, case: Case) -> str:
-        values = case.cells()
-        # Without a value it means nothing, and may be given where the algorithm has levels alone.
-        names = [name for name in self.axes[case.strategy] if not (name == "ranks_per_node" and values[name] is None)]
-        sets = [f"--set {shlex.quote(f'{name}={self._said(name, values[name])}')}" for name in names]
-        return " ".join(filter(None, (self.head, *sets, self.tail)))
-
-    def _said(self, name: str, value: Any) -> str:
-        if value is None or value == "":
-            return self.unset[name]
-        if isinstance(value, float) and value.is_integer():
-            return str(int(value))
-        said = str(value).lower() if isinstance(value, bool) else str(value)
-        return said.replace(",", r"\,") if name in self.paths else said
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def rerun_of(session: Session) -> Rerun:
-    """How the cases of a session of trainings are measured again: by its suite, with what its command line set."""
+def rerun_of(session: Session) -> Callable[[Case], str]:
+    """Return a function that returns the command for a case of a training session: the suite, and the options of the
+    command line. The command is empty for a case whose strategy is not in the plan."""
     suite, named = _of_command(session.argv, session.suite)
     planned: list[dict[str, Any]] = list(session.plan.get("cases") or [])
-    # What was skipped counts too: it tells what the suite's other sweeps set.
+    # Skipped cases show which axes the suite's other sweeps set.
     every = [*planned, *(skipped["case"] for skipped in session.plan.get("skipped") or [])]
     names = [name for name in DEFAULTS if name in ALWAYS or name in named or _differ(name, every)]
-    strategies = dict.fromkeys(str(case.get("strategy", DEFAULTS["strategy"])) for case in planned)
-    # One case has no other to take turns with.
+    strategies = {str(case.get("strategy", DEFAULTS["strategy"])) for case in planned}
+    # A single case is not interleaved.
     protocol = (session.plan.get("protocol") or {}) | {"rounds": None}
-    return Rerun(
-        head=shlex.join(["parabench", "run", suite]),
-        tail=shlex.join([*typed(Protocol, protocol), *cluster_options(session.environment)]),
-        axes={strategy: tuple(name for name in names if _has(strategy, name)) for strategy in strategies},
-        unset={name: said for name, said in UNSET.items() if name in names},
-    )
+    options = [*typed(Protocol, protocol), *cluster_options(session.environment)]
+
+    def command(case: Case) -> str:
+        if case.strategy not in strategies:
+            return ""
+        cells = {name: value for name, value in case.cells().items() if name in names and _has(case, name)}
+        sets = [word for name, value in cells.items() for word in ("--set", f"{name}={_text(name, value)}")]
+        return shlex.join(["parabench", "run", suite, *sets, *options])
+
+    return command
 
 
-def _has(strategy: str, axis: str) -> bool:
-    return axis not in OPTIONAL or axis in entry_of(strategy).axes or axis == "ranks_per_node"
+def _has(case: Case, axis: str) -> bool:
+    """Return whether an axis has a meaning for a case. `ranks_per_node` has one only if it is set."""
+    if axis == "ranks_per_node":
+        return case.ranks_per_node is not None
+    return axis not in OPTIONAL or axis in entry_of(case.strategy).axes
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return UNSET[name]
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.replace(",", r"\,") if name in PATHS else text
 
 
 def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
@@ -90,7 +72,7 @@ def _differ(name: str, cases: Iterable[dict[str, Any]]) -> bool:
 
 
 def _of_command(argv: Sequence[str], suite: str) -> tuple[str, set[str]]:
-    """The suite as the command line named it, which may be a path, and the axes that it set."""
+    """Return the suite as the command line named it, which may be a path, and the axes that it set."""
     found, named = suite, set()
     words = iter(argv[1:])
     for word in words:

@@ -33,13 +33,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a matrix in words, and how dark its place is: from 0, the least of the matrix, to `SHADES`. None: it
-    is unknown, or there is none. It may reach over several `columns` and `rows`."""
+    """A number of a matrix as text, and its shade from 0, the smallest, to `SHADES`; `None` if it is unknown."""
 
     text: str
     shade: int | None = None
-    columns: int = 1
-    rows: int = 1
 
 
 # In a cell for what is unknown, or is not there.
@@ -50,22 +47,11 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Matrix:
-    """What goes from each row to each column. Where they come in groups, `groups` are their names, each with how many
-    rows and columns are its own; a cell that reaches over several rows stands in the first of them."""
+    """Numbers from each row to each column, which have the same names."""
 
     title: str
     names: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    groups: tuple[tuple[str, int], ...] = ()
-
-    def group_at(self, row: int) -> tuple[str, int] | None:
-        """The group that begins with that row."""
-        at = 0
-        for name, size in self.groups:
-            if at == row:
-                return name, size
-            at += size
-        return None
 
 
 @dataclass(frozen=True)

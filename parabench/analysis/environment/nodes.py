@@ -80,23 +80,28 @@ def samplers(facts: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
 
 
 def crowded(environment: Mapping[str, Any], world_size: int, threads: int, nodes: int = 1) -> tuple[int, int] | None:
-    """(computing threads, cores) of the node with the fewest cores among those of a case, which has as many ranks on
-    each of its `nodes`, where they are too few; else None, also where no node's cores are known."""
-    cores = [one.get("cores") for one in node_records(environment)[:nodes]]
-    known = [have for have in cores if isinstance(have, int)]
-    wanted = -(-world_size // nodes) * threads
-    return (wanted, min(known)) if known and wanted > min(known) else None
+    """Return (computing threads, cores) of the case's node with the fewest cores if they are too few, otherwise `None`.
+
+    A case has equally many ranks on each of its `nodes`.
+    """
+    return _too_few([one.get("cores") for one in node_records(environment)[:nodes]], -(-world_size // nodes) * threads)
 
 
 def sharing(environment: Mapping[str, Any], case: Mapping[Any, Any]) -> tuple[int, int] | None:
-    """(ranks, devices) of the node with the fewest devices among those of a case, where ranks have to share one; else
-    None, also where no node's devices are known. `case` is a row with its device, world size and nodes."""
+    """Return (ranks, devices) of the case's node with the fewest devices if ranks share one, otherwise `None`.
+
+    `case` is a row with its device, world size and nodes.
+    """
     if case["device"] != accelerator.TYPE:
         return None
     nodes = int(case["nodes"])
-    counts = [len(one["gpus"]) for one in node_records(environment)[:nodes] if one.get("gpus")]
-    ranks = -(-int(case["world_size"]) // nodes)
-    return (ranks, min(counts)) if counts and ranks > min(counts) else None
+    devices = [len(one.get("gpus") or ()) or None for one in node_records(environment)[:nodes]]
+    return _too_few(devices, -(-int(case["world_size"]) // nodes))
+
+
+def _too_few(there: Iterable[int | None], needed: int) -> tuple[int, int] | None:
+    known = [count for count in there if count is not None]
+    return (needed, min(known)) if known and needed > min(known) else None
 
 
 def clock_error_s(facts: Mapping[str, Any]) -> float | None:
@@ -133,10 +138,6 @@ def spread_over_nodes(ranks: Sequence[int], node_of: Mapping[int, int], most: in
     return sorted(rank for _, rank in sorted(turns)[:most])
 
 
-# A node each is a column of so many; beyond that, and of further kinds of nodes, only what differs is told.
-MOST_COLUMNS = 4
-
-
 def _version(name: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda record: format.or_unknown((record.get("versions") or {}).get(name))
 
@@ -171,60 +172,48 @@ COMPARED: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """Nodes that are alike, and in what they differ from node 0: (name, value here, value there)."""
+    """Equal nodes, the record of the first, and their differences from node 0."""
 
     nodes: tuple[int, ...]
-    differs: tuple[tuple[str, str, str], ...]
+    record: Mapping[str, Any]
+    differs: str
 
     def __str__(self) -> str:
-        verb = "differs" if len(self.nodes) == 1 else "differ"
-        said = "; ".join(f"{name} {here} against {there}" for name, here, there in self.differs)
-        return f"{nodes_said(self.nodes)} {verb}: {said}"
+        return f"{nodes_said(self.nodes)} {'differs' if len(self.nodes) == 1 else 'differ'}: {self.differs}"
 
 
 def kinds(environment: Mapping[str, Any]) -> list[Kind]:
-    """The nodes, those that are alike together; node 0's kind first."""
+    """Return the nodes by their differences from node 0, whose kind is first."""
     first, *_ = records = node_records(environment)
-    there = {name: say(first) for name, say in COMPARED.items()}
-    groups: dict[tuple[tuple[str, str, str], ...], list[int]] = {(): []}
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for at, record in enumerate(records):
-        here = {name: say(record) for name, say in COMPARED.items()}
-        differs = tuple((name, here[name], there[name]) for name in COMPARED if here[name] != there[name])
-        groups.setdefault(differs, []).append(int(record.get("node", at)))
-    return [Kind(tuple(nodes), differs) for differs, nodes in groups.items()]
+        here = {name: (say(record), say(first)) for name, say in COMPARED.items()}
+        differs = "; ".join(f"{name} {own} against {there}" for name, (own, there) in here.items() if own != there)
+        groups.setdefault(differs, {})[int(record.get("node", at))] = record
+    return [Kind(tuple(alike), next(iter(alike.values())), differs) for differs, alike in groups.items()]
 
 
-def nodes_compared(environment: Mapping[str, Any], most: int = 6) -> str:
-    """'63 nodes like node 0; node 17 differs: driver 550.1 against 560.2'; empty for one machine."""
+def nodes_compared(environment: Mapping[str, Any]) -> str:
+    """Return '63 nodes like node 0; node 17 differs: driver 550.1 against 560.2'; empty for one machine."""
     if not several_nodes(environment):
         return ""
     alike, *others = kinds(environment)
     if not others:
         return f"all {len(alike.nodes)} nodes are alike"
     like = len(alike.nodes) - 1
-    said = [f"{format.count(like, 'node')} like node 0"] if like else []
-    said += [str(kind) for kind in others[:most]]
-    if len(others) > most:
-        left = [node for kind in others[most:] for node in kind.nodes]
-        said.append(f"{nodes_said(left)} in yet other ways")
-    return "; ".join(said)
+    return "; ".join([f"{format.count(like, 'node')} like node 0"] * (like > 0) + [str(kind) for kind in others])
 
 
 def node_rows(environment: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
-    """(head, rows): a row for each fact, a column for each of few nodes, or for each kind of many. What differs between
-    columns and is no name says so."""
-    records = {int(record.get("node", at)): record for at, record in enumerate(node_records(environment))}
-    columns: list[tuple[int, ...]] = [(node,) for node in records]
-    if len(columns) > MOST_COLUMNS:
-        columns = [kind.nodes for kind in kinds(environment)][:MOST_COLUMNS]
-    told = {node: dict(machine_pairs(records[node])) for column in columns for node in column}
+    """Return (head, rows): a row for each fact, and a column for each kind of node, with the facts of its first."""
+    found = kinds(environment)
+    told = [dict(machine_pairs(kind.record)) for kind in found]
     rows: Rows = []
-    for name in dict.fromkeys(name for facts in told.values() for name in facts):
-        every = [[told[node].get(name, format.UNKNOWN) for node in column] for column in columns]
-        cells = [format.listed(dict.fromkeys(values), most=3) for values in every]
+    for name in dict.fromkeys(name for facts in told for name in facts):
+        cells = [facts.get(name, format.UNKNOWN) for facts in told]
         mark = " (differs)" if name != "host" and len(set(cells)) > 1 else ""
         rows.append((name + mark, *cells))
-    return ("", *map(nodes_said, columns)), rows
+    return ("", *(nodes_said(kind.nodes) for kind in found)), rows
 
 
 def device_kinds(environment: Mapping[str, Any]) -> list[tuple[tuple[int, ...], Mapping[str, Any]]]:

@@ -97,24 +97,23 @@ class FindingGroup:
         return CODES.get(self.code, "")
 
 
+def all_findings(results: Results, session: Session, computed: Iterable[Finding]) -> list[Finding]:
+    """Return stored and computed findings, equal ones once."""
+    rows = results.of([session.id]).finding.to_dict("records")
+    stored = [
+        Finding(row["code"], row["message"], row["advice"], row["case_id"] if isinstance(row["case_id"], str) else None)
+        for row in rows
+    ]
+    return list(dict.fromkeys([*stored, *computed]))
+
+
 def finding_groups(
     results: Results, session: Session, computed: Iterable[Finding], labels: Mapping[str, str]
 ) -> list[FindingGroup]:
-    """Stored and computed findings, those of one code together; equal ones once. `labels` are by case id."""
-    stored = results.of([session.id]).finding
-    found = [
-        Finding(
-            code=str(row["code"]),
-            message=str(row["message"]),
-            advice=str(row["advice"]),
-            case_id=row["case_id"] if isinstance(row["case_id"], str) else None,
-        )
-        for row in stored.to_dict("records")
-    ]
-    every = dict.fromkeys([*found, *computed])
+    """Return stored and computed findings by code and advice. `labels` are by case id."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for finding in every:
+    for finding in all_findings(results, session, computed):
         label = labels.get(finding.case_id or "", "")
-        said = finding.message if label in finding.message else f"{label}: {finding.message}"
-        groups.setdefault((finding.code, finding.advice), []).append(said)
+        text = finding.message if label in finding.message else f"{label}: {finding.message}"
+        groups.setdefault((finding.code, finding.advice), []).append(text)
     return [FindingGroup(code, advice, tuple(messages)) for (code, advice), messages in groups.items()]

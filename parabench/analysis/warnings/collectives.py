@@ -11,8 +11,7 @@ from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.environment.nodes import crowded, several_nodes
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.analysis.warnings.launches import NOISY, debug_environment, few_launches, shared_gpu
-from parabench.analysis.warnings.nodes import nodes_differ
+from parabench.analysis.warnings.launches import NOISY, debug_environment, few_launches, nodes_differ, shared_gpu
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding, Status
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -33,9 +32,7 @@ THIRDS = 3
 CAPPED_SHARE = 0.05
 # Twice what drivers, monitors and daemons take on an idle host; each core that others use is one that ranks wait for.
 OTHERS_SHARE = 0.10
-# What many devices do not have: that it is not there is said beside the figures, and is no warning about a result.
-# Devices of as many nodes say the same in one finding.
-MOST_DEVICES = 8
+# Metrics that many devices lack: figures show that, and it is no warning.
 OPTIONAL = (
     "ecc_corrected", "ecc_uncorrected", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s",
     "pcie_rx_bytes_per_s",
@@ -43,56 +40,23 @@ OPTIONAL = (
 
 
 def findings(seen: SessionData) -> tuple[Finding, ...]:
-    """All of them, device by device."""
+    """Return all warnings of a session about devices and hosts."""
     return seen.once(_findings)
 
 
 def _findings(seen: SessionData) -> tuple[Finding, ...]:
-    return tuple(_found(seen))
-
-
-def _found(seen: SessionData) -> Iterator[Finding]:
-    yield from _unreadable(seen)
-    each = [*_of_devices(seen), *_ecc(seen), *_host_busy(seen)]
-    of_several = nodes.several_nodes(seen.session.environment)
-    yield from _gathered(each) if of_several else (finding for _, finding in each)
-
-
-# Where it was seen, within its case, and what.
-Placed = tuple[str, Finding]
-
-
-def _of_devices(seen: SessionData) -> Iterator[Placed]:
-    devices, of_several = readings(seen), nodes.several_nodes(seen.session.environment)
-    keys = ["case_id", "label", "node", "device"]
-    for (case_id, label, node, device), rows in devices.groupby(keys, sort=False):
-        place = nodes.device_said(device, node, of_several)
-        where = f"{label}: {place}"
-        for code, message, advice in (
-            *_foreign(rows, where),
-            *_throttled(rows, where),
-            *_clocks_moved(rows, where),
-        ):
-            yield place, Finding(code, message, advice, str(case_id))
-
-
-def _gathered(each: list[Placed]) -> Iterator[Finding]:
-    """Of a case the same warning about more than MOST_DEVICES places as one, with where it was seen first."""
-    groups: dict[tuple[str, str | None], list[Placed]] = {}
-    for place, finding in each:
-        groups.setdefault((finding.code, finding.case_id), []).append((place, finding))
-    for alike in groups.values():
-        if len(alike) <= MOST_DEVICES:
-            yield from (finding for _, finding in alike)
-            continue
-        others = format.listed((place for place, _ in alike[1:]), most=4)
-        first = alike[0][1]
-        yield replace(first, message=f"{first.message} The like was seen at {len(alike) - 1} others: {others}.")
+    devices = (
+        rule(*place) for place in _places(seen, readings(seen)) for rule in (_foreign, _throttled, _clocks_moved)
+    )
+    return (*_unreadable(seen), *(finding for found in devices for finding in found), *_ecc(seen), *_host_busy(seen))
 
 
 def readings(seen: SessionData) -> pd.DataFrame:
-    """One row per reading of a device during the timed steps: `launch_id, case_id, label, node, device, t_s` and a
-    column of each metric that was read of the whole device; NaN where it is unknown."""
+    """Return one row per reading of a device during the measured steps.
+
+    The columns are `launch_id, case_id, label, node, device, t_s` and each metric that was read of the whole device;
+    NaN if it is unknown.
+    """
     rows = measured(seen, "device_sample")
     rows = rows[rows["rank"].isna()]
     keys = ["launch_id", "case_id", "label", "node", "device", "t_s"]
@@ -103,46 +67,51 @@ def readings(seen: SessionData) -> pd.DataFrame:
 
 _NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz")
 
-Warned = tuple[str, str, str]
+
+def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str, str]]:
+    """Yield the readings of each configuration and device, with its name and the configuration's id."""
+    of_several = nodes.several_nodes(seen.session.environment)
+    for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
+        yield own, f"{label}: {nodes.device_said(device, node, of_several)}", str(case_id)
 
 
-def _foreign(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
+def _foreign(rows: pd.DataFrame, where: str, case_id: str) -> Iterator[Finding]:
     count, size = rows["foreign_processes"].max(), rows["foreign_bytes"].max()
     if count > 0:
         held = f"up to {format.mebibytes(size)}" if format.known(size) else "an unknown amount of memory"
-        yield (
+        yield Finding(
             "foreign_process",
             f"{where} had up to {format.count(int(count), 'foreign process')} during the timed steps, holding {held}.",
             "End what else runs on the device (nvidia-smi names it), and measure again.",
+            case_id,
         )
 
 
-def _throttled(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
+def _throttled(rows: pd.DataFrame, where: str, case_id: str) -> Iterator[Finding]:
     masks = rows["clock_event_reasons"].dropna().astype(int)
-    if masks.empty:
-        return
-    held = {name: float((masks & bit).astype(bool).mean()) for bit, name in THROTTLES.items()}
-    held = {name: share for name, share in held.items() if share}
+    held = {name: share for bit, name in THROTTLES.items() if (share := _share(masks, bit))}
     if held:
-        whole = float((masks & sum(THROTTLES)).astype(bool).mean())
         each = ", ".join(f"{name} in {format.percent(share)}" for name, share in held.items())
-        yield (
+        yield Finding(
             "throttled",
-            f"{where} throttled its clocks in {format.percent(whole)} of the readings during the timed steps: {each}.",
+            f"{where} throttled its clocks in {format.percent(_share(masks, sum(THROTTLES)))} of the readings during "
+            f"the timed steps: {each}.",
             "Look at cooling, power supply and power limits; a throttled device is not representative of its model.",
+            case_id,
         )
     capped = _share(masks, POWER_CAP)
     if capped > CAPPED_SHARE:
-        yield (
+        yield Finding(
             "power_capped",
             f"{where} was at its power limit in {format.percent(capped)} of the readings during the timed steps.",
             "Compare only with devices of the same power limit (nvidia-smi -q -d POWER).",
+            case_id,
         )
 
 
-def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
-    """At its power limit a clock swings by a tenth and more from one reading to the next: means of a third of the
-    timed steps are compared, and nothing is said where `power_capped` says why they differ."""
+def _clocks_moved(rows: pd.DataFrame, where: str, case_id: str) -> Iterator[Finding]:
+    """Compare means of thirds of the measured steps, because at its power limit a clock swings by a tenth from one
+    reading to the next. `power_capped` explains such clocks, so they cause no second warning."""
     rows = rows.sort_values(["launch_id", "t_s"])
     masks = rows.groupby("launch_id")["clock_event_reasons"].ffill().fillna(0).astype(int)
     if _share(rows["clock_event_reasons"].dropna().astype(int), POWER_CAP) > CAPPED_SHARE:
@@ -156,16 +125,17 @@ def _clocks_moved(rows: pd.DataFrame, where: str) -> Iterator[Warned]:
         if (moved := 1 - min(means) / max(means)) > worst:
             worst, slowest, fastest = moved, min(means), max(means)
     if worst > CLOCK_RANGE:
-        yield (
+        yield Finding(
             "clocks_moved",
             f"{where} ran at {slowest / 1e6:,.0f} MHz in one third of a launch's timed steps and at "
             f"{fastest / 1e6:,.0f} MHz in another (means, {format.percent(worst)} apart).",
             "Warm up for longer (--warmup-seconds), or lock the clocks (nvidia-smi -lgc).",
+            case_id,
         )
 
 
 def _share(masks: pd.Series, bit: int) -> float:
-    """In which share of the readings a bit was set; 0 where there are none."""
+    """Return the share of the readings in which one of these bits was set; 0 if there are none."""
     return float((masks & bit).astype(bool).mean()) if len(masks) else 0.0
 
 
@@ -212,46 +182,41 @@ def _unread(seen: SessionData) -> dict[str, tuple[set[int], list[str]]]:
     return found
 
 
-def _ecc(seen: SessionData) -> Iterator[Placed]:
-    """Errors may come at any time of a launch; what was there before is not of this launch, but of this device."""
+def _ecc(seen: SessionData) -> Iterator[Finding]:
+    """Find memory errors at any time of a launch, and uncorrected ones from before it."""
     rows = seen.rows("device_sample")
     rows = rows[rows["metric"].isin(("ecc_corrected", "ecc_uncorrected")) & rows["value"].notna()]
-    rows = rows.merge(seen.of_launch, on="launch_id")
-    rows = rows.assign(value=pd.to_numeric(rows["value"]))
-    of_several = nodes.several_nodes(seen.session.environment)
-    for (case_id, label, node, device), own in rows.groupby(["case_id", "label", "node", "device"], sort=False):
-        place = nodes.device_said(device, node, of_several)
-        grown = own.groupby(["launch_id", "metric"])["value"].agg(lambda values: values.max() - values.min())
-        new = grown.groupby("metric").sum()
+    rows = rows.merge(seen.of_launch, on="launch_id").astype({"value": float})
+    for own, where, case_id in _places(seen, rows):
+        of_launch = own.groupby(["launch_id", "metric"])["value"]
+        new = (of_launch.max() - of_launch.min()).groupby("metric").sum()
         corrected, not_corrected = (int(new.get(f"ecc_{kind}", 0)) for kind in ("corrected", "uncorrected"))
         lasting = own.loc[own["metric"] == "ecc_uncorrected", "value"].max()
         if corrected or not_corrected or lasting > 0:
-            finding = Finding(
+            yield Finding(
                 "ecc_errors",
-                f"{label}: {place} had {corrected:,} corrected and {not_corrected:,} uncorrected memory errors during "
+                f"{where} had {corrected:,} corrected and {not_corrected:,} uncorrected memory errors during "
                 f"the launches; {f'{int(lasting):,}' if format.known(lasting) else 'unknown'} uncorrected since its "
                 "driver was loaded.",
                 "Look at the device's retired pages (nvidia-smi -q -d ECC,PAGE_RETIREMENT), and trust no result with "
                 "an uncorrected error.",
-                str(case_id),
+                case_id,
             )
-            yield place, finding
 
 
-def _host_busy(seen: SessionData) -> Iterator[Placed]:
+def _host_busy(seen: SessionData) -> Iterator[Finding]:
     rows = measured(seen, "host_sample")
     rows = rows[(rows["metric"] == "other_cpu_share") & rows["value"].notna()]
     of_several = nodes.several_nodes(seen.session.environment)
     shares = rows.groupby(["case_id", "label", "node", "launch_id"], sort=False)["value"].mean()
-    for (case_id, label, node), own in shares.reset_index().groupby(["case_id", "label", "node"], sort=False)["value"]:
-        place = f"node {node}" if of_several else "the host"
+    for (case_id, label, node), own in shares.groupby(["case_id", "label", "node"], sort=False):
         busy = own[own > OTHERS_SHARE]
         if len(busy):
-            finding = Finding(
+            yield Finding(
                 "host_busy",
                 f"{label}: in {len(busy)} of {format.count(len(own), 'launch')} other processes used up to "
-                f"{format.percent(busy.max())} of {place}'s CPU time during the timed steps.",
+                f"{format.percent(busy.max())} of {f'node {node}' if of_several else 'the host'}'s CPU time during the "
+                "timed steps.",
                 "End what else runs on the host, and measure again.",
                 str(case_id),
             )
-            yield place, finding

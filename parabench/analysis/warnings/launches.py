@@ -6,19 +6,27 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis.carry_over import carry_over, sentence
-from parabench.analysis.environment.nodes import crowded, rank_said, several_nodes, sharing
-from parabench.analysis.session import SessionData
+from parabench.analysis.environment.nodes import (
+    crowded,
+    kinds,
+    node_of_rank,
+    nodes_compared,
+    rank_said,
+    several_nodes,
+    sharing,
+)
+from parabench.analysis.session import Session, SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
 from parabench.analysis.text import format
 from parabench.analysis.warnings import health, links
-from parabench.analysis.warnings import nodes as node_checks
 from parabench.analysis.warnings.computing import arithmetic, data_bound, launch_bound, not_compiled
-from parabench.analysis.warnings.nodes import LOCAL_FORWARD
 from parabench.machine import accelerator
 from parabench.store.record import Finding, Status
+from parabench.strategies import STRATEGIES, Rule
 
 # Per device, because noise differs: on shared CPUs the launch number's A/A spread was 2.5 % and the median's
 # 9.7 %, and a third of a launch has few steps, so 10 % is what undisturbed launches do not reach. A dedicated
@@ -30,18 +38,6 @@ AA_SPREAD = {"cpu": 0.025}
 NOISY = {"cpu": 2 * AA_SPREAD["cpu"], accelerator.TYPE: 0.03}
 # With two launches the interval of a mean is 12.7 standard errors wide, with three 4.3.
 FEW_LAUNCHES = 3
-# What each instrument makes doubtful: functions of the session's data, in the order in which they are said.
-CHECKS: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
-    node_checks.findings,
-    breakdown.findings,
-    stragglers.findings,
-    health.findings,
-    launch_bound,
-    not_compiled,
-    data_bound,
-    ddp_log.findings,
-    links.findings,
-)
 # Environment variables for debugging: the value that switches each on, and its cost. CUDA programming guide ("CUDA
 # environment variables"), HIP documentation ("Debugging with HIP"), torch's ProcessGroupNCCL.hpp, NCCL's "Environment
 # variables".
@@ -54,25 +50,24 @@ DEBUG_VARIABLES = {
 }
 # Above scheduler noise; the other ranks wait for it in every all-reduce.
 SLOW_RANK = 1.25
+# One rank's forward pass communicates nothing under these strategies, so ranks differ only by their hardware
+# and luck. Where no rank waits for another (stale gradients), or none has to (no exchange), a slow one costs the others
+# nothing.
+LOCAL_FORWARD = tuple(
+    name for name, entry in STRATEGIES.items() if entry.local_forward and entry.rule is Rule.REFERENCE
+)
+# By how much a node's ranks compute longer than those of the others. Twice what medians of equal launches differ by on
+# shared CPUs (9.7 %); clocks of dedicated GPUs stay within 1-2 %, and 5 % is what a straggler has to cost, too.
+SLOW_NODE = {"cpu": 1.20, accelerator.TYPE: 1.05}
+# In so many launches at least, and in that share of all that span nodes: of two equal nodes one is slower by chance in
+# half of them, but not by as much.
+ENOUGH_LAUNCHES = 3
+MOST_LAUNCHES = 0.75
 
 
 def session_warnings(seen: SessionData) -> list[Finding]:
-    """All computed findings of a session, the broadest first."""
-    cases = seen.cases
-    return [
-        *few_launches(list(cases["label"]), list(cases["n_ok"])),
-        *_failing(cases),
-        *_oversubscribed(seen),
-        *shared_gpu(cases, seen.session.environment),
-        *_sharing(seen),
-        *debug_environment(cases, seen.session.environment),
-        *arithmetic(seen),
-        *_noisy(cases),
-        *_drifting(seen.counted),
-        *_carried_over(seen),
-        *_slow_ranks(seen),
-        *(finding for findings in CHECKS for finding in findings(seen)),
-    ]
+    """Return all computed warnings of a session, the broadest first."""
+    return [finding for rule in RULES for finding in rule(seen)]
 
 
 def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding]:
@@ -88,7 +83,8 @@ def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding
         )
 
 
-def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
+def _failing(seen: SessionData) -> Iterator[Finding]:
+    cases = seen.cases
     for case in cases[(cases["n_ok"] > 0) & (cases["status"] != Status.OK)].to_dict("records"):
         yield Finding(
             code="fails_sometimes",
@@ -180,7 +176,8 @@ def _sharing(seen: SessionData) -> Iterator[Finding]:
     )
 
 
-def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
+def _noisy(seen: SessionData) -> Iterator[Finding]:
+    cases = seen.cases
     for case in cases[cases["spread"] > cases["device"].map(NOISY)].to_dict("records"):
         yield Finding(
             code="noisy",
@@ -191,19 +188,16 @@ def _noisy(cases: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _drifting(good: pd.DataFrame) -> Iterator[Finding]:
+def _drifting(seen: SessionData) -> Iterator[Finding]:
+    good = seen.counted
     launches = good["case"].value_counts()
-    every = good[good["drift"].abs() > good["device"].map(DRIFTS)]
-    place = pd.Series(range(len(launches)), index=good["case"].unique())
-    for _, drifting in every.groupby(every["case"].map(place)):
-        case_id = drifting["case"].iloc[0]
+    for case_id, drifting in good[good["drift"].abs() > good["device"].map(DRIFTS)].groupby("case", sort=False):
         largest = max(drifting["drift"], key=abs)
         yield Finding(
             code="drift",
-            message=f"{drifting['label'].iloc[0]}: in {len(drifting)} of "
-            f"{format.count(int(launches[case_id]), 'launch')} "
-            f"the last third of the steps was {'slower' if largest > 0 else 'faster'} than the first, "
-            "by up to "
+            message=f"{seen.labels[str(case_id)]}: in {len(drifting)} of "
+            f"{format.count(int(launches[case_id]), 'launch')} the last third of the steps was "
+            f"{'slower' if largest > 0 else 'faster'} than the first, by up to "
             f"{format.percent(abs(largest))}.",
             advice="Warm up for longer (--warmup-seconds); if it gets slower, look at clocks and temperature.",
             case_id=str(case_id),
@@ -226,8 +220,6 @@ def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
     good, medians = seen.counted, seen.results.medians
     local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
-    local = local[local["case"].isin(_suspects(rows, local))]
-    rows = rows[rows["launch_id"].isin(local["launch_id"])]
     wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
     for case_id, group in local.groupby("case", sort=False):
         own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
@@ -248,14 +240,79 @@ def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
             )
 
 
-def _suspects(rows: pd.DataFrame, local: pd.DataFrame) -> pd.Index:
-    """The cases of which the same rank is too slow in every launch that tells it: few, so that a store of many cases is
-    not gone through case by case."""
-    order = rows.sort_values(["launch_id", "value", "rank"], ascending=[True, False, True])
-    slowest = order.drop_duplicates("launch_id").set_index("launch_id")
-    others = order[order["launch_id"].duplicated()].groupby("launch_id")["value"].median()
-    by_launch = slowest.assign(ratio=slowest["value"] / others)[["rank", "ratio"]].join(
-        local.set_index("launch_id")["case"]
-    )
-    groups = by_launch.groupby("case")
-    return groups.size().index[(groups["rank"].nunique() == 1) & (groups["ratio"].min() > SLOW_RANK)]
+def nodes_differ(session: Session) -> Iterator[Finding]:
+    """The finding that a node is another machine than node 0; needs no launch."""
+    if len(kinds(session.environment)) > 1:
+        yield Finding(
+            code="nodes_differ",
+            message=f"The nodes are not alike: {nodes_compared(session.environment)}.",
+            advice="Ranks wait for the slowest: read answers as those of this mixture, or make the nodes alike.",
+        )
+
+
+def _node_forward(seen: SessionData) -> pd.DataFrame:
+    """One row per launch that spans nodes and whose forward pass communicates nothing: `launch_id, device, node` (the
+    slowest in computing) and `ratio`, its ranks' median forward pass by the median of the other nodes'."""
+    good = seen.counted[seen.counted["strategy"].isin(LOCAL_FORWARD)]
+    node_of_ranks = {at: node_of_rank(seen.facts[at]) for at in good["launch_id"]}
+    spanning = {at: node_of for at, node_of in node_of_ranks.items() if len(set(node_of.values())) > 1}
+    medians = seen.results.medians
+    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(spanning.keys())]
+    found = []
+    by_launch = dict(iter(rows.groupby("launch_id")))
+    for launch_id, node_of in spanning.items():
+        if launch_id not in by_launch:
+            continue
+        by_rank = by_launch[launch_id].set_index("rank")["value"]
+        # What a rank did not tell is unknown, and so is which node is the slowest.
+        if by_rank.reindex(list(node_of)).isna().any():
+            continue
+        by_node = by_rank.groupby(by_rank.index.map(node_of)).median()
+        *others, slowest = by_node.sort_values(kind="stable")
+        found.append((launch_id, by_node.idxmax(), slowest / float(np.median(others))))
+    table = pd.DataFrame(found, columns=["launch_id", "node", "ratio"])
+    return table.merge(good[["launch_id", "device"]], on="launch_id")
+
+
+def _slow_nodes(seen: SessionData) -> Iterator[Finding]:
+    table = _node_forward(seen)
+    for device, own in table.groupby("device"):
+        slow = own[own["ratio"] > SLOW_NODE[str(device)]]
+        for node, launches in slow.groupby("node"):
+            if len(launches) < max(ENOUGH_LAUNCHES, MOST_LAUNCHES * len(own)):
+                continue
+            yield Finding(
+                code="slow_node",
+                message=f"Node {node}: in {len(launches)} of {format.count(len(own), 'launch')} that span nodes its "
+                f"ranks computed their forward pass {format.percent(launches['ratio'].median() - 1)} slower than those "
+                f"of the other nodes (the median; more than {format.percent(SLOW_NODE[str(device)] - 1)} in each); all "
+                "nodes wait for it.",
+                advice="Look at that node's clocks, temperature and power limits, at what else runs there, and at how "
+                "it differs from the others (Machine).",
+            )
+
+
+# All rules for a session of training runs; each yields the warnings that it has.
+RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
+    lambda seen: few_launches(list(seen.cases["label"]), list(seen.cases["n_ok"])),
+    _failing,
+    _oversubscribed,
+    lambda seen: shared_gpu(seen.cases, seen.session.environment),
+    _sharing,
+    lambda seen: debug_environment(seen.cases, seen.session.environment),
+    arithmetic,
+    _noisy,
+    _drifting,
+    _carried_over,
+    _slow_ranks,
+    lambda seen: nodes_differ(seen.session),
+    _slow_nodes,
+    breakdown.findings,
+    stragglers.findings,
+    health.findings,
+    launch_bound,
+    not_compiled,
+    data_bound,
+    ddp_log.findings,
+    links.findings,
+)

@@ -10,7 +10,6 @@ import pandas as pd
 
 from parabench.analysis.environment.facts import gpu_rows, link_rows, machine_pairs
 from parabench.analysis.environment.nodes import (
-    MOST_COLUMNS,
     cluster_said,
     device_kinds,
     node_rows,
@@ -28,8 +27,6 @@ MOST_RANKS = 16
 # More nodes than this nobody reads either: the table of tiers and the findings are left.
 MOST_NODES = 32
 
-NOTHING = Cell("")
-
 # The numbers of a link, by their column: the name of their matrix, and how they are said.
 NUMBERS = {"bytes_per_s": ("Bandwidth, GB/s", "about_gb"), "latency_s": ("Latency, µs", "about_us")}
 
@@ -42,10 +39,8 @@ def links_section(links: pd.DataFrame) -> Section | None:
     ranks = 1 + int(links[["from_rank", "to_rank"]].to_numpy().max())
     nodes = 1 + int(links[["from_node", "to_node"]].to_numpy().max())
     matrices: tuple[Matrix, ...] = ()
-    if ranks <= MOST_RANKS:
-        matrices = tuple(_of_ranks(links, ranks, nodes, number) for number in NUMBERS)
-    elif 1 < nodes <= MOST_NODES:
-        matrices = tuple(_of_nodes(links, nodes, number) for number in NUMBERS)
+    if ranks <= MOST_RANKS or 1 < nodes <= MOST_NODES:
+        matrices = tuple(_matrix(links, ranks, nodes, number) for number in NUMBERS)
     said = tiers_said(tiers)
     return Section(
         "links",
@@ -55,27 +50,16 @@ def links_section(links: pd.DataFrame) -> Section | None:
         (table_of("Tiers of links", _TIER, tiers.values(), closed=False),),
         lead=f"{said[0].upper()}{said[1:]}." if said else "No bandwidth is known; the warnings say why.",
         matrices=matrices,
-        reading=_reading(links, ranks, nodes),
+        reading=_READING,
     )
 
 
-def _reading(links: pd.DataFrame, ranks: int, nodes: int) -> str:
-    how = "the 10th percentile" if (links["from_device"] == "cpu").all() else "the median"
-    said = [
-        "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes "
-        f"({how} of 100), bandwidth is one way without the latency.",
-        "Darker is more.",
-    ]
-    if nodes > 1:
-        said.append("Between nodes, their first ranks were measured.")
-    pairs = nodes * (nodes - 1)
-    if 0 < len(links[links["from_node"] != links["to_node"]]) < pairs:
-        said.append("Of so many nodes, only those 1, 2, 4, 8, ... apart were measured.")
-    if ranks > MOST_RANKS and 1 < nodes <= MOST_NODES:
-        said.append("The diagonal is the median inside a node.")
-    return " ".join(said)
-
-
+_READING = (
+    "One pair at a time was measured for each rank. Latency is half a round trip of 8 bytes, bandwidth is one way "
+    "without the latency; each is the median of 100 on GPUs, the 10th percentile on CPUs. Darker is more. Between "
+    "nodes, their first ranks were measured; of many nodes, only those 1, 2, 4, 8, ... apart. In a matrix of nodes, "
+    "the diagonal is the median inside a node."
+)
 _TIER = (
     Column("Links", lambda tier: SAID[tier.name]),
     Column("Directions", "links", WORDED),
@@ -86,38 +70,22 @@ _TIER = (
 )
 
 
-def _of_ranks(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
-    """Of every rank to every rank; what lies between two nodes is one cell over the ranks of both."""
+def _matrix(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
+    """Return a matrix of ranks, or of nodes if there are many ranks."""
     title, how = NUMBERS[number]
-    values = {
-        (int(link["from_rank"]), int(link["to_rank"])): float(link[number]) for link in links.to_dict("records")
-    }  # fmt: skip
-    shade, g = _shades(values.values()), ranks // nodes
-    rows = []
-    for a in range(ranks):
-        row = []
-        for b in range(ranks):
-            if a // g == b // g:
-                row.append(_cell(values.get((a, b)), how, shade) if a != b else NOTHING)
-            elif a % g == b % g == 0:
-                row.append(_cell(values.get((a, b)), how, shade, g))
-        rows.append(tuple(row))
-    groups = tuple((f"node {node}", g) for node in range(nodes)) if nodes > 1 else ()
-    return Matrix(title, tuple(f"rank {rank}" for rank in range(ranks)), tuple(rows), groups)
-
-
-def _of_nodes(links: pd.DataFrame, nodes: int, number: str) -> Matrix:
-    title, how = NUMBERS[number]
-    values = node_medians(links, number)
+    if ranks <= MOST_RANKS:
+        values = dict(zip(zip(links["from_rank"], links["to_rank"], strict=True), links[number], strict=True))
+        names = [f"rank {rank}" + f" (node {rank * nodes // ranks})" * (nodes > 1) for rank in range(ranks)]
+    else:
+        values, names = node_medians(links, number), [f"node {node}" for node in range(nodes)]
     shade = _shades(values.values())
-    rows = tuple(tuple(_cell(values.get((a, b)), how, shade) for b in range(nodes)) for a in range(nodes))
-    return Matrix(title, tuple(f"node {node}" for node in range(nodes)), rows)
 
+    def cell(ends: tuple[int, int]) -> Cell:
+        value = values.get(ends)
+        return Cell(FORMATS[how](value), shade(value)) if format.known(value) else Cell(DASH if ends in values else "")
 
-def _cell(value: float | None, how: str, shade: Callable[[float], int], over: int = 1) -> Cell:
-    if not format.known(value):
-        return Cell(DASH if value is not None else "", None, over, over)
-    return Cell(FORMATS[how](value), shade(value), over, over)
+    every = range(len(names))
+    return Matrix(title, tuple(names), tuple(tuple(cell((a, b)) for b in every) for a in every))
 
 
 def _shades(values: Iterable[float]) -> Callable[[float], int]:
@@ -130,24 +98,19 @@ def _shades(values: Iterable[float]) -> Callable[[float], int]:
 
 
 def machine_section(session: Session) -> Section:
-    """What a session of any kind ran on; of several nodes those that are alike together."""
+    """Return the section of the hardware of a session of any kind; equal nodes share columns and tables."""
     environment = session.environment
     if not several_nodes(environment):
-        found, said = _devices(environment, "")
-        return Section("machine", "Machine", " ".join(said), "", found, pairs=tuple(machine_pairs(environment)))
-    head, rows = node_rows(environment)
-    tables, told = [_of_words("The nodes", head, rows)], []
-    for nodes, record in device_kinds(environment)[:MOST_COLUMNS]:
-        own, said = _devices(record, nodes_said(nodes))
-        tables += own
-        told += said
+        tables, notes = _devices(environment, "")
+        return Section("machine", "Machine", " ".join(notes), "", tables, pairs=tuple(machine_pairs(environment)))
+    found = [_devices(record, nodes_said(nodes)) for nodes, record in device_kinds(environment)]
     compared = nodes_compared(environment)
     return Section(
         "machine",
         "Machine",
-        " ".join(dict.fromkeys(told)),
+        " ".join(dict.fromkeys(note for _, notes in found for note in notes)),
         "",
-        tuple(tables),
+        (_of_words("The nodes", *node_rows(environment)), *(table for tables, _ in found for table in tables)),
         lead=f"{compared[0].upper()}{compared[1:]}.",
         pairs=(("cluster", cluster_said(environment)),),
     )

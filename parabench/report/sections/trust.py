@@ -28,7 +28,10 @@ _WHY_NO_COUNT = {
 
 def spread_section(seen: SessionData) -> Section:
     """How far the launches of a case are from one another."""
-    on_cpu = (seen.counted["device"] == "cpu").any()
+    shaded = (
+        f"Shaded is ±{format.percent(AA_SPREAD['cpu'])}, the variation of the {STATISTIC['cpu']} of a case's launches "
+        f"on a shared CPU. A case whose launches differ by more than {format.percent(NOISY['cpu'])} has a warning."
+    )
     return Section(
         "spread",
         "Launch-to-launch variation",
@@ -36,18 +39,19 @@ def spread_section(seen: SessionData) -> Section:
         "resolved.",
         "No case has two valid launches, so their variation is unknown.",
         draw="spread",
-        reading=_shaded() if on_cpu else "",
+        reading=shaded if (seen.counted["device"] == "cpu").any() else "",
     )
 
 
 def drift_section(seen: SessionData) -> Section:
     """Whether steps became slower within a launch."""
     devices = [device for device in DRIFTS if (seen.counted["device"] == device).any()] or list(DRIFTS)
+    limits = [f"±{format.percent(DRIFTS[each])}" + f" on {each}" * (len(devices) > 1) for each in devices]
     return Section(
         "drift",
         "Drift within a launch",
         "The last third of a launch's measured steps relative to its first third; above zero, steps became slower. "
-        f"Launches beyond the dashed lines ({_limits(devices)}) are marked: warm-up may be too short.",
+        f"Launches beyond the dashed lines ({', '.join(limits)}) are marked: warm-up may be too short.",
         "No launch has nine measured steps or more, so drift within launches is unknown.",
         draw="drift",
     )
@@ -66,50 +70,37 @@ def order_section(seen: SessionData) -> Section:
     )
 
 
-def _shaded() -> str:
-    spread, noisy = format.percent(AA_SPREAD["cpu"]), format.percent(NOISY["cpu"])
-    return (
-        f"Shaded is ±{spread}, the variation of the {STATISTIC['cpu']} of a case's launches on a shared CPU. "
-        f"A case whose launches differ by more than {noisy} has a warning."
-    )
-
-
-def _limits(devices: list[str]) -> str:
-    return ", ".join(
-        f"±{format.percent(DRIFTS[device])}" + (f" on {device}" if len(devices) > 1 else "") for device in devices
-    )
-
-
 def excluded_section(seen: SessionData) -> Section:
     """The launches that do not count, and why."""
     launches = seen.numbers
     others = launches[~launches["launch_id"].isin(seen.counted["launch_id"])]
     own = others[others["repetition"] >= FIRST_BLOCK]
-    # What went wrong is read before what is as planned.
-    shown = pd.concat([own, others[others["repetition"] < FIRST_BLOCK]]).head(MOST_EXCLUDED)
-    more = f"First {len(shown)} of {len(others):,}; the table of launches under Data has all."
+    # Failures are listed before planned exclusions.
+    shown = pd.concat([own, others[others["repetition"] < FIRST_BLOCK]])
     table = table_of(
         "Excluded launches",
         (
             Column("Case", "label"),
-            Column("Block", lambda row: _block(row["repetition"])),
+            Column("Block", lambda row: UNCOUNTED.get(row["repetition"], str(row["repetition"]))),
             Column("Status", "status"),
             Column("Why", _why),
         ),
-        shown.to_dict("records"),
+        shown.head(MOST_EXCLUDED).to_dict("records"),
         closed=len(shown) > 20,
-        note=more if len(others) > len(shown) else "",
-        cases=tuple(map(str, shown["case"])),
+        note=f"First {MOST_EXCLUDED} of {len(shown):,}; the table of launches under Data has all."
+        if len(shown) > MOST_EXCLUDED
+        else "",
+        cases=tuple(map(str, shown["case"].head(MOST_EXCLUDED))),
     )
     count = f"Excluded: {len(others):,} of {format.count(len(launches), 'launch')}"
-    what = f"{count}: {status_counts(map(_kind, others.to_dict('records')))}." if len(others) else ""
+    why = f"{count}: {status_counts(map(_kind, others['repetition'], others['status']))}." if len(others) else ""
     return Section(
         "excluded",
         "Excluded launches",
         "Excluded launches are in no number, figure or verdict.",
         "No launch is excluded.",
         (table,) if table.rows else (),
-        lead=" ".join(filter(None, (NEVER_DELETED, what, weaker_levels(seen.counted)))),
+        lead=" ".join(filter(None, (NEVER_DELETED, why, weaker_levels(seen.counted)))),
     )
 
 
@@ -121,17 +112,11 @@ def weaker_levels(valid: pd.DataFrame) -> str:
     return f"Verified at a weaker level than {EXACT}: {', '.join(weaker)}." if weaker else ""
 
 
-def _kind(row: dict[Any, Any]) -> str:
-    name, status = UNCOUNTED.get(row["repetition"]), str(row["status"])
-    if name:
-        return name if status == Status.OK else f"{name} ({status})"
-    if status == Status.OK:
-        return f"{status} without a step time"
-    return status
-
-
-def _block(block: int) -> str:
-    return UNCOUNTED.get(block, str(block))
+def _kind(repetition: int, status: str) -> str:
+    name = UNCOUNTED.get(repetition)
+    if status != Status.OK:
+        return f"{name} ({status})" if name else status
+    return name or f"{status} without a step time"
 
 
 def _why(row: dict[Any, Any]) -> str:

@@ -24,8 +24,7 @@ from parabench.analysis.warnings.links import check_links
 from parabench.plan.collective_case import LOGGED_OPS, CollectiveCase
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.report import palette
-from parabench.report.packing import declared, packed
-from parabench.report.page import render_page
+from parabench.report.page import declared, packed, render_page
 from parabench.report.palette import in_native_order
 from parabench.report.sections.environment import links_section
 from parabench.report.sections.logs import logs_sections

@@ -23,8 +23,7 @@ from parabench.analysis.text import format
 from parabench.files import write_whole
 from parabench.plan.case import Case
 from parabench.report import palette
-from parabench.report.packing import declared, packed
-from parabench.report.page import fill
+from parabench.report.page import declared, fill, packed
 from parabench.report.page_data import FILTERS, styles
 from parabench.report.sections.comparison import several_tabs
 from parabench.report.spec import Column

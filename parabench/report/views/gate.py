@@ -15,8 +15,7 @@ from parabench.analysis.compare.overall import explore
 from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, Trace, lay_out, name_bars, plain
-from parabench.report.packing import declared, packed
-from parabench.report.page import fill
+from parabench.report.page import declared, fill, packed
 from parabench.report.sections.comparison import (
     difference_section,
     launch_section,

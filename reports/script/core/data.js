@@ -1,11 +1,9 @@
-// What is known, as Python embedded it (parabench/report/packing.py packs, this unpacks).
+// What is known, as Python embedded it (parabench/report/page.py packs, this unpacks).
 const embedded = (id) => JSON.parse(document.getElementById(id)?.textContent || "null");
 
 const unpackColumn = (column, n) => {
   if (Array.isArray(column)) return column;
   if ("all" in column) return new Array(n).fill(column.all);
-  if ("from" in column) return Array.from({ length: n }, (_, i) => column.from + i);
-  if ("times" in column) return column.of.map((value) => (value === null ? null : value * column.times));
   return column.of.map((at) => column.values[at]);
 };
 

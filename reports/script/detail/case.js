@@ -9,22 +9,6 @@ import { columnsOf } from "../table/columns.js";
 const foundOf = unpack(data.findings || { n: 0 });
 const findingsOf = groupBy(Array.from({ length: foundOf.n }, (_, i) => i), (i) => foundOf.case[i]);
 
-// A word as a shell takes it: what Python's shlex.quote makes of it.
-const shellWord = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
-
-// The command that measures a case again, as parabench/report/rerun.py makes it.
-const rerunOf = (row) => {
-  const { head, tail, axes, unset, paths } = data.rerun;
-  const said = (name) => {
-    const value = cases[name][row];
-    if (value === null || value === "") return unset[name] ?? "";
-    return paths.includes(name) ? value.replaceAll(",", "\\,") : String(value);
-  };
-  if (!axes[cases.strategy[row]]) return "";  // the session's plan does not have it
-  const names = axes[cases.strategy[row]].filter((name) => name !== "ranks_per_node" || cases[name][row] !== null);
-  return [head, ...names.map((name) => `--set ${shellWord(`${name}=${said(name)}`)}`), tail].filter(Boolean).join(" ");
-};
-
 // From a file on disk the clipboard may be refused: then the text is selected, ready for the keyboard.
 const copyButton = (pre) => {
   const told = element("output", { role: "status" });
@@ -139,7 +123,7 @@ const launchPanel = (row, own) => {
 // The parts of its details. `draw` gives the place of a figure, of `plots` and `tables` the page holds ready-made.
 export const caseDetail = (row, { plots, tables }, draw) => {
   const own = [...launchesOf[row]].sort((a, b) => launches.block[a] - launches.block[b]);
-  const again = element("pre", { tabindex: "0" }, rerunOf(row));
+  const again = element("pre", { tabindex: "0" }, cases.rerun[row]);
   return [
     ...numbersOf(row),
     part("Launches", own.some((i) => counts(i)) ? draw("The number of each launch, block by block", "220px", launchPanel(row, own))

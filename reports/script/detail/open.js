@@ -47,13 +47,13 @@ const fill = async (dialog, row) => {
     drawn.push([plot, panel]);
     return plot;
   };
-  const parts = data.rerun ? caseDetail(row, readyMade(id), draw) : sidesDetail(row, readyMade(id));
+  const parts = cases.rerun ? caseDetail(row, readyMade(id), draw) : sidesDetail(row, readyMade(id));
   dialog.replaceChildren(
     element(
       "header", {},
       element("div", {},
         element("h2", { id: "detail-title" }, cases.label[row]),
-        data.rerun ? element("p", {}, statusTag(cases.status[row]), ...tagsOf(row)) : null,
+        cases.rerun ? element("p", {}, statusTag(cases.status[row]), ...tagsOf(row)) : null,
       ),
       element("button", { type: "button", class: "plain", onclick: () => dialog.close() }, "Close"),
     ),
@@ -66,7 +66,7 @@ const fill = async (dialog, row) => {
 };
 
 export const startDetails = () => {
-  if (!data.rerun && !data.sides) return;
+  if (!cases.rerun && !data.sides) return;
   const dialog = element("dialog", { class: "detail", "aria-labelledby": "detail-title" });
   const show = () => {
     const row = rowOf.get(state.case);

@@ -10,7 +10,7 @@ import { selected, selectedSet, state } from "../core/state.js";
 const caseOf = (of, i) => (of === every ? (i < launches.n ? launches.case[i] : null) : i);
 const named = (of, i) => {
   const row = caseOf(of, i);
-  return row !== null && (data.rerun || data.sides) ? caseButton(row) : element("span", { class: "name" }, of.label[i]);
+  return row !== null && (cases.rerun || data.sides) ? caseButton(row) : element("span", { class: "name" }, of.label[i]);
 };
 
 // By a column's format: (value, its row, the values beside it, the table) => what the cell shows. Those of `say` are
@@ -19,7 +19,7 @@ const CELLS = {
   text: (value) => value || "",
   outcome: (value) => value || "–",
   worded: (value, i, [words, bad]) => (bad ? element("span", { class: "status bad" }, words || "–") : words || "–"),
-  case: (value, i, [note], of) => [named(of, i), ...(of === cases && data.rerun ? tagsOf(i) : []), subLine(note)],
+  case: (value, i, [note], of) => [named(of, i), ...(of === cases && cases.rerun ? tagsOf(i) : []), subLine(note)],
   status: (value, i, [bad]) => statusTag(value, bad),
   error: (value) => errorLine(value),
   block: (value) => blockName(value),

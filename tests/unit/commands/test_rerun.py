@@ -40,8 +40,8 @@ def check(words):
     plan, session = session_of(words)
     rerun = rerun_of(session)
     for case in plan.cases:
-        again = planned(shlex.split(rerun.command(case)))
-        assert [each.id for each in again.cases] == [case.id], rerun.command(case)
+        again = planned(shlex.split(rerun(case)))
+        assert [each.id for each in again.cases] == [case.id], rerun(case)
         assert not again.skipped
         assert again.protocol == plan.protocol
     return plan, rerun
@@ -63,7 +63,7 @@ def test_what_the_command_line_set_stays_set(tmp_path):
     ])  # fmt: skip
     ddp = next(case for case in plan.cases if case.bucket_mib == 0.123456 and case.world_size == 4)
     assert (ddp.seq_len, ddp.precision, ddp.data) == (64, "bf16-mixed", f"text:{text}")
-    assert rerun.command(ddp) == (
+    assert rerun(ddp) == (
         "parabench run quick --set strategy=ddp --set algorithm=native --set bucket_mib=0.123456 --set world_size=4 "
         f"--set 'data=text:{tmp_path}/a\\, b.txt' --set global_batch=8 --set seq_len=64 --set precision=bf16-mixed "
         "--launches 3 --steps 20 --warmup 3 --instrumented 4 --deadline 90.0"
@@ -87,5 +87,5 @@ def test_what_the_command_line_set_stays_set(tmp_path):
 def test_a_suite_of_ones_own(tmp_path, sweeps):
     path = tmp_path / "my own.py"
     path.write_text(f'"""Which?"""\nfrom parabench import sweep\nCASES = [{sweeps}]\n')
-    _, rerun = check(["parabench", "run", "--label", "l", str(path)])
-    assert rerun.head == f"parabench run '{path}'"
+    plan, rerun = check(["parabench", "run", "--label", "l", str(path)])
+    assert rerun(plan.cases[0]).startswith(f"parabench run '{path}' ")

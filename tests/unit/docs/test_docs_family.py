@@ -13,7 +13,7 @@ from parabench.machine.machine import Machine
 from parabench.plan.case import DEFAULTS
 from parabench.plan.resolve import defaults_on
 from parabench.plan.suite import AXES, BATCH_PER_RANK, parse_axis
-from parabench.report.registry import TABS
+from parabench.report.build import TABS
 from parabench.strategies import STRATEGIES
 from paths import DOCS, ROOT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parabench.errors import UsageError
-from parabench.report.bundle import bundle
+from parabench.report.page import bundle
 
 
 def joined(**modules):
@@ -38,11 +38,7 @@ def test_what_a_module_imports_stands_before_it_and_once():
     ("modules", "said"),
     [
         ({"start": 'import { a } from "./no.js";'}, r"start\.js imports no\.js, which does not exist"),
-        (
-            {"start": 'import { b } from "./a.js";', "a": "export const a = 1;"},
-            r"imports b, which a\.js does not export",
-        ),
-        ({"start": 'import { a as b } from "./a.js";', "a": "export const a = 1;"}, "'a as b'; import by name alone"),
+        ({"start": 'import { a as b } from "./a.js";', "a": "export const a = 1;"}, "is of a kind"),
         ({"start": 'import a from "./a.js";'}, "start.js: 'import a from \"./a.js\";' is of a kind"),
         ({"start": 'import { a } from "lodash";'}, "is of a kind"),
         ({"start": '  import { a } from "./a.js";'}, "at the beginning of a line"),

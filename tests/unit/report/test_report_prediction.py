@@ -8,8 +8,7 @@ import fake_results as fake
 import prediction_helpers as helpers
 from page_helpers import drawn, figures, made, section
 from parabench.analysis.session import session_data
-from parabench.report.build import render
-from parabench.report.registry import training_tabs
+from parabench.report.build import render, training_tabs
 from parabench.report.sections.prediction import prediction_section
 
 STRATEGIES = ("ddp", "zero1", "tp")

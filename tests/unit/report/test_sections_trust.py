@@ -8,7 +8,7 @@ import fake_results as fake
 from page_helpers import made, unpacked
 from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import session_data
-from parabench.report.page_data import detail_data, page_data
+from parabench.report.page_data import page_data
 from parabench.report.sections import trust
 from parabench.store.record import MIB, Failure, Finding, Status
 
@@ -74,7 +74,7 @@ def test_findings_of_a_case_come_without_its_name_and_others_stay_where_they_are
     findings = [Finding("odd", "Something.", "Look.", cases[1].id), Finding("power", "Low.", "More.")]
     seen = seen_of(fake.write(tmp_path / "r.db", launches, findings=findings))
     rows = {case: i for i, case in enumerate(seen.cases["case_id"])}
-    found = detail_data(seen, rows, ())["findings"]
+    found = page_data(seen, seen.once(spots))["findings"]
     told = sorted(zip(*(column(found, name) for name in ("case", "code", "message")), strict=True))
     assert told == [
         (rows[cases[1].id], "odd", "Something."),

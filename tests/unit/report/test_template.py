@@ -16,9 +16,9 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
 from parabench.analysis.history.history import history
 from parabench.errors import UsageError
-from parabench.report import assets
-from parabench.report.assets import Look
+from parabench.report import page
 from parabench.report.build import render
+from parabench.report.page import Look
 from parabench.report.sections.history import render as render_history
 from parabench.report.views.comparison import write_comparison
 from parabench.report.views.gate import render as render_gate
@@ -34,7 +34,7 @@ def test_every_file_of_a_page_is_shipped_and_can_be_copied():
     every = {str(file.relative_to(REPORTS)) for file in REPORTS.rglob("*") if file.suffix != ".py" and file.is_file()}
     there = {name for name in every if Path(name).parts[0] not in ("sample", "__pycache__")}
     shipped = {name for name in there if any(Path(name).match(each) for each in patterns["parabench.reports"])}
-    assert shipped == there == {*assets.names(), *OTHERS}
+    assert shipped == there == {*page.names(), *OTHERS}
 
 
 def test_the_drawing_library_is_the_one_that_makes_the_figures():
@@ -45,8 +45,8 @@ def test_the_drawing_library_is_the_one_that_makes_the_figures():
 
 def test_every_script_and_style_is_part_of_the_page():
     script = Look().script()
-    assert [name for name in assets.names() if name.endswith(".js") and name.partition("/")[2] not in script] == []
-    assert sorted(f"style/{name}.css" for name in assets.STYLES) == [n for n in assets.names() if n.endswith(".css")]
+    assert [name for name in page.names() if name.endswith(".js") and name.partition("/")[2] not in script] == []
+    assert sorted(f"style/{name}.css" for name in page.STYLES) == [n for n in page.names() if n.endswith(".css")]
 
 
 def test_the_script_is_one_that_parses(tmp_path):
@@ -87,9 +87,9 @@ def test_what_is_wrong_with_a_template_is_said_with_its_line(tmp_path, text, lin
 
 
 def test_what_a_template_is_given_is_text():
-    page = Look().render("waiting.html", csp="<b>&", style="", scripts=[], data="null", figures="{}")
-    assert "&lt;b&gt;&amp;" in page
-    assert "<b>" not in page
+    text = Look().render("waiting.html", csp="<b>&", style="", scripts=[], data="null", figures="{}")
+    assert "&lt;b&gt;&amp;" in text
+    assert "<b>" not in text
 
 
 EVERY_PAGE = {"csp", "style", "scripts", "data", "figures", "sections"}
@@ -117,4 +117,4 @@ def test_what_templates_are_given_is_documented(tmp_path, monkeypatch):
     rows = re.findall(r"^\| `(\w+\.html)` \| (`.*`) \|$", documented, re.M)
     assert {name: set(re.findall(r"`(\w+)`", names)) for name, names in rows} == given
     (filters,) = re.findall(r"^Filters, of which those for numbers.*?: (.*?)\.$", documented, re.M | re.S)
-    assert set(re.findall(r"`(\w+)`", filters)) == set(assets.FILTERS)
+    assert set(re.findall(r"`(\w+)`", filters)) == set(page.FILTERS)

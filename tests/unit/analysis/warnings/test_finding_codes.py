@@ -15,19 +15,13 @@ from paths import DOCS
 
 ROOT = Path(parabench.__file__).parent
 DOCUMENTED = (DOCS / "reference/warnings.md").read_text(encoding="utf-8")
-# The functions of analysis/warnings/health.py that yield (code, message, advice).
-TUPLES = ("_foreign", "_throttled", "_clocks_moved")
 
 
 def codes_of(tree: ast.AST) -> Iterator[ast.expr]:
-    """What stands for a code: a Finding's first argument, or its `code`; of TUPLES the first of what they yield."""
+    """What stands for a code: a Finding's first argument, or its `code`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Finding":
             yield next((one.value for one in node.keywords if one.arg == "code"), None) or node.args[0]
-        if isinstance(node, ast.FunctionDef) and node.name in TUPLES:
-            for each in ast.walk(node):
-                if isinstance(each, ast.Yield) and isinstance(each.value, ast.Tuple):
-                    yield each.value.elts[0]
 
 
 def named(code: ast.expr) -> set[str]:
