@@ -57,13 +57,11 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
                 f"{chosen.name} measured collectives, which have no --objective and no --by; "
                 f"give neither, or name one that trained: {path}@SESSION"
             )
-        from parabench.analysis.text import collectives as text
-
         answers = bus_answers(results, chosen.id)
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
         nothing = f"No launch {why}, so there is no fastest algorithm."
-        told = [text.to_dict(each) for each in answers]
-        lines = [text.sentence(each) for each in answers] or [nothing]
+        told = [each.to_dict() for each in answers]
+        lines = [each.sentence() for each in answers] or [nothing]
     else:
         from parabench.analysis.ranking.objectives import OBJECTIVES
         from parabench.analysis.ranking.ranking import ranked

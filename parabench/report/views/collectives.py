@@ -8,15 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured, one_form
-from parabench.analysis.collectives.cost_formula import formula
-from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, good_sizes, measured, one_form
+from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs
 from parabench.analysis.collectives.crossover import answers
+from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
 from parabench.analysis.numbers import numbers, status_counts
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.analysis.text.collectives import plain_sentence, sentence
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
@@ -43,16 +42,11 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     launches, sizes = every.drop_duplicates("launch_id"), measured(every)
     table = bus_table(sizes)
     places = in_native_order(sizes["algorithm"].unique())
-    fits = tuple(
-        sorted(
-            fit_costs(points_of(sizes)),
-            key=lambda fit: (
-                places.index(fit.algorithm),
-                LOGGED_OPS.index(fit.op or LOGGED_OPS[0]),
-                fit.world_size or 0,
-            ),
-        )
-    )
+
+    def place(fit: Fit) -> tuple[int, int, int]:
+        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
+
+    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
     cases = case_table(launches)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
@@ -64,7 +58,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links), logs),
         template_folder,
         data=page_data(cases, launches, table, fits),
-        answers=[(answer.heading, plain_sentence(answer)) for answer in answers(sizes)],
+        answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["repetition"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
@@ -89,7 +83,7 @@ _RANKS = {False: "by its slowest rank", True: "over ranks by nccl-tests' option 
 
 def conclusions(results: Results, session: Session) -> list[str]:
     """Return the answers and the stored warnings as lines for the terminal."""
-    lines = [sentence(answer) for answer in answers(measured(numbers(results, session)))]
+    lines = [answer.sentence() for answer in answers(measured(numbers(results, session)))]
     return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
 
 
@@ -244,13 +238,9 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case"], strict=True)}
     shown = set(one_form(table[(table["good"] > 0) & table["busbw"].notna()]).index)
-    points = [
-        {"case": of_launch[point.launch], "bytes": point.bytes, "measured_s": point.seconds,
-         "fitted_s": point.seconds * (1 + residual)}
-        for fit in fits
-        for point, residual in zip(fit.points, fit.residuals, strict=True)
-        if point.launch is not None
-    ]  # fmt: skip
+    fitted = [fit.points.assign(case=[of_launch[at] for at in fit.points["launch_id"]]) for fit in fits]
+    points = pd.concat(fitted) if fitted else pd.DataFrame(columns=["case", "bytes", "call_s", "residual"], dtype=float)
+    points = points.assign(measured_s=points["call_s"], fitted_s=points["call_s"] * (1 + points["residual"]))
     algorithms = palette.in_native_order(cases["algorithm"].unique())
     ran = launches[["launch_id", "repetition", "status", "error", "wall_s"]].rename(columns={"repetition": "block"})
     sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
@@ -269,8 +259,8 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
             ),
             "launches": declared(LAUNCH_COLUMNS, ["case_id", "label", *ran]),
         },
-        "points": packed(pd.DataFrame(points, columns=["case", "bytes", "measured_s", "fitted_s"])),
-        "fits": [sorted({of_launch[point.launch] for point in fit.points if point.launch is not None}) for fit in fits],
+        "points": packed(points[["case", "bytes", "measured_s", "fitted_s"]]),
+        "fits": [sorted({int(case) for case in each["case"]}) for each in fitted],
         "filters": [
             (name, "Log" if name == "algorithm" and (cases["source"] != "").any() else title)
             for name, title in FILTERS.items()
