@@ -1,25 +1,29 @@
-"""What lies between the ranks of a session, as it was measured: links by their tier."""
+"""The measured links between the ranks of a session: by tier, and as a reason why two levels are fastest, or not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from parabench.analysis.numbers import case_of
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
+from parabench.collectives import TWO_LEVEL
 from parabench.machine import accelerator
+from parabench.plan.case import Case
 from parabench.store.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# The tiers, from the farthest, and how each is said of links.
+    from parabench.analysis.ranking.answer import Answer
+
+# The tiers, from the farthest, and their names in sentences.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
 SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
-# Tiers whose links carry less than that many times one another's are said to be alike: links of one tier on a busy
-# machine differ by as much.
+# Tiers are alike if the bandwidths of their links differ by a smaller factor: on a busy machine, links of one tier do.
 ALIKE = 1.5
 
 
@@ -91,3 +95,74 @@ def gigabytes(bytes_per_s: float | None) -> str:
 def microseconds(seconds: float | None) -> str:
     """A latency: '57 µs'."""
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
+
+
+def with_links(
+    answers: Iterable[Answer], results: Results, session: Session, launches: pd.DataFrame
+) -> tuple[Answer, ...]:
+    """Return the answers; those with a winner explain how the measured links contribute."""
+    links = link_table(results.of([session.id]), session)
+    tiers = tiers_of(links)
+    texts = dict(zip(launches["case"], launches["case_json"], strict=True))
+    found = []
+    for answer in answers:
+        if len(links) and answer.best is not None and answer.decided:
+            best = case_of(texts[answer.best.case_id])
+            tied, slower = ([case_of(texts[each.case_id]) for each in some] for some in (answer.tied, answer.slower))
+            answer = replace(answer, links=explained(best, tied, slower, tiers))
+        found.append(answer)
+    return tuple(found)
+
+
+def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
+    """Return whether the tiers explain that `best` is faster than `slower`; `tied` are not distinguishable from it.
+
+    Empty if all ran on one node, or a tier is unknown. The numbers of bytes are for an all-reduce of S bytes, over the
+    links between m nodes of g ranks, n in all: by `collectives/two_level.py` a rank sends 2(m-1)/m S/g, and a node
+    2(m-1)/m S; in a ring of all ranks, one rank of each node sends 2(n-1)/n S.
+    """
+    times = times_less(tiers)
+    if times is None or max(case.nodes for case in (best, *tied, *slower)) < 2:
+        return ""
+    sentence = f"Of links, as measured: {tiers_said(tiers)}."
+    if best.nodes < 2:
+        return sentence
+    # Bytes across nodes then differ by the algorithm alone.
+    alike = [
+        case
+        for case in slower
+        if (case.strategy, case.world_size, case.nodes) == (best.strategy, best.world_size, best.nodes)
+    ]
+    if times >= ALIKE:
+        won = _splits_evenly(best) and not all(map(_is_two_level, alike)) and all(map(_is_two_level, tied))
+        return f"{sentence} {_saves(best)}" if won else sentence
+    levels = f"{gigabytes(tiers[ACROSS].bytes_per_s)} and {gigabytes(tiers[NODE].bytes_per_s)}"
+    as_much = "about as much as" if times > 1 / ALIKE else "more than"
+    carry = f"Links across nodes carry {as_much} links in a node ({levels})"
+    if _is_two_level(best):
+        return f"{carry}, so they are not why two levels are fastest."
+    if any(map(_is_two_level, alike)):
+        return f"{carry}, so two levels spare no slow links."
+    return sentence
+
+
+def _saves(best: Case) -> str:
+    m, n = best.nodes, best.world_size
+    g = n // m
+    rank, node, ring = (f"{part:.3g}" for part in (2 * (m - 1) / n, 2 * (m - 1) / m, 2 * (n - 1) / n))
+    return (
+        f"There {best.algorithm} saves: with m = {m} nodes of g = {g} ranks it sends 2(m-1)/m S/g = {rank} S over them "
+        f"per rank, {node} S per node, for S bytes of gradients, in {2 * (m - 1)} turns; a flat ring of n = {n} ranks "
+        f"2(n-1)/n S = {ring} S per node, all from one rank of it, in {2 * (n - 1)}."
+    )
+
+
+def _is_two_level(case: Case) -> bool:
+    return case.algorithm.startswith(TWO_LEVEL)
+
+
+def _splits_evenly(case: Case) -> bool:
+    """Return whether the formula is the case's: an all-reduce of gradients, whose levels are the nodes, with a ring
+    across."""
+    two = case.algorithm == TWO_LEVEL or (_is_two_level(case) and case.algorithm.endswith(",ring)"))
+    return case.strategy == "ddp" and two and case.ranks_per_node == case.world_size // case.nodes

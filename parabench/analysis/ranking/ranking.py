@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis.links import with_links
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work
 from parabench.analysis.ranking.answer import NOT_COMPARED, Answer, Candidate, Measured, NotCompared
 from parabench.analysis.ranking.baseline import no_comm_baseline
@@ -22,7 +23,6 @@ from parabench.analysis.ranking.race import race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, Effects, fit, turn_weights
 from parabench.analysis.text import format
-from parabench.analysis.text.links import with_links
 from parabench.plan.case import DEFAULTS, LABELLED, Case
 from parabench.store.frames import records
 from parabench.store.record import FIRST_BLOCK, Status

@@ -16,10 +16,9 @@ import fake_results as fake
 from answers_helpers import sweet_spots
 from fake_launch import FakeLauncher
 from fake_links import rows
-from parabench.analysis.links import Tier, link_table, tiers_of, tiers_said
+from parabench.analysis.links import Tier, explained, link_table, tiers_of, tiers_said
 from parabench.analysis.session import select_session, session_data
 from parabench.analysis.text.best import closing_lines
-from parabench.analysis.text.links import explained
 from parabench.analysis.text.ranking import to_dict
 from parabench.analysis.warnings.links import check_links
 from parabench.launch.results import RankReport
