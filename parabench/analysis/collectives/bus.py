@@ -112,8 +112,7 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
     case_of = [cases[text] for text in launches["case_json"]]
-    rows = [{name: getattr(case, name) for name in _OF_CASE} | {"label": case.label, "algorithm": case.line}
-            for case in case_of]  # fmt: skip
+    rows = [case.to_dict() | {"label": case.label, "algorithm": case.line} for case in case_of]
     fields = pd.DataFrame(rows, launches.index, columns=[*_OF_CASE, "label"])
     told = turns_of(launches["facts"])
     collective = results.collective
