@@ -63,12 +63,6 @@ def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
     return found
 
 
-def node_medians(links: pd.DataFrame, number: str) -> dict[tuple[int, int], float]:
-    """The median of a number, `latency_s` or `bytes_per_s`, over the links from each node to each."""
-    medians = links.groupby(["from_node", "to_node"])[number].median()
-    return {ends: float(value) for ends, value in zip(medians.index.tolist(), medians, strict=True)}
-
-
 def times_less(tiers: Mapping[str, Tier]) -> float | None:
     """How many times less links across nodes carry than those in a node; None where one of the two is unknown."""
     across, inside = (tiers[name].bytes_per_s if name in tiers else None for name in (ACROSS, NODE))

@@ -18,7 +18,7 @@ from parabench.analysis.environment.nodes import (
     nodes_said,
     several_nodes,
 )
-from parabench.analysis.links import SAID, node_medians, tiers_of, tiers_said
+from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
 from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Cell, Column, Matrix, Section, Table, table_of
@@ -108,7 +108,7 @@ def _of_ranks(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matri
 
 def _of_nodes(links: pd.DataFrame, nodes: int, number: str) -> Matrix:
     title, how = NUMBERS[number]
-    values = node_medians(links, number)
+    values = links.groupby(["from_node", "to_node"])[number].median().to_dict()
     shade = _shades(values.values())
     rows = tuple(tuple(_cell(values.get((a, b)), how, shade) for b in range(nodes)) for a in range(nodes))
     return Matrix(title, tuple(f"node {node}" for node in range(nodes)), rows)
