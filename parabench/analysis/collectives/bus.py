@@ -209,7 +209,7 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
         good=good.groupby([sizes[name] for name in KEY]).sum(),
         launches=every.size(),
         **own[["calls", "batches"]].sum(),
-        **np.exp(logs),
+        **logs.transform(np.exp),
         low_s=own["call_s"].min(),
         high_s=own["call_s"].max(),
         spread=(own["call_s"].max() / own["call_s"].min() - 1).where(own.size() > 1),

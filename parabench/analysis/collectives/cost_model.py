@@ -81,6 +81,11 @@ class Fit:
         return self.op is not None
 
     @property
+    def scope(self) -> str:
+        """The only operation and world size that a line is for; empty for a formula."""
+        return f"{self.op}, {format.count(self.world_size or 0, 'rank')}" if self.is_line else ""
+
+    @property
     def typical_error(self) -> float:
         """The root mean square of the residuals, as a fraction of the measured time."""
         return float(np.sqrt(np.mean(np.square(self.points["residual"]))))

@@ -96,7 +96,7 @@ def _poor_fits(fits: Iterable[Fit]) -> Iterator[Finding]:
     for fit in fits:
         if fit.typical_error > POOR_FIT:
             what = "a straight line" if fit.is_line else "its formula"
-            of = f" ({fit.op}, {format.count(fit.world_size or 0, 'rank')})" if fit.is_line else ""
+            of = f" ({fit.scope})" if fit.is_line else ""
             yield Finding(
                 code="poor_fit",
                 message=f"{fit.algorithm}{of}: {what} is typically {format.percent(fit.typical_error)} off.",

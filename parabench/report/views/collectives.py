@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, good_sizes, measured, one_form
-from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs
+from parabench.analysis.collectives.cost_model import Fit, fit_costs
 from parabench.analysis.collectives.crossover import answers
 from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
@@ -32,8 +32,6 @@ from parabench.store import json_text
 from parabench.store.record import Status
 from parabench.store.results import Results
 
-NS_PER_S, US_PER_S = 1e9, 1e6
-
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
@@ -51,6 +49,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
     logs = logs_sections(launches, table)
+    pairs = set(zip(table["algorithm"], table["op"], strict=True))
     imported = [("imported", format.when(session.started_utc)), ("parabench", session.version)]
     return render_page(
         "collectives.html",
@@ -65,8 +64,8 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         per_launch=f"{' or '.join(sorted(set(table['statistic'])))} of its calls, {_RANKS[bool(logs)]}",
         timed=in_words(session.timing),
         batched=session.timing != LATENCY,
-        fits=[_fit(fit) for fit in fits],
-        formulas=_formulas(table),
+        fits=fits,
+        formulas=[(algorithm, op, formula(op, algorithm)) for algorithm, op in sorted(pairs)],
         findings=finding_groups(
             results, session, [*check_collectives(launches, table, fits, session), *check_links(links)], labels
         ),
@@ -98,15 +97,15 @@ def _tabs(drawn: bool, timed: str, links: Section | None, logs: tuple[Section, .
 
 
 def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
-    nothing = "No launch of the selected cases succeeded, so there is nothing to draw."
-    none = "No launch succeeded, so there is nothing to draw."
+    some = " of the selected cases" if drawn else ""
+    nothing = f"No launch{some} succeeded, so there is nothing to draw."
     return (
         Section(
             "bus",
             "Bus bandwidth against size",
             "Bus bandwidth as nccl-tests defines it; higher is better. It compares with the hardware's bandwidth at "
             "any number of ranks.",
-            nothing if drawn else none,
+            nothing,
             draw="bus" if drawn else "",
             reading="Bars span the slowest to the fastest launch. Out of place where torch has both forms. "
             f"Timed: {timed}.",
@@ -116,43 +115,11 @@ def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
             "Measured times vs the fitted cost model",
             "A point is a launch; a line is the algorithm's formula with its fitted constants. Points off their line "
             "show where the algorithm does not follow the model.",
-            nothing if drawn else none,
+            nothing,
             draw="fit" if drawn else "",
             reading=f"Where there is no formula the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
         ),
     )
-
-
-def _fit(fit: Fit) -> dict[str, Any]:
-    """One fit in the table of constants; what is no formula says where its line holds."""
-    return {
-        "algorithm": fit.algorithm,
-        "scope": f"{fit.op}, {format.count(fit.world_size or 0, 'rank')}" if fit.is_line else "",
-        "error": fit.typical_error,
-        "constants": [_constant(constant, fit) for constant in fit.constants],
-    }
-
-
-def _constant(constant: Constant, fit: Fit) -> dict[str, Any]:
-    """One line of the table of constants: a in µs, b and c in ns a byte, and their inverse in GB/s."""
-    per_byte = constant.unit == "s/B"
-    scale = NS_PER_S if per_byte else US_PER_S
-    return {
-        "name": constant.name,
-        "tier": "" if fit.is_line else constant.tier,
-        "unit": "ns/B" if per_byte else "µs",
-        "value": None if constant.value is None else constant.value * scale,
-        "low": None if constant.low is None else constant.low * scale,
-        "high": None if constant.high is None else constant.high * scale,
-        "rate": 1 / (constant.value * NS_PER_S) if per_byte and constant.value else None,
-        "reason": constant.reason or "",
-    }
-
-
-def _formulas(table: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """(algorithm, operation, formula) of everything measured."""
-    pairs = table[["algorithm", "op"]].drop_duplicates().sort_values(["algorithm", "op"])
-    return [(str(a), str(op), formula(str(op), str(a))) for a, op in zip(pairs["algorithm"], pairs["op"], strict=True)]
 
 
 # By what a reader may filter, in the order of the bar; those in which cases do not differ are left out.
