@@ -118,26 +118,16 @@ def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: M
     times = times_less(tiers)
     if times is None or max(case.nodes for case in (best, *tied, *slower)) < 2:
         return ""
-    sentence = f"Of links, as measured: {tiers_said(tiers)}."
+    sentence = f"Measured links: {tiers_said(tiers)}."
+    # Bytes across nodes then differ by the algorithm alone.
+    grid = best.strategy, best.world_size, best.nodes
+    alike = [case for case in slower if (case.strategy, case.world_size, case.nodes) == grid]
     if best.nodes < 2:
         return sentence
-    # Bytes across nodes then differ by the algorithm alone.
-    alike = [
-        case
-        for case in slower
-        if (case.strategy, case.world_size, case.nodes) == (best.strategy, best.world_size, best.nodes)
-    ]
-    if times >= ALIKE:
-        won = _splits_evenly(best) and not all(map(_is_two_level, alike)) and all(map(_is_two_level, tied))
-        return f"{sentence} {_saves(best)}" if won else sentence
-    levels = f"{gigabytes(tiers[ACROSS].bytes_per_s)} and {gigabytes(tiers[NODE].bytes_per_s)}"
-    as_much = "about as much as" if times > 1 / ALIKE else "more than"
-    carry = f"Links across nodes carry {as_much} links in a node ({levels})"
-    if _is_two_level(best):
-        return f"{carry}, so they are not why two levels are fastest."
-    if any(map(_is_two_level, alike)):
-        return f"{carry}, so two levels spare no slow links."
-    return sentence
+    if times < ALIKE:
+        return f"{sentence} Two levels spare no slow links." if any(map(_is_two_level, (best, *alike))) else sentence
+    won = _splits_evenly(best) and not all(map(_is_two_level, alike)) and all(map(_is_two_level, tied))
+    return f"{sentence} {_saves(best)}" if won else sentence
 
 
 def _saves(best: Case) -> str:
@@ -145,9 +135,9 @@ def _saves(best: Case) -> str:
     g = n // m
     rank, node, ring = (f"{part:.3g}" for part in (2 * (m - 1) / n, 2 * (m - 1) / m, 2 * (n - 1) / n))
     return (
-        f"There {best.algorithm} saves: with m = {m} nodes of g = {g} ranks it sends 2(m-1)/m S/g = {rank} S over them "
-        f"per rank, {node} S per node, for S bytes of gradients, in {2 * (m - 1)} turns; a flat ring of n = {n} ranks "
-        f"2(n-1)/n S = {ring} S per node, all from one rank of it, in {2 * (n - 1)}."
+        f"{best.algorithm} sends fewer bytes across nodes. For S bytes of gradients, m = {m} nodes of g = {g} ranks "
+        f"send 2(m-1)/m S/g = {rank} S per rank and {node} S per node, in {2 * (m - 1)} messages. In a flat ring of "
+        f"n = {n} ranks, one rank of each node sends 2(n-1)/n S = {ring} S, in {2 * (n - 1)} messages."
     )
 
 
