@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,15 +181,12 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
         good = int((own["status"] == Status.OK).sum())
         counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
         rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts | {"algorithm": case.line})
-    table = pd.DataFrame(rows, columns=["case_id", "label", *_fields(), "status", "n_ok", "n_launches"])
-    table = table.iloc[sorted(range(len(table)), key=[_place(row) for row in table.to_dict("records")].__getitem__)]
-    table = table.reset_index(drop=True)
+    rows.sort(key=lambda row: (LOGGED_OPS.index(row["op"]), row["world_size"], palette.native_first(row["algorithm"])))
+    fields = CollectiveCase.__struct_fields__
+    table = pd.DataFrame(rows, columns=["case_id", "label", *fields, "status", "n_ok", "n_launches"])
     apart = [name for name in _APART if varies(table, name)]
     nodes = varies(table, "ranks_per_node")
-    return table.assign(
-        question=[_question(row, apart) for row in table.to_dict("records")],
-        line=[_line(row, nodes) for row in table.to_dict("records")],
-    )
+    return table.assign(question=[_question(row, apart) for row in rows], line=[_line(row, nodes) for row in rows])
 
 
 def varies(cases: pd.DataFrame, name: str) -> bool:
@@ -241,19 +238,11 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     }
 
 
-def _fields() -> list[str]:
-    return list(CollectiveCase.__struct_fields__)
+def _question(row: Mapping[str, Any], apart: list[str]) -> str:
+    values = [f"{row[name]} threads" if name == "threads" else row[name] for name in apart]
+    return ", ".join([row["op"], format.count(row["world_size"], "rank"), *(x for x in values if x != "none")])
 
 
-def _place(row: dict[Any, Any]) -> tuple[int, int, tuple[int, str]]:
-    return LOGGED_OPS.index(row["op"]), int(row["world_size"]), palette.native_first(row["algorithm"])
-
-
-def _question(row: dict[Any, Any], apart: list[str]) -> str:
-    told = [str(row[name]) + (" threads" if name == "threads" else "") for name in apart]
-    return ", ".join([row["op"], format.count(int(row["world_size"]), "rank"), *(x for x in told if x != "none")])
-
-
-def _line(row: dict[Any, Any], nodes: bool) -> str:
-    per_node = row["ranks_per_node"]
-    return str(row["algorithm"]) + (f" ({int(per_node)} a node)" if nodes and format.known(per_node) else "")
+def _line(row: Mapping[str, Any], nodes: bool) -> str:
+    per_node = row["ranks_per_node"] if nodes else None
+    return row["algorithm"] + (f" ({per_node} a node)" if per_node else "")
