@@ -62,8 +62,8 @@ def session_warnings(seen: SessionData) -> list[Finding]:
     cases = seen.cases
     return [
         *few_launches(list(cases["label"]), list(cases["n_ok"])),
-        *_failing(cases),
-        *_oversubscribed(seen),
+        *failing(cases),
+        *oversubscribed(cases, seen.session.environment),
         *shared_gpu(cases, seen.session.environment),
         *_sharing(seen),
         *debug_environment(cases, seen.session.environment),
@@ -89,7 +89,8 @@ def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding
         )
 
 
-def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
+def failing(cases: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a warning for each configuration with some failed launches."""
     for case in cases[(cases["n_ok"] > 0) & (cases["status"] != Status.OK)].to_dict("records"):
         yield Finding(
             code="fails_sometimes",
@@ -100,10 +101,11 @@ def _failing(cases: pd.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _oversubscribed(seen: SessionData) -> Iterator[Finding]:
-    environment, of_several = seen.session.environment, several_nodes(seen.session.environment)
+def oversubscribed(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a warning if configurations have more computing threads than their nodes have cores."""
+    of_several = several_nodes(environment)
     over: dict[str, tuple[int, int]] = {}
-    for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
+    for case in cases[cases["device"] == "cpu"].to_dict("records"):
         found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))
         if found:
             over[case["label"]] = found

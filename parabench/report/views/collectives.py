@@ -67,7 +67,7 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         fits=fits,
         formulas=[(algorithm, op, formula(op, algorithm)) for algorithm, op in sorted(pairs)],
         findings=finding_groups(
-            results, session, [*check_collectives(launches, table, fits, session), *check_links(links)], labels
+            results, session, [*check_collectives(cases, table, fits, session), *check_links(links)], labels
         ),
         launches=launches.to_dict("records"),
         failed=launches[~good].to_dict("records"),
@@ -245,4 +245,4 @@ def _question(row: Mapping[str, Any], apart: list[str]) -> str:
 
 def _line(row: Mapping[str, Any], nodes: bool) -> str:
     per_node = row["ranks_per_node"] if nodes else None
-    return row["algorithm"] + (f" ({per_node} a node)" if per_node else "")
+    return f"{row['algorithm']} ({per_node} a node)" if per_node else str(row["algorithm"])
