@@ -29,8 +29,8 @@ ALIKE = 1.5
 
 @dataclass(frozen=True)
 class Tier:
-    """The links of one tier: how many directions were measured, the medians of their latency and bandwidth, and the
-    slowest and the fastest of them. None is unknown."""
+    """The links of one tier: the number of measured directions, the medians of their latency and bandwidth, and the
+    bandwidths of the slowest and the fastest one. None is unknown."""
 
     name: str
     links: int
@@ -41,7 +41,7 @@ class Tier:
 
 
 def link_table(results: Results, session: Session) -> pd.DataFrame:
-    """The session's links with their `tier`; no row where nobody measured them."""
+    """Return the session's links with their `tier`; no rows if they were not measured."""
     links = results.links
     own = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
     own[["latency_s", "bytes_per_s"]] = own[["latency_s", "bytes_per_s"]].astype(float)
@@ -52,7 +52,7 @@ def link_table(results: Results, session: Session) -> pd.DataFrame:
 
 
 def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
-    """The tiers that there are, from the farthest, of what `link_table` gives."""
+    """Return the tiers of a `link_table`, from the farthest."""
     found = {}
     for name in SAID:
         own = links[links["tier"] == name]
@@ -64,13 +64,13 @@ def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
 
 
 def times_less(tiers: Mapping[str, Tier]) -> float | None:
-    """How many times less links across nodes carry than those in a node; None where one of the two is unknown."""
+    """Return the bandwidth in a node over the bandwidth across nodes; None if one of them is unknown."""
     across, inside = (tiers[name].bytes_per_s if name in tiers else None for name in (ACROSS, NODE))
     return inside / across if inside and across else None
 
 
 def tiers_said(tiers: Mapping[str, Tier]) -> str:
-    """'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty where no bandwidth is known."""
+    """Return 'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty if no bandwidth is known."""
     known = [tier for tier in tiers.values() if tier.bytes_per_s]
     said = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
     times = times_less(tiers)
@@ -82,12 +82,12 @@ def tiers_said(tiers: Mapping[str, Tier]) -> str:
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
-    """A bandwidth: '3.1 GB/s'."""
+    """Return a bandwidth: '3.1 GB/s'."""
     return f"{format.digits(bytes_per_s / 1e9, 2)} GB/s" if format.known(bytes_per_s) else format.UNKNOWN
 
 
 def microseconds(seconds: float | None) -> str:
-    """A latency: '57 µs'."""
+    """Return a latency: '57 µs'."""
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
 
 

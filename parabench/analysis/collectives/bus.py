@@ -1,7 +1,7 @@
 """Collectives: from stored calls to time and bandwidth at each size, one number per launch before anything is compared.
 
 Sizes, counts and bandwidths are nccl-tests' (doc/PERFORMANCE.md there): a size is the whole buffer, algbw is size by
-time, and busbw is what the links carry whatever the number of ranks, so that it can be held against the hardware.
+time, and busbw is the traffic of a link. busbw compares with the hardware's bandwidth at any number of ranks.
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ _BUS = (
 
 
 def bus_factor(op: str, world_size: int) -> float:
-    """busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, 1
-    for broadcast, reduce, and from one rank to another; NaN for an unknown operation."""
+    """Return busbw / algbw; NaN for an unknown operation.
+
+    It is 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, and 1 for
+    broadcast, reduce and sendrecv.
+    """
     if op == UNKNOWN:
         return math.nan
     share = (world_size - 1) / world_size
@@ -225,7 +228,7 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_form(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the form that algorithms are compared in: out of place where torch has it, as users call it."""
+    """Return the rows of the form that algorithms are compared in: out of place, if torch has it for the operation."""
     out_of_place = ~table["in_place"].astype(bool)
     has_both = table["op"].isin(table.loc[out_of_place, "op"].unique())
     return table[out_of_place | ~has_both]

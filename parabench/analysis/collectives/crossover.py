@@ -1,4 +1,4 @@
-"""Which algorithm is fastest at which size, and where that changes; only what the launches support is claimed."""
+"""The fastest algorithm at each size, and the sizes at which it changes, as far as the launches support it."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ class BusAnswer:
 
 
 def bus_answers(results: Results, session: str | int | None = None) -> tuple[BusAnswer, ...]:
-    """An answer for each operation and world size of a session (default: the newest).
+    """Return an answer for each operation and world size of a session (default: the newest).
 
-    Raises UsageError for no such session, or one of another kind.
+    Raises UsageError if there is no such session, or if it is of another kind.
     """
     chosen = select_session(results, session)
     chosen.require("collectives", results.path)
@@ -122,7 +122,7 @@ def bus_answers(results: Results, session: str | int | None = None) -> tuple[Bus
 
 
 def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
-    """The same from the table of `bus.measured`; nothing for an operation without a launch that succeeded."""
+    """Return the answers from `bus.measured`. An operation without a successful launch has none."""
     good = good_sizes(sizes)
     groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
     order = {op: i for i, op in enumerate(LOGGED_OPS)}
@@ -175,11 +175,10 @@ def _of_logs(good: pd.DataFrame) -> str:
 
 
 def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
-    """The algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
+    """Return the algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
 
-    That they differ at all is what is claimed, so all pairs are compared and not each with the best alone. The sizes of
-    a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one in up to 26 % of
-    sessions.
+    The claim is that they differ at all, so all pairs are compared, not only each with the best. The sizes share one
+    rate of false claims (Bonferroni): with 5% for each of six sizes, up to 26% of sessions would make a wrong claim.
     """
     names = dict(zip(good["case"], good["algorithm"], strict=True))
     if len(names) == 1:

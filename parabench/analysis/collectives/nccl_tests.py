@@ -32,8 +32,10 @@ _SPREAD = "  {:>7}  {:>7}  {:>7}  {:>6}"
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
-    """A block a case: header, a line a size, footer; then, of each size, how its launches spread. Lines that are no
-    result begin with '#', and a result has nccl-tests' columns and no others: readers count them from the end."""
+    """Yield a block for each case: header, a line for each size, footer, and the spread of calls and launches.
+
+    Only results start without '#'. They have nccl-tests' columns and no others, because readers count from the end.
+    """
     session.require("collectives", results.path)
     table = bus_table(measured(numbers(results, session)))
     for _, rows in table.groupby("case_id", sort=False):
@@ -81,7 +83,7 @@ def _start(rows: pd.DataFrame, session: Session) -> Iterator[str]:
 
 
 def _batches(rows: pd.DataFrame) -> str:
-    """How many calls were between two readings of the clock, where it were several."""
+    """Return how many calls were between two readings of the clock, if they were back to back."""
     if rows["timing"].iloc[0] == LATENCY:
         return ""
     each = rows["calls"] / rows["batches"]
@@ -90,10 +92,10 @@ def _batches(rows: pd.DataFrame) -> str:
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
-    """nccl-tests' document: its keys with its types and units (us, GB/s), and ours beside them.
+    """Return nccl-tests' document: its keys with its types and units (us, GB/s), and further keys of parabench.
 
-    Times are of launches that succeeded, or where none did of those that were wrong; the average bandwidth is of the
-    former only. `failed` are all failed launches.
+    Times are from the launches that succeeded, or if none did, from those with wrong results. The average bandwidth is
+    only from the launches that succeeded. `failed` are all failed launches.
     """
     session.require("collectives", results.path)
     every = numbers(results, session)
@@ -244,7 +246,7 @@ def _forms(rows: pd.DataFrame) -> dict[str, dict[Any, Any]]:
 
 
 def _average(table: pd.DataFrame) -> float | None:
-    """The mean bus bandwidth of what succeeded; None for nothing."""
+    """Return the mean bus bandwidth of the rows with successful launches; None if there are none."""
     return words.number_or_none(float(table.loc[table["good"] > 0, "busbw"].mean()))
 
 

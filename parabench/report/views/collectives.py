@@ -190,7 +190,7 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
 
 
 def varies(cases: pd.DataFrame, name: str) -> bool:
-    """Whether cases that have `name` differ in it."""
+    """Return whether the cases that have a value of `name` differ in it."""
     values = cases[name].dropna()
     return values[values != _NONE.get(name)].nunique() > 1
 
