@@ -1,32 +1,35 @@
-"""What lies between the ranks of a session, as it was measured: links by their tier."""
+"""The measured links between the ranks of a session: by tier, and as a reason why two levels are fastest, or not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from parabench.analysis.session import Session
+from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
+from parabench.collectives import TWO_LEVEL
 from parabench.machine import accelerator
+from parabench.plan.case import Case
 from parabench.store.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# The tiers, from the farthest, and how each is said of links.
+    from parabench.analysis.ranking.ranking import Answer
+
+# The tiers, from the farthest, and their names in sentences.
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
 SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
-# Tiers whose links carry less than that many times one another's are said to be alike: links of one tier on a busy
-# machine differ by as much.
+# Tiers are alike if the bandwidths of their links differ by a smaller factor: on a busy machine, links of one tier do.
 ALIKE = 1.5
 
 
 @dataclass(frozen=True)
 class Tier:
-    """The links of one tier: how many directions were measured, the medians of their latency and bandwidth, and the
-    slowest and the fastest of them. None is unknown."""
+    """The links of one tier: the number of measured directions, the medians of their latency and bandwidth, and the
+    bandwidths of the slowest and the fastest one. None is unknown."""
 
     name: str
     links: int
@@ -37,7 +40,7 @@ class Tier:
 
 
 def link_table(results: Results, session: Session) -> pd.DataFrame:
-    """The session's links with their `tier`; no row where nobody measured them."""
+    """Return the session's links with their `tier`; no rows if they were not measured."""
     links = results.links
     own = links[links["session_id"] == session.id].drop(columns="session_id").reset_index(drop=True)
     own[["latency_s", "bytes_per_s"]] = own[["latency_s", "bytes_per_s"]].astype(float)
@@ -48,7 +51,7 @@ def link_table(results: Results, session: Session) -> pd.DataFrame:
 
 
 def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
-    """The tiers that there are, from the farthest, of what `link_table` gives."""
+    """Return the tiers of a `link_table`, from the farthest."""
     found = {}
     for name in SAID:
         own = links[links["tier"] == name]
@@ -59,20 +62,14 @@ def tiers_of(links: pd.DataFrame) -> dict[str, Tier]:
     return found
 
 
-def node_medians(links: pd.DataFrame, number: str) -> dict[tuple[int, int], float]:
-    """The median of a number, `latency_s` or `bytes_per_s`, over the links from each node to each."""
-    medians = links.groupby(["from_node", "to_node"])[number].median()
-    return {ends: float(value) for ends, value in zip(medians.index.tolist(), medians, strict=True)}
-
-
 def times_less(tiers: Mapping[str, Tier]) -> float | None:
-    """How many times less links across nodes carry than those in a node; None where one of the two is unknown."""
+    """Return the bandwidth in a node over the bandwidth across nodes; None if one of them is unknown."""
     across, inside = (tiers[name].bytes_per_s if name in tiers else None for name in (ACROSS, NODE))
     return inside / across if inside and across else None
 
 
 def tiers_said(tiers: Mapping[str, Tier]) -> str:
-    """'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty where no bandwidth is known."""
+    """Return 'across nodes 0.024 GB/s, in a node 3.1 GB/s: 129 times less'; empty if no bandwidth is known."""
     known = [tier for tier in tiers.values() if tier.bytes_per_s]
     said = ", ".join(f"{SAID[tier.name]} {gigabytes(tier.bytes_per_s)}" for tier in known)
     times = times_less(tiers)
@@ -84,10 +81,69 @@ def tiers_said(tiers: Mapping[str, Tier]) -> str:
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
-    """A bandwidth: '3.1 GB/s'."""
+    """Return a bandwidth: '3.1 GB/s'."""
     return f"{format.digits(bytes_per_s / 1e9, 2)} GB/s" if format.known(bytes_per_s) else format.UNKNOWN
 
 
 def microseconds(seconds: float | None) -> str:
-    """A latency: '57 µs'."""
+    """Return a latency: '57 µs'."""
     return f"{format.digits(seconds * 1e6, 2)} µs" if format.known(seconds) else format.UNKNOWN
+
+
+def with_links(answers: Iterable[Answer], seen: SessionData) -> tuple[Answer, ...]:
+    """Return the answers; those with a winner explain how the measured links contribute."""
+    if not len(seen.results.read("link", f"session_id = {seen.session.id}")):
+        return tuple(answers)
+    tiers = tiers_of(link_table(seen.results, seen.session))
+
+    def explain(answer: Answer) -> str:
+        if answer.best is None or not answer.decided:
+            return ""
+        tied, slower = ([seen.case(each.case_id) for each in some] for some in (answer.tied, answer.slower))
+        return explained(seen.case(answer.best.case_id), tied, slower, tiers)
+
+    return tuple(replace(answer, links=explain(answer)) for answer in answers)
+
+
+def explained(best: Case, tied: Sequence[Case], slower: Sequence[Case], tiers: Mapping[str, Tier]) -> str:
+    """Return whether the tiers explain that `best` is faster than `slower`; `tied` are not distinguishable from it.
+
+    Empty if all ran on one node, or a tier is unknown. The numbers of bytes are for an all-reduce of S bytes, over the
+    links between m nodes of g ranks, n in all: by `collectives/two_level.py` a rank sends 2(m-1)/m S/g, and a node
+    2(m-1)/m S; in a ring of all ranks, one rank of each node sends 2(n-1)/n S.
+    """
+    times = times_less(tiers)
+    if times is None or max(case.nodes for case in (best, *tied, *slower)) < 2:
+        return ""
+    sentence = f"Measured links: {tiers_said(tiers)}."
+    # Bytes across nodes then differ by the algorithm alone.
+    grid = best.strategy, best.world_size, best.nodes
+    alike = [case for case in slower if (case.strategy, case.world_size, case.nodes) == grid]
+    if best.nodes < 2:
+        return sentence
+    if times < ALIKE:
+        return f"{sentence} Two levels spare no slow links." if any(map(_is_two_level, (best, *alike))) else sentence
+    won = _splits_evenly(best) and not all(map(_is_two_level, alike)) and all(map(_is_two_level, tied))
+    return f"{sentence} {_saves(best)}" if won else sentence
+
+
+def _saves(best: Case) -> str:
+    m, n = best.nodes, best.world_size
+    g = n // m
+    rank, node, ring = (f"{part:.3g}" for part in (2 * (m - 1) / n, 2 * (m - 1) / m, 2 * (n - 1) / n))
+    return (
+        f"{best.algorithm} sends fewer bytes across nodes. For S bytes of gradients, m = {m} nodes of g = {g} ranks "
+        f"send 2(m-1)/m S/g = {rank} S per rank and {node} S per node, in {2 * (m - 1)} messages. In a flat ring of "
+        f"n = {n} ranks, one rank of each node sends 2(n-1)/n S = {ring} S, in {2 * (n - 1)} messages."
+    )
+
+
+def _is_two_level(case: Case) -> bool:
+    return case.algorithm.startswith(TWO_LEVEL)
+
+
+def _splits_evenly(case: Case) -> bool:
+    """Return whether the formula is the case's: an all-reduce of gradients, whose levels are the nodes, with a ring
+    across."""
+    two = case.algorithm == TWO_LEVEL or (_is_two_level(case) and case.algorithm.endswith(",ring)"))
+    return case.strategy == "ddp" and two and case.ranks_per_node == case.world_size // case.nodes

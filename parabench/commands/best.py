@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any
 
 import click
@@ -50,7 +51,6 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
         chosen.require("training", path)
     if chosen.kind == "collectives":
         from parabench.analysis.collectives.crossover import bus_answers
-        from parabench.analysis.text import collectives as text
 
         if axes or objective != "step_time_s":
             raise UsageError(
@@ -58,9 +58,9 @@ def best(store: str, objective: str, by: tuple[str, ...], **options: Any) -> Non
                 f"give neither, or name one that trained: {path}@SESSION"
             )
         answers: Any = bus_answers(results, chosen.id)
-        to_dict: Any = text.to_dict
+        to_dict: Any = methodcaller("to_dict")
         why = "succeeded" if len(results.of([chosen.id]).launch) else "was recorded"
-        lines = [text.sentence(each) for each in answers] or [f"No launch {why}, so there is no fastest algorithm."]
+        lines = [each.sentence() for each in answers] or [f"No launch {why}, so there is no fastest algorithm."]
     else:
         from parabench.analysis.ranking import words
         from parabench.analysis.ranking.objectives import OBJECTIVES, require

@@ -68,7 +68,6 @@ class Test:
     timing: str = "in a way that the log does not tell"
     calls: int = 1
     rows: dict[tuple[str, str], list[CollectiveSample]] = field(default_factory=dict)
-    steps: Counter[tuple[str, str, int, bool]] = field(default_factory=Counter)
     out_of_bounds: int = 0
     ended: bool = False
     problem: str | None = None
@@ -106,9 +105,9 @@ class Test:
             self.problem = "its algbw is not size by time"
         if self.op and busbw is not None and not _near(busbw, rate * bus_factor(self.op, n)):
             self.doubt = f"its busbw is not that of {self.op} among {n} ranks, so the operation is unknown"
-        own, key = self.rows.setdefault((dtype[0], redop), []), (dtype[0], redop, size, in_place)
-        step, count = self.steps[key], None if wrong is None else int(wrong)
-        self.steps[key] += 1
+        own = self.rows.setdefault((dtype[0], redop), [])
+        step = sum((each.bytes, each.in_place) == (size, in_place) for each in own)
+        count = None if wrong is None else int(wrong)
         own.append(
             CollectiveSample(
                 0, step, len(own), "", self.algorithm, n, size, None, us / 1e6, Phase.MEASURE, in_place, count,

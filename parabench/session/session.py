@@ -294,11 +294,10 @@ def _tables(results: Results, session_id: int, tell: Callable[[str], None]) -> I
     from parabench.analysis.collectives.crossover import bus_answers
     from parabench.analysis.collectives.nccl_tests import table_lines
     from parabench.analysis.session import select_session
-    from parabench.analysis.text.collectives import sentence
 
     for line in table_lines(results, select_session(results, session_id)):
         tell(line)
-    return map(sentence, bus_answers(results, session_id))
+    return (answer.sentence() for answer in bus_answers(results, session_id))
 
 
 def _write_json(request: Request, results: Results, session_id: int, log: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
 """Collectives: from stored calls to time and bandwidth at each size, one number per launch before anything is compared.
 
 Sizes, counts and bandwidths are nccl-tests' (doc/PERFORMANCE.md there): a size is the whole buffer, algbw is size by
-time, and busbw is what the links carry whatever the number of ranks, so that it can be held against the hardware.
+time, and busbw is the traffic of a link. busbw compares with the hardware's bandwidth at any number of ranks.
 """
 
 from __future__ import annotations
@@ -67,11 +67,19 @@ _SHARED = (
 _SIZE = ["launch_id", "bytes", "in_place"]
 # What identifies a time that launches repeat.
 KEY = ["case", "bytes", "in_place"]
+# The columns of `bus_table`.
+_BUS = (
+    "case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing", "statistic", "good", "launches",
+    "calls", "batches", "call_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
+)  # fmt: skip
 
 
 def bus_factor(op: str, world_size: int) -> float:
-    """busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, 1
-    for broadcast, reduce, and from one rank to another; NaN for an unknown operation."""
+    """Return busbw / algbw; NaN for an unknown operation.
+
+    It is 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, gather and scatter, and 1 for
+    broadcast, reduce and sendrecv.
+    """
     if op == UNKNOWN:
         return math.nan
     share = (world_size - 1) / world_size
@@ -106,8 +114,7 @@ def call_numbers(launches: pd.DataFrame, results: Results, session: Session) -> 
     """
     cases = {text: CollectiveCase.from_dict(json_text.parsed(text)) for text in launches["case_json"].unique()}
     case_of = [cases[text] for text in launches["case_json"]]
-    rows = [{name: getattr(case, name) for name in _OF_CASE} | {"label": case.label, "algorithm": case.line}
-            for case in case_of]  # fmt: skip
+    rows = [case.to_dict() | {"label": case.label, "algorithm": case.line} for case in case_of]
     fields = pd.DataFrame(rows, launches.index, columns=[*_OF_CASE, "label"])
     told = turns_of(launches["facts"])
     collective = results.collective
@@ -188,50 +195,39 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
 def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     """Return one row per case, size and form, from `measured` numbers; by operation, ranks, algorithm and size.
 
-    `call_s`, `p50_s`, `p95_s` and `p99_s` are means on the log scale of the launches' number and quantiles over the
-    launches that succeeded, or, where none did, over those that were wrong (`good` then is 0). `low_s` and `high_s`
-    are the extreme launches' numbers, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all
-    launches. `algbw` and `busbw` are in GB/s, 1 GB = 1e9 bytes.
+    `call_s`, `p50_s`, `p95_s` and `p99_s` are geometric means over the launches that succeeded, or if none did, over
+    the launches with wrong results (`good` is 0 then). `low_s` and `high_s` are the fastest and the slowest of these
+    launches, `spread` = high / low - 1 (NaN for one launch). `n_wrong` is summed over all launches. `algbw` and `busbw`
+    are in GB/s, 1 GB = 1e9 bytes.
     """
-    rows = []
-    for _, group in sizes.groupby(KEY, sort=False):
-        first = group.iloc[0]
-        good = group[group["status"] == Status.OK]
-        counted = good if len(good) else group[group["status"] == Status.WRONG]
-        call_s = _log_mean(counted["call_s"])
-        algbw = first["bytes"] / call_s / GB
-        rows.append(
-            {"case_id": first["case"]}
-            | {name: first[name] for name in ("label", *_OF_CASE, "ran", "bytes", "count", "in_place")}
-            | {name: _log_mean(counted[name]) for name in QUANTILES}
-            | {
-                "timing": first["timing"],
-                "statistic": first["statistic"],
-                "good": len(good),
-                "launches": len(group),
-                "calls": int(counted["calls"].sum()),
-                "batches": int(counted["batches"].sum()),
-                "call_s": call_s,
-                "low_s": counted["call_s"].min(),
-                "high_s": counted["call_s"].max(),
-                "spread": counted["call_s"].max() / counted["call_s"].min() - 1 if len(counted) > 1 else np.nan,
-                "n_wrong": group["n_wrong"].sum() if group["n_wrong"].notna().any() else np.nan,
-                "algbw": algbw,
-                "busbw": algbw * bus_factor(first["op"], int(first["world_size"])),
-            }
-        )
-    columns = (
-        "case_id", "label", *_OF_CASE, "ran", "bytes", "count", "in_place", "timing", "statistic", "good", "launches",
-        "calls", "batches", "call_s", *QUANTILES, "low_s", "high_s", "spread", "n_wrong", "algbw", "busbw",
-    )  # fmt: skip
-    table = pd.DataFrame(rows, columns=list(columns))
-    order = table.assign(op=[LOGGED_OPS.index(op) for op in table["op"]])
-    keys = ["op", "world_size", "algorithm", "bytes", "in_place"]
-    return table.loc[order.sort_values(keys, kind="stable").index].reset_index(drop=True)
+    good = sizes["status"] == Status.OK
+    succeeded = good.groupby([sizes[name] for name in KEY]).transform("any")
+    counted = sizes[good | (~succeeded & (sizes["status"] == Status.WRONG))]
+    every, own = sizes.groupby(KEY, sort=False), counted.groupby(KEY, sort=False)
+    seconds = counted[["call_s", *QUANTILES]].astype(float)
+    logs = seconds.where(seconds > 0).transform(np.log).groupby([counted[name] for name in KEY]).mean()
+    table = sizes.drop_duplicates(KEY).set_index(KEY)[["label", *_OF_CASE, "ran", "count", "timing", "statistic"]]
+    table = table.assign(
+        good=good.groupby([sizes[name] for name in KEY]).sum(),
+        launches=every.size(),
+        **own[["calls", "batches"]].sum(),
+        **logs.transform(np.exp),
+        low_s=own["call_s"].min(),
+        high_s=own["call_s"].max(),
+        spread=(own["call_s"].max() / own["call_s"].min() - 1).where(own.size() > 1),
+        n_wrong=every["n_wrong"].sum(min_count=1),
+    ).reset_index()
+    table = table.fillna({"calls": 0, "batches": 0}).astype({"calls": int, "batches": int})
+    algbw = table["bytes"] / table["call_s"] / GB
+    factors = [bus_factor(op, n) for op, n in zip(table["op"], table["world_size"], strict=True)]
+    table = table.assign(algbw=algbw, busbw=algbw * factors)
+    order = table.assign(op=table["op"].map(LOGGED_OPS.index))
+    order = order.sort_values(["op", "world_size", "algorithm", "bytes", "in_place"], kind="stable")
+    return table.loc[order.index].rename(columns={"case": "case_id"})[list(_BUS)].reset_index(drop=True)
 
 
 def one_form(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the form that algorithms are compared in: out of place where torch has it, as users call it."""
+    """Return the rows of the form that algorithms are compared in: out of place, if torch has it for the operation."""
     out_of_place = ~table["in_place"].astype(bool)
     has_both = table["op"].isin(table.loc[out_of_place, "op"].unique())
     return table[out_of_place | ~has_both]
@@ -251,7 +247,3 @@ def logged_times(results: Results, session: Session) -> pd.DataFrame:
     good = good[(good["source"] != "") & (good["op"] != UNKNOWN)]
     key = ["source", "op", "world_size", "nodes", "dtype", "bytes"]
     return good.groupby(key, sort=False, as_index=False).agg(seconds=("call_s", "mean"))
-
-
-def _log_mean(values: pd.Series[float]) -> float:
-    return float(np.exp(np.log(values[values > 0]).mean())) if (values > 0).any() else float("nan")

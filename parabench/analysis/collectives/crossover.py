@@ -1,9 +1,10 @@
-"""Which algorithm is fastest at which size, and where that changes; only what the launches support is claimed."""
+"""The fastest algorithm at each size, and the sizes at which it changes, as far as the launches support it."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import pandas as pd
@@ -14,8 +15,8 @@ from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import ROUNDING, fit
 from parabench.analysis.text import format
-from parabench.plan.collective_case import LOGGED_OPS
-from parabench.plan.collective_protocol import LATENCY
+from parabench.plan.collective_case import LOGGED_OPS, size_text
+from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.store.results import Results
 
 
@@ -31,11 +32,24 @@ class Range:
     algorithms: tuple[str, ...]
     alone: tuple[int, ...] = ()
 
+    def sentence(self, measured: tuple[int, ...]) -> str:
+        """Return the range in words; `measured` are all sizes."""
+        sizes = f"at {size_text(self.first_bytes)}"
+        if self.last_bytes != self.first_bytes:
+            sizes = f"from {size_text(self.first_bytes)} to {size_text(self.last_bytes)}"
+        names = format.joined(self.algorithms)
+        if len(self.algorithms) > 1:
+            return f"{names} are fastest and not statistically distinguishable {sizes}"
+        if self.alone == tuple(_within(self, measured)):
+            return f"{names} is fastest {sizes}"
+        only = f", and the only one at {format.joined(map(size_text, self.alone))}" if self.alone else ""
+        return f"{names} is among the fastest {sizes}{only}"
+
 
 @dataclass(frozen=True)
 class Crossover:
     """The best changes between these two sizes: at `above_bytes` none of the next range's algorithms is among the
-    fastest, at `below_bytes` none of the range's before."""
+    fastest, at `below_bytes` none of the previous range's."""
 
     above_bytes: int
     below_bytes: int
@@ -43,12 +57,11 @@ class Crossover:
 
 @dataclass(frozen=True)
 class BusAnswer:
-    """What is fastest for one operation and world size.
+    """The fastest algorithms of one operation and world size.
 
-    `ranges` cover the measured sizes in their order; between two of them lies one of `changes`. `peak` is the highest
-    bus bandwidth, GB/s, `peak_bytes` its size and `peak_algorithm` whose it is. `why_not` says why nothing is
-    distinguishable; `ranges` then is empty. `sizes` are all that were measured, `timing` says how
-    (`collective_protocol.in_words`).
+    `ranges` cover the measured sizes in their order; between two of them is one of `changes`. `peak` is the highest
+    bus bandwidth, GB/s, of `peak_algorithm` at `peak_bytes`. If nothing is distinguishable, `why_not` is the reason and
+    `ranges` is empty. `sizes` are all that were measured, `timing` is how (`collective_protocol.in_words`).
     """
 
     op: str
@@ -66,14 +79,41 @@ class BusAnswer:
 
     @property
     def heading(self) -> str:
-        """Which question this answers: 'all_reduce, 4 ranks'."""
+        """The question that this answers: 'all_reduce, 4 ranks'."""
         return f"{self.op}, {format.count(self.world_size, 'rank')}"
+
+    def text(self) -> str:
+        """Return the answer without its heading."""
+        texts = [self.why_not or self._ranges()]
+        if self.peak is not None and self.peak_bytes is not None:
+            texts.append(
+                f"The highest bus bandwidth is {format.digits(self.peak)} GB/s, "
+                f"{self.peak_algorithm} at {size_text(self.peak_bytes)}."
+            )
+        return " ".join([*texts, f"Timed: {in_words(self.timing)}."])
+
+    def sentence(self) -> str:
+        """Return the answer after its heading."""
+        return f"{self.heading}: {self.text()}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer for JSON (docs/reference/json.md): unknown is null."""
+        return asdict(self) | {"sentence": self.sentence()}
+
+    def _ranges(self) -> str:
+        blocks = format.count(self.blocks, "block")
+        if len(self.ranges) == 1 and set(self.ranges[0].algorithms) == set(self.algorithms):
+            everything = format.count(len(self.algorithms), "algorithm")
+            return f"No difference was found between the {everything} at any size with {blocks}."
+        found = "; ".join(each.sentence(self.sizes) for each in self.ranges) + f" ({blocks})."
+        places = [f"between {size_text(each.above_bytes)} and {size_text(each.below_bytes)}" for each in self.changes]
+        return f"{found} The best changes {format.joined(places)}." if places else found
 
 
 def bus_answers(results: Results, session: str | int | None = None) -> tuple[BusAnswer, ...]:
-    """An answer for each operation and world size of a session (default: the newest).
+    """Return an answer for each operation and world size of a session (default: the newest).
 
-    Raises UsageError for no such session, or one of another kind.
+    Raises UsageError if there is no such session, or if it is of another kind.
     """
     chosen = select_session(results, session)
     chosen.require("collectives", results.path)
@@ -81,7 +121,7 @@ def bus_answers(results: Results, session: str | int | None = None) -> tuple[Bus
 
 
 def answers(sizes: pd.DataFrame) -> tuple[BusAnswer, ...]:
-    """The same from the table of `bus.measured`; nothing for an operation without a launch that succeeded."""
+    """Return the answers from `bus.measured`. An operation without a successful launch has none."""
     good = good_sizes(sizes)
     groups = {cast(tuple[str, int], key): group for key, group in good.groupby(["op", "world_size"])}
     order = {op: i for i, op in enumerate(LOGGED_OPS)}
@@ -134,11 +174,10 @@ def _of_logs(good: pd.DataFrame) -> str:
 
 
 def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
-    """The algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
+    """Return the algorithms that are tied with the fastest at one of `sizes` sizes, fastest first.
 
-    That they differ at all is what is claimed, so all pairs are compared and not each with the best alone. The sizes of
-    a ladder share one rate of false claims (Bonferroni): with 5 % for each, six would make a wrong one in up to 26 % of
-    sessions.
+    The claim is that they differ at all, so all pairs are compared, not only each with the best. The sizes share one
+    rate of false claims (Bonferroni): with 5% for each of six sizes, up to 26% of sessions would make a wrong claim.
     """
     names = dict(zip(good["case"], good["algorithm"], strict=True))
     if len(names) == 1:
@@ -152,37 +191,30 @@ def _best(good: pd.DataFrame, sizes: int) -> tuple[str, ...]:
 
 
 def _in_ranges(best: dict[int, tuple[str, ...]]) -> tuple[Range, ...]:
-    """Neighbouring sizes that share an algorithm among their fastest, as far as it goes."""
+    """Join neighboring sizes that share an algorithm among their fastest; `best` is in the order of sizes."""
     ranges: list[Range] = []
-    for size in sorted(best):
-        shared = tuple(name for name in ranges[-1].algorithms if name in best[size]) if ranges else ()
+    for size, fastest in best.items():
+        shared = tuple(name for name in ranges[-1].algorithms if name in fastest) if ranges else ()
         if shared:
             ranges[-1] = Range(ranges[-1].first_bytes, size, shared)
         else:
-            ranges.append(Range(size, size, best[size]))
+            ranges.append(Range(size, size, fastest))
     return tuple(
-        replace(
-            each,
-            alone=tuple(
-                size
-                for size in sorted(best)
-                if each.first_bytes <= size <= each.last_bytes and set(best[size]) == set(each.algorithms)
-            ),
-        )
+        replace(each, alone=tuple(size for size in _within(each, best) if set(best[size]) == set(each.algorithms)))
         for each in ranges
     )
+
+
+def _within(of: Range, sizes: Iterable[int]) -> list[int]:
+    return [size for size in sizes if of.first_bytes <= size <= of.last_bytes]
 
 
 def _changes(ranges: tuple[Range, ...], best: dict[int, tuple[str, ...]]) -> tuple[Crossover, ...]:
     changes = []
     for before, after in itertools.pairwise(ranges):
-        # At the end of a range the next one's may already be as good: the change lies after the last size at which
-        # none of them is. Every range begins where none of the one before is left.
-        only_before = [
-            size
-            for size in best
-            if before.first_bytes <= size <= before.last_bytes and not set(after.algorithms) & set(best[size])
-        ]
+        # At the end of a range, the next range's algorithms may already be as good: the change is after the last size
+        # at which none of them is. Every range starts where none of the previous one is left.
+        only_before = [size for size in _within(before, best) if not set(after.algorithms) & set(best[size])]
         if only_before:
             changes.append(Crossover(max(only_before), after.first_bytes))
     return tuple(changes)

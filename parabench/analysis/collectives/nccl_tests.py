@@ -26,15 +26,19 @@ from parabench.store.results import Results
 JSON_VERSION = 3
 US = 1e6
 FORMS = {"out_of_place": False, "in_place": True}
+# The columns of one form.
+_NUMBERS = "  {:>7}  {:>6}  {:>6}  {:>6}"
+_SPREAD = "  {:>7}  {:>7}  {:>7}  {:>6}"
 
 
 def table_lines(results: Results, session: Session) -> Iterator[str]:
-    """A block a case: header, a line a size, footer; then, of each size, how its launches spread. Lines that are no
-    result begin with '#', and a result has nccl-tests' columns and no others: readers count them from the end."""
+    """Yield a block for each case: header, a line for each size, footer, and the spread of calls and launches.
+
+    Only results start without '#'. They have nccl-tests' columns and no others, because readers count from the end.
+    """
     session.require("collectives", results.path)
     table = bus_table(measured(numbers(results, session)))
-    for case_id in table["case_id"].unique():
-        rows = table[table["case_id"] == case_id]
+    for _, rows in table.groupby("case_id", sort=False):
         first = rows.iloc[0]
         yield from _start(rows, session)
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
@@ -49,8 +53,8 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
             of_node = " of each node" if several_nodes(session.environment) else ""
             yield f"# warning: {first['world_size']} ranks on {short[1]} core(s){of_node} take turns"
         yield from _header()
-        for size in rows["bytes"].unique():
-            yield _line(rows[rows["bytes"] == size])
+        for _, own in rows.groupby("bytes"):
+            yield _line(own)
         wrong = rows["n_wrong"].sum()
         known = rows["n_wrong"].notna().all()
         said = f"{wrong:g} {'FAILED' if wrong else 'OK'}" if known or wrong else words.UNKNOWN
@@ -79,7 +83,7 @@ def _start(rows: pd.DataFrame, session: Session) -> Iterator[str]:
 
 
 def _batches(rows: pd.DataFrame) -> str:
-    """How many calls were between two readings of the clock, where it were several."""
+    """Return how many calls were between two readings of the clock, if they were back to back."""
     if rows["timing"].iloc[0] == LATENCY:
         return ""
     each = rows["calls"] / rows["batches"]
@@ -88,20 +92,17 @@ def _batches(rows: pd.DataFrame) -> str:
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:
-    """nccl-tests' document: its keys with its types and units (us, GB/s), and ours beside them.
+    """Return nccl-tests' document: its keys with its types and units (us, GB/s), and further keys of parabench.
 
-    Times are of launches that succeeded, or where none did of those that were wrong; the average bandwidth is of the
-    former only. `failed` are all failed launches.
+    Times are from the launches that succeeded, or if none did, from those with wrong results. The average bandwidth is
+    only from the launches that succeeded. `failed` are all failed launches.
     """
     session.require("collectives", results.path)
     every = numbers(results, session)
     table = bus_table(measured(every))
     protocol = session.plan.get("protocol") or {}
     cases = session.plan.get("cases") or [{}]
-    found = []
-    for case_id in table["case_id"].unique():
-        rows = table[table["case_id"] == case_id]
-        found += [_result(rows[rows["bytes"] == size]) for size in rows["bytes"].unique()]
+    found = [_result(own) for _, rows in table.groupby("case_id", sort=False) for _, own in rows.groupby("bytes")]
     wrong = float(table["n_wrong"].sum())
     launches = every.drop_duplicates("launch_id")
     failed = [
@@ -154,55 +155,39 @@ def results_json(results: Results, session: Session) -> dict[str, Any]:
 
 
 def _header() -> Iterator[str]:
-    names = ("time", "algbw", "busbw", "#wrong")
-    units = ("(us)", "(GB/s)", "(GB/s)", "")
-    lead = f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}"
     yield "#"
-    yield f"{lead}           out-of-place                       in-place"
-    for lead_names, of_form in (
-        (("size", "count", "type", "redop", "root"), names),
-        (("(B)", "(elements)", "", "", ""), units),
+    yield f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place"
+    for of_size, of_form in (
+        (("size", "count", "type", "redop", "root"), ("time", "algbw", "busbw", "#wrong")),
+        (("(B)", "(elements)", "", "", ""), ("(us)", "(GB/s)", "(GB/s)", "")),
     ):
-        lead = "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format(*lead_names)
-        body = "  {:>7}  {:>6}  {:>6}  {:>6}".format(*of_form)
-        yield lead + body + body
-
-
-def _spread_lines(rows: pd.DataFrame) -> Iterator[str]:
-    """Of each size how calls spread in a launch, and launches; as comments."""
-    of_form = "  {:>7}  {:>7}  {:>7}  {:>6}"
-    names, units = (
-        of_form.format(*each) for each in (("p50", "p95", "p99", "spread"), ("(us)", "(us)", "(us)", "(%)"))
-    )
-    yield f"# {'':>10}          out of place                      in place"
-    yield f"# {'size':>10}{names}{names}"
-    yield f"# {'(B)':>10}{units}{units}"
-    for size in rows["bytes"].unique():
-        own = rows[rows["bytes"] == size]
-        line = f"# {size:>10}"
-        for row in (_form(own, in_place) for in_place in FORMS.values()):
-            if row is None:
-                line += of_form.format("N/A", "N/A", "N/A", "N/A")
-                continue
-            spread = f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"
-            line += "".join(f"  {_float(row[name] * US, 7)}" for name in QUANTILES) + f"  {spread:>6}"
-        yield line
-    yield "#"
+        yield "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}".format(*of_size) + _NUMBERS.format(*of_form) * 2
 
 
 def _line(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     line = f"{first['bytes']:>12}  {first['count']:>12}  {TYPES[first['dtype']].name:>8}  {first['redop']:>6}  "
     line += f"{_root(first['op']):>6}"
-    forms = [_form(rows, in_place) for in_place in FORMS.values()]
-    for row in forms:
-        if row is None:
-            line += "  {:>7}  {:>6}  {:>6}  {:>6}".format("N/A", "N/A", "N/A", "N/A")
-        else:
-            wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
-            line += f"  {_float(row['call_s'] * US, 7)}  {_float(row['algbw'], 6)}  {_float(row['busbw'], 6)}"
-            line += f"  {wrong:>6}"
+    for row in _forms(rows).values():
+        wrong = f"{row['n_wrong']:g}" if words.known(row["n_wrong"]) else "N/A"
+        rates = _float(row["algbw"], 6), _float(row["busbw"], 6)
+        line += _NUMBERS.format(_float(row["call_s"] * US, 7), *rates, wrong)
     return line
+
+
+def _spread_lines(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield for each size how its calls spread in a launch, and its launches; as comments."""
+    names, units = ("p50", "p95", "p99", "spread"), ("(us)", "(us)", "(us)", "(%)")
+    yield f"# {'':>10}          out of place                      in place"
+    yield f"# {'size':>10}{_SPREAD.format(*names) * 2}"
+    yield f"# {'(B)':>10}{_SPREAD.format(*units) * 2}"
+    for size, own in rows.groupby("bytes"):
+        line = f"# {size:>10}"
+        for row in _forms(own).values():
+            spread = f"{row['spread'] * 100:.1f}" if words.known(row["spread"]) else "N/A"
+            line += _SPREAD.format(*(_float(row[name] * US, 7) for name in QUANTILES), spread)
+        yield line
+    yield "#"
 
 
 def _result(rows: pd.DataFrame) -> dict[str, Any]:
@@ -215,23 +200,23 @@ def _result(rows: pd.DataFrame) -> dict[str, Any]:
         "root": f"{_root(first['op']):>6}",
     }
     ours: dict[str, Any] = {}
-    for name, in_place in FORMS.items():
-        row = _form(rows, in_place)
-        if row is None:
+    for name, row in _forms(rows).items():
+        if row["in_place"] != FORMS[name]:
             result[name] = None
             ours[f"{name}_reason"] = WHY_IN_PLACE_ONLY
             continue
+        microseconds = {each: _number(row[each] * US) for each in ("call_s", *QUANTILES, "low_s", "high_s")}
         result[name] = {
-            "time": _number(row["call_s"] * US),
+            "time": microseconds["call_s"],
             "alg_bw": _number(row["algbw"]),
             "bus_bw": _number(row["busbw"]),
             "nwrong": _number(row["n_wrong"]),
         }
         ours[f"{name}_launches"] = {
             "statistic": row["statistic"],
-            **{name.replace("_s", "_us"): _number(row[name] * US) for name in QUANTILES},
-            "min_us": _number(row["low_s"] * US),
-            "max_us": _number(row["high_s"] * US),
+            **{each.replace("_s", "_us"): microseconds[each] for each in QUANTILES},
+            "min_us": microseconds["low_s"],
+            "max_us": microseconds["high_s"],
             "spread": _number(row["spread"]),
             "calls": int(row["calls"]),
             "batches": int(row["batches"]),
@@ -254,13 +239,14 @@ def _result(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _form(rows: pd.DataFrame, in_place: bool) -> dict[Any, Any] | None:
-    chosen = rows[rows["in_place"] == in_place]
-    return chosen.iloc[0].to_dict() if len(chosen) else None
+def _forms(rows: pd.DataFrame) -> dict[str, dict[Any, Any]]:
+    """Return the row of each form of one size; all unknown if torch does not have the form."""
+    own = rows.set_index("in_place", drop=False).astype(object).reindex(list(FORMS.values()))
+    return dict(zip(FORMS, own.to_dict("records"), strict=True))
 
 
 def _average(table: pd.DataFrame) -> float | None:
-    """The mean bus bandwidth of what succeeded; None for nothing."""
+    """Return the mean bus bandwidth of the rows with successful launches; None if there are none."""
     return words.number_or_none(float(table.loc[table["good"] > 0, "busbw"].mean()))
 
 

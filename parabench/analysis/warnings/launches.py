@@ -83,8 +83,8 @@ def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding
         )
 
 
-def _failing(seen: SessionData) -> Iterator[Finding]:
-    cases = seen.cases
+def failing(cases: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a warning for each configuration with some failed launches."""
     for case in cases[(cases["n_ok"] > 0) & (cases["status"] != Status.OK)].to_dict("records"):
         yield Finding(
             code="fails_sometimes",
@@ -95,10 +95,11 @@ def _failing(seen: SessionData) -> Iterator[Finding]:
         )
 
 
-def _oversubscribed(seen: SessionData) -> Iterator[Finding]:
-    environment, of_several = seen.session.environment, several_nodes(seen.session.environment)
+def oversubscribed(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a warning if configurations have more computing threads than their nodes have cores."""
+    of_several = several_nodes(environment)
     over: dict[str, tuple[int, int]] = {}
-    for case in seen.cases[seen.cases["device"] == "cpu"].to_dict("records"):
+    for case in cases[cases["device"] == "cpu"].to_dict("records"):
         found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))
         if found:
             over[case["label"]] = found
@@ -295,8 +296,8 @@ def _slow_nodes(seen: SessionData) -> Iterator[Finding]:
 # All rules for a session of training runs; each yields the warnings that it has.
 RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     lambda seen: few_launches(list(seen.cases["label"]), list(seen.cases["n_ok"])),
-    _failing,
-    _oversubscribed,
+    lambda seen: failing(seen.cases),
+    lambda seen: oversubscribed(seen.cases, seen.session.environment),
     lambda seen: shared_gpu(seen.cases, seen.session.environment),
     _sharing,
     lambda seen: debug_environment(seen.cases, seen.session.environment),

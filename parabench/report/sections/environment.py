@@ -17,7 +17,7 @@ from parabench.analysis.environment.nodes import (
     nodes_said,
     several_nodes,
 )
-from parabench.analysis.links import SAID, node_medians, tiers_of, tiers_said
+from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
 from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Cell, Column, Matrix, Section, Table, table_of
@@ -73,11 +73,13 @@ _TIER = (
 def _matrix(links: pd.DataFrame, ranks: int, nodes: int, number: str) -> Matrix:
     """Return a matrix of ranks, or of nodes if there are many ranks."""
     title, how = NUMBERS[number]
+    values: dict[Any, Any]
     if ranks <= MOST_RANKS:
         values = dict(zip(zip(links["from_rank"], links["to_rank"], strict=True), links[number], strict=True))
         names = [f"rank {rank}" + f" (node {rank * nodes // ranks})" * (nodes > 1) for rank in range(ranks)]
     else:
-        values, names = node_medians(links, number), [f"node {node}" for node in range(nodes)]
+        values = links.groupby(["from_node", "to_node"])[number].median().to_dict()
+        names = [f"node {node}" for node in range(nodes)]
     shade = _shades(values.values())
 
     def cell(ends: tuple[int, int]) -> Cell:

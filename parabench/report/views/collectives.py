@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from parabench import json_text
-from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured, one_form
-from parabench.analysis.collectives.cost_formula import formula
-from parabench.analysis.collectives.cost_model import Constant, Fit, fit_costs, points_of
+from parabench.analysis.collectives.bus import QUANTILES, bus_table, good_sizes, measured, one_form
+from parabench.analysis.collectives.cost_model import Fit, fit_costs
 from parabench.analysis.collectives.crossover import answers
+from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
 from parabench.analysis.numbers import numbers, status_counts
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.analysis.text.collectives import plain_sentence, sentence
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links
@@ -32,8 +31,6 @@ from parabench.report.spec import Column, Section, Tab
 from parabench.store.record import Status
 from parabench.store.results import Results
 
-NS_PER_S, US_PER_S = 1e9, 1e6
-
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
@@ -42,20 +39,16 @@ def render(results: Results, session: Session, template_folder: Path | None = No
     launches, sizes = every.drop_duplicates("launch_id"), measured(every)
     table = bus_table(sizes)
     places = in_native_order(sizes["algorithm"].unique())
-    fits = tuple(
-        sorted(
-            fit_costs(points_of(sizes)),
-            key=lambda fit: (
-                places.index(fit.algorithm),
-                LOGGED_OPS.index(fit.op or LOGGED_OPS[0]),
-                fit.world_size or 0,
-            ),
-        )
-    )
+
+    def place(fit: Fit) -> tuple[int, int, int]:
+        return places.index(fit.algorithm), LOGGED_OPS.index(fit.op or LOGGED_OPS[0]), fit.world_size or 0
+
+    fits = sorted(fit_costs(good_sizes(sizes)), key=place)
     cases = case_table(launches)
     labels = dict(zip(cases["case_id"], cases["label"], strict=True))
     good = launches["status"] == Status.OK
     logs = logs_sections(launches, table)
+    pairs = set(zip(table["algorithm"], table["op"], strict=True))
     imported = [("imported", format.when(session.started_utc)), ("parabench", session.version)]
     return render_page(
         "collectives.html",
@@ -63,17 +56,17 @@ def render(results: Results, session: Session, template_folder: Path | None = No
         _tabs(bool((table["good"] > 0).any()), in_words(session.timing), links_section(links), logs),
         template_folder,
         data=page_data(cases, launches, table, fits),
-        answers=[(answer.heading, plain_sentence(answer)) for answer in answers(sizes)],
+        answers=[(answer.heading, answer.text()) for answer in answers(sizes)],
         trust={"good": int(good.sum()), "launches": len(launches), "cases": len(cases),
                "blocks": launches["repetition"].nunique(), "checked": int(table["n_wrong"].notna().sum()),
                "unchecked": int(table["n_wrong"].isna().sum()), "wrong": int(table["n_wrong"].sum())},
         per_launch=f"{' or '.join(sorted(set(table['statistic'])))} of its calls, {_RANKS[bool(logs)]}",
         timed=in_words(session.timing),
         batched=session.timing != LATENCY,
-        fits=[_fit(fit) for fit in fits],
-        formulas=_formulas(table),
+        fits=fits,
+        formulas=[(algorithm, op, formula(op, algorithm)) for algorithm, op in sorted(pairs)],
         findings=finding_groups(
-            results, session, [*check_collectives(launches, table, fits, session), *check_links(links)], labels
+            results, session, [*check_collectives(cases, table, fits, session), *check_links(links)], labels
         ),
         launches=launches.to_dict("records"),
         failed=launches[~good].to_dict("records"),
@@ -88,7 +81,7 @@ _RANKS = {False: "by its slowest rank", True: "over ranks by nccl-tests' option 
 
 def conclusions(results: Results, session: Session) -> list[str]:
     """Return the answers and the stored warnings as lines for the terminal."""
-    lines = [sentence(answer) for answer in answers(measured(numbers(results, session)))]
+    lines = [answer.sentence() for answer in answers(measured(numbers(results, session)))]
     return lines + [f"warning: {message}" for message in results.of([session.id]).finding["message"]]
 
 
@@ -103,15 +96,15 @@ def _tabs(drawn: bool, timed: str, links: Section | None, logs: tuple[Section, .
 
 
 def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
-    nothing = "No launch of the selected cases succeeded, so there is nothing to draw."
-    none = "No launch succeeded, so there is nothing to draw."
+    some = " of the selected cases" if drawn else ""
+    nothing = f"No launch{some} succeeded, so there is nothing to draw."
     return (
         Section(
             "bus",
             "Bus bandwidth against size",
             "Bus bandwidth as nccl-tests defines it; higher is better. It compares with the hardware's bandwidth at "
             "any number of ranks.",
-            nothing if drawn else none,
+            nothing,
             draw="bus" if drawn else "",
             reading="Bars span the slowest to the fastest launch. Out of place where torch has both forms. "
             f"Timed: {timed}.",
@@ -121,43 +114,11 @@ def _algorithms(drawn: bool, timed: str) -> tuple[Section, ...]:
             "Measured times vs the fitted cost model",
             "A point is a launch; a line is the algorithm's formula with its fitted constants. Points off their line "
             "show where the algorithm does not follow the model.",
-            nothing if drawn else none,
+            nothing,
             draw="fit" if drawn else "",
             reading=f"Where there is no formula the line is a + S b. Both axes are logarithmic. Timed: {timed}.",
         ),
     )
-
-
-def _fit(fit: Fit) -> dict[str, Any]:
-    """One fit in the table of constants; what is no formula says where its line holds."""
-    return {
-        "algorithm": fit.algorithm,
-        "scope": f"{fit.op}, {format.count(fit.world_size or 0, 'rank')}" if fit.is_line else "",
-        "error": fit.typical_error,
-        "constants": [_constant(constant, fit) for constant in fit.constants],
-    }
-
-
-def _constant(constant: Constant, fit: Fit) -> dict[str, Any]:
-    """One line of the table of constants: a in µs, b and c in ns a byte, and their inverse in GB/s."""
-    per_byte = constant.unit == "s/B"
-    scale = NS_PER_S if per_byte else US_PER_S
-    return {
-        "name": constant.name,
-        "tier": "" if fit.is_line else constant.tier,
-        "unit": "ns/B" if per_byte else "µs",
-        "value": None if constant.value is None else constant.value * scale,
-        "low": None if constant.low is None else constant.low * scale,
-        "high": None if constant.high is None else constant.high * scale,
-        "rate": 1 / (constant.value * NS_PER_S) if per_byte and constant.value else None,
-        "reason": constant.reason or "",
-    }
-
-
-def _formulas(table: pd.DataFrame) -> list[tuple[str, str, str]]:
-    """(algorithm, operation, formula) of everything measured."""
-    pairs = table[["algorithm", "op"]].drop_duplicates().sort_values(["algorithm", "op"])
-    return [(str(a), str(op), formula(str(op), str(a))) for a, op in zip(pairs["algorithm"], pairs["op"], strict=True)]
 
 
 # By what a reader may filter, in the order of the bar; those in which cases do not differ are left out.
@@ -219,19 +180,16 @@ def case_table(launches: pd.DataFrame) -> pd.DataFrame:
         good = int((own["status"] == Status.OK).sum())
         counts = {"status": status_counts(own["status"]), "n_ok": good, "n_launches": len(own)}
         rows.append({"case_id": case_id, "label": case.label} | case.to_dict() | counts | {"algorithm": case.line})
-    table = pd.DataFrame(rows, columns=["case_id", "label", *_fields(), "status", "n_ok", "n_launches"])
-    table = table.iloc[sorted(range(len(table)), key=[_place(row) for row in table.to_dict("records")].__getitem__)]
-    table = table.reset_index(drop=True)
+    rows.sort(key=lambda row: (LOGGED_OPS.index(row["op"]), row["world_size"], palette.native_first(row["algorithm"])))
+    fields = CollectiveCase.__struct_fields__
+    table = pd.DataFrame(rows, columns=["case_id", "label", *fields, "status", "n_ok", "n_launches"])
     apart = [name for name in _APART if varies(table, name)]
     nodes = varies(table, "ranks_per_node")
-    return table.assign(
-        question=[_question(row, apart) for row in table.to_dict("records")],
-        line=[_line(row, nodes) for row in table.to_dict("records")],
-    )
+    return table.assign(question=[_question(row, apart) for row in rows], line=[_line(row, nodes) for row in rows])
 
 
 def varies(cases: pd.DataFrame, name: str) -> bool:
-    """Whether cases that have `name` differ in it."""
+    """Return whether the cases that have a value of `name` differ in it."""
     values = cases[name].dropna()
     return values[values != _NONE.get(name)].nunique() > 1
 
@@ -243,13 +201,9 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     rows = {case: i for i, case in enumerate(cases["case_id"])}
     of_launch = {launch: rows[case] for launch, case in zip(launches["launch_id"], launches["case"], strict=True)}
     shown = set(one_form(table[(table["good"] > 0) & table["busbw"].notna()]).index)
-    points = [
-        {"case": of_launch[point.launch], "bytes": point.bytes, "measured_s": point.seconds,
-         "fitted_s": point.seconds * (1 + residual)}
-        for fit in fits
-        for point, residual in zip(fit.points, fit.residuals, strict=True)
-        if point.launch is not None
-    ]  # fmt: skip
+    fitted = [fit.points.assign(case=[of_launch[at] for at in fit.points["launch_id"]]) for fit in fits]
+    points = pd.concat(fitted) if fitted else pd.DataFrame(columns=["case", "bytes", "call_s", "residual"], dtype=float)
+    points = points.assign(measured_s=points["call_s"], fitted_s=points["call_s"] * (1 + points["residual"]))
     algorithms = palette.in_native_order(cases["algorithm"].unique())
     ran = launches[["launch_id", "repetition", "status", "error", "wall_s"]].rename(columns={"repetition": "block"})
     sizes = table[list(_SIZE)].assign(form=["in place" if each else "out of place" for each in table["in_place"]])
@@ -268,8 +222,8 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
             ),
             "launches": declared(LAUNCH_COLUMNS, ["case_id", "label", *ran]),
         },
-        "points": packed(pd.DataFrame(points, columns=["case", "bytes", "measured_s", "fitted_s"])),
-        "fits": [sorted({of_launch[point.launch] for point in fit.points if point.launch is not None}) for fit in fits],
+        "points": packed(points[["case", "bytes", "measured_s", "fitted_s"]]),
+        "fits": [sorted({int(case) for case in each["case"]}) for each in fitted],
         "filters": [
             (name, "Log" if name == "algorithm" and (cases["source"] != "").any() else title)
             for name, title in FILTERS.items()
@@ -283,19 +237,11 @@ def page_data(cases: pd.DataFrame, launches: pd.DataFrame, table: pd.DataFrame, 
     }
 
 
-def _fields() -> list[str]:
-    return list(CollectiveCase.__struct_fields__)
+def _question(row: Mapping[str, Any], apart: list[str]) -> str:
+    values = [f"{row[name]} threads" if name == "threads" else row[name] for name in apart]
+    return ", ".join([row["op"], format.count(row["world_size"], "rank"), *(x for x in values if x != "none")])
 
 
-def _place(row: dict[Any, Any]) -> tuple[int, int, tuple[int, str]]:
-    return LOGGED_OPS.index(row["op"]), int(row["world_size"]), palette.native_first(row["algorithm"])
-
-
-def _question(row: dict[Any, Any], apart: list[str]) -> str:
-    told = [str(row[name]) + (" threads" if name == "threads" else "") for name in apart]
-    return ", ".join([row["op"], format.count(int(row["world_size"]), "rank"), *(x for x in told if x != "none")])
-
-
-def _line(row: dict[Any, Any], nodes: bool) -> str:
-    per_node = row["ranks_per_node"]
-    return str(row["algorithm"]) + (f" ({int(per_node)} a node)" if nodes and format.known(per_node) else "")
+def _line(row: Mapping[str, Any], nodes: bool) -> str:
+    per_node = row["ranks_per_node"] if nodes else None
+    return f"{row['algorithm']} ({per_node} a node)" if per_node else str(row["algorithm"])

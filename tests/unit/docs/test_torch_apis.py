@@ -29,7 +29,7 @@ APIS = [
 
 # Private names of Python, of click, of transformers, and of torch on the CPU alone.
 OTHERS = {
-    "_replace", "_exit", "_forkserver", "_describe_range", "_scaled_dot_product_flash_attention_for_cpu",
+    "_replace", "_fields", "_exit", "_forkserver", "_describe_range", "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward", "_model_mapping",
 }  # fmt: skip
 

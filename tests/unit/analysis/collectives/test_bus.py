@@ -11,7 +11,6 @@ from parabench.analysis.collectives.bus import CALL_COLUMNS, bus_factor, bus_tab
 from parabench.analysis.collectives.crossover import answers, bus_answers
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.analysis.text import collectives as collectives_text
 from parabench.collectives import LEVELS
 from parabench.store.record import MIB, Status
 
@@ -68,8 +67,8 @@ def test_of_calls_back_to_back_a_launchs_number_is_their_mean_and_quantiles_are_
     assert row["p99_s"] == pytest.approx(np.quantile([1e-3, 2e-3, 3e-3, 4e-3], 0.99))
     assert rows.loc[0, "call_s"] == pytest.approx(2.5e-3)
     (answer,) = bus_answers(results)
-    assert collectives_text.to_dict(answer)["timing"] == "throughput"
-    assert collectives_text.sentence(answer).endswith("Timed: calls back to back, as nccl-tests does.")
+    assert answer.to_dict()["timing"] == "throughput"
+    assert answer.sentence().endswith("Timed: calls back to back, as nccl-tests does.")
 
 
 def test_a_wrong_launch_is_counted_and_never_ranked(tmp_path):
@@ -89,7 +88,7 @@ def test_a_wrong_launch_is_counted_and_never_ranked(tmp_path):
     assert list(ring["good"]) == [0] * 4
     (answer,) = bus_answers(results)
     assert answer.algorithms == ("native",)
-    assert "Only native was measured" in collectives_text.sentence(answer)
+    assert "Only native was measured" in answer.sentence()
 
 
 def crossing(case, size):
@@ -109,7 +108,7 @@ def test_the_size_at_which_the_best_changes_is_between_two_that_are_sure(tmp_pat
     ]  # fmt: skip
     (change,) = answer.changes
     assert (change.above_bytes, change.below_bytes) == (SIZES[1], SIZES[2])
-    assert "The best changes between 256 KiB and 1 MiB." in collectives_text.sentence(answer)
+    assert "The best changes between 256 KiB and 1 MiB." in answer.sentence()
     assert answer.peak_algorithm == "ring"
     assert answer.peak == pytest.approx(4 * MIB / crossing(fake.case(algorithm="ring"), 4 * MIB) / 1e9, rel=0.02)
 

@@ -3,14 +3,15 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
-from parabench.analysis.collectives.cost_formula import FORMULAS, INNER, NODE, OUTER, Terms, formula, terms
-from parabench.analysis.collectives.cost_model import Fit, Point, fit_costs
+from parabench.analysis.collectives.cost_model import Fit, fit_costs
+from parabench.analysis.collectives.rounds import FORMULAS, INNER, NODE, OUTER, costs, formula
 from parabench.collectives import LEVELS, wire
 from parabench.collectives.algorithm import make, reduction
 from parabench.plan.collective_case import OPS
@@ -26,20 +27,20 @@ TRUTH = {
 
 
 def seconds(op, algorithm, n, size, g=None, truth=TRUTH):
-    return sum(
-        truth[tier, "a"] * t.messages + truth[tier, "b"] * t.sent + truth["rank", "c"] * t.added
-        for tier, t in terms(op, algorithm, n, size, g, PIECE).items()
-    )
+    return sum(truth[key] * count for key, count in costs(op, algorithm, n, size, g, PIECE).items())
 
 
 def points(algorithm, ops, worlds, g=None, truth=TRUTH, noise=0.0, seed=0):
     random = np.random.default_rng(seed)
-    return [
-        Point(
-            op, algorithm, n, g, size, seconds(op, algorithm, n, size, g, truth) * (1 + noise * random.normal()), PIECE
-        )
-        for op, n, size in itertools.product(ops, worlds, SIZES)
-    ]
+    return table(
+        (op, algorithm, n, g, size, seconds(op, algorithm, n, size, g, truth) * (1 + noise * random.normal()), launch)
+        for launch, (op, n, size) in enumerate(itertools.product(ops, worlds, SIZES))
+    )
+
+
+def table(rows):
+    columns = ["op", "algorithm", "world_size", "ranks_per_node", "bytes", "call_s", "launch_id"]
+    return pd.DataFrame(rows, columns=columns).assign(piece_bytes=PIECE)
 
 
 def constants(fit: Fit):
@@ -52,27 +53,29 @@ def constants(fit: Fit):
 @pytest.mark.parametrize(
     ("op", "algorithm", "n", "expected"),
     [
-        ("all_reduce", "ring", 4, Terms(6, 1.5 * MIB, 0.75 * MIB)),
-        ("reduce_scatter", "ring", 4, Terms(3, 0.75 * MIB, 0.75 * MIB)),
-        ("all_gather", "ring", 4, Terms(3, 0.75 * MIB)),
-        ("broadcast", "ring", 4, Terms(3, 3 * MIB)),
-        ("all_reduce", "tree", 4, Terms(6, 3 * MIB, MIB)),
-        ("all_gather", "tree", 4, Terms(5, 1.25 * MIB)),
-        ("broadcast", "tree", 4, Terms(3, 3 * MIB)),
-        ("all_reduce", "halving_doubling", 8, Terms(6, 1.75 * MIB, 0.875 * MIB)),
-        ("all_gather", "halving_doubling", 8, Terms(3, 0.875 * MIB)),
-        ("all_reduce", "parameter_server", 4, Terms(6, 6 * MIB, 3 * MIB)),
-        ("reduce_scatter", "parameter_server", 4, Terms(6, 3.75 * MIB, 3 * MIB)),
-        ("broadcast", "parameter_server", 4, Terms(3, 3 * MIB)),
+        ("all_reduce", "ring", 4, (6, 1.5, 0.75)),
+        ("reduce_scatter", "ring", 4, (3, 0.75, 0.75)),
+        ("all_gather", "ring", 4, (3, 0.75, 0)),
+        ("broadcast", "ring", 4, (3, 3, 0)),
+        ("all_reduce", "tree", 4, (6, 3, 1)),
+        ("all_gather", "tree", 4, (5, 1.25, 0)),
+        ("broadcast", "tree", 4, (3, 3, 0)),
+        ("all_reduce", "halving_doubling", 8, (6, 1.75, 0.875)),
+        ("all_gather", "halving_doubling", 8, (3, 0.875, 0)),
+        ("all_reduce", "parameter_server", 4, (6, 6, 3)),
+        ("reduce_scatter", "parameter_server", 4, (6, 3.75, 3)),
+        ("broadcast", "parameter_server", 4, (3, 3, 0)),
     ],
 )
-def test_terms_are_those_of_the_papers(op, algorithm, n, expected):
-    assert terms(op, algorithm, n, MIB, None, 2 * MIB) == {NODE: expected}
+def test_costs_are_those_of_the_papers(op, algorithm, n, expected):
+    found = costs(op, algorithm, n, MIB, None, 2 * MIB)
+    each = [found.get(key, 0) for key in ((NODE, "a"), (NODE, "b"), ("rank", "c"))]
+    assert each == [expected[0], expected[1] * MIB, expected[2] * MIB]
 
 
 def test_every_algorithm_of_ours_has_a_formula_for_every_operation():
     lacking = {*itertools.product(LEVELS, OPS)} - {*FORMULAS}
-    assert not lacking, f"analysis/collectives/cost_formula.py: give FORMULAS {sorted(lacking)}"
+    assert not lacking, f"analysis/collectives/rounds.py: give FORMULAS {sorted(lacking)}"
     assert set(FORMULAS) == set(itertools.product(LEVELS, OPS))
     for inner, outer in itertools.product(LEVELS, LEVELS):
         assert formula("all_reduce", f"two_level({inner},{outer})")
@@ -101,10 +104,10 @@ def counted(op: str, algorithm: str, n: int, pieces: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
 @pytest.mark.parametrize(("algorithm", "op"), [*FORMULAS])
 def test_a_formula_counts_what_the_algorithm_sends(algorithm, op, n, monkeypatch):
-    found = terms(op, algorithm, n, MIB, None, MIB)[NODE]
+    found = costs(op, algorithm, n, MIB, None, MIB)
     # The two trees of 8 ranks wait for each other once more.
     waits = (op, algorithm, n) == ("all_reduce", "tree", 8)
-    expected = (found.messages + waits, pytest.approx(found.sent / MIB + waits / 2))
+    expected = (found[NODE, "a"] + waits, pytest.approx(found[NODE, "b"] / MIB + waits / 2))
     assert counted(op, algorithm, n, 1, monkeypatch) == expected
 
 
@@ -158,10 +161,9 @@ def coverage(ops, worlds, launches, noise, of_launch, sessions):
         for number, (op, n, _) in enumerate(itertools.product(ops, worlds, range(launches))):
             effect = factor(of_launch)
             measured += [
-                Point(op, "ring", n, None, s, seconds(op, "ring", n, s) * effect * factor(noise), PIECE, number)
-                for s in SIZES
+                (op, "ring", n, None, s, seconds(op, "ring", n, s) * effect * factor(noise), number) for s in SIZES
             ]
-        (fit,) = fit_costs(measured)
+        (fit,) = fit_costs(table(measured))
         known = [c for c in fit.constants if c.low is not None and (c.tier, c.name) in TRUTH]
         held += [c.low <= TRUTH[c.tier, c.name] <= c.high for c in known]
         ratios += [c.value / TRUTH[c.tier, c.name] for c in known]
@@ -198,10 +200,10 @@ def test_what_one_operation_cannot_tell_apart_is_unknown_and_only_the_sum_is_giv
 
 def test_the_backends_own_is_a_line_for_each_operation_and_world_size():
     measured = [
-        Point(op, "native", n, None, size, 1e-4 * n + size * 1e-10, PIECE)
-        for op, n, size in itertools.product(("all_reduce", "broadcast"), (2, 4), SIZES)
+        (op, "native", n, None, size, 1e-4 * n + size * 1e-10, launch)
+        for launch, (op, n, size) in enumerate(itertools.product(("all_reduce", "broadcast"), (2, 4), SIZES))
     ]
-    fits = fit_costs(measured)
+    fits = fit_costs(table(measured))
     assert [(fit.op, fit.world_size) for fit in fits] == [
         ("all_reduce", 2), ("all_reduce", 4), ("broadcast", 2), ("broadcast", 4),
     ]  # fmt: skip
