@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parabench.analysis.compare.pilot import read_pilot
-from parabench.analysis.compare.sensitivity import (
+from parabench.analysis.noise import (
     RIGHT_WITHIN,
     half_width,
     in_turns,
     least_change,
     least_tolerance,
     pairs_needed,
+    read_pilot,
     spread_of,
 )
 from parabench.analysis.stats.ttest import Numbers, judge

@@ -23,8 +23,8 @@ from parabench.analysis.collectives.crossover import BusAnswer
 from parabench.analysis.compare.across import Across
 from parabench.analysis.compare.gate import Comparison
 from parabench.analysis.compare.rule import Verdict
-from parabench.analysis.compare.sensitivity import Sensitivity
 from parabench.analysis.history.series import Series, SessionEntry
+from parabench.analysis.noise import Sensitivity
 from parabench.analysis.ranking.answer import Answer
 from parabench.commands.doctor import Examination
 from parabench.commands.init import Trial

@@ -11,10 +11,8 @@ from rich.console import Console
 
 from parabench.ab.driver import AbRequest, Turns, measure
 from parabench.ab.server import IN_TURNS, alone_of
-from parabench.analysis.compare.pilot import pilot_of
-from parabench.analysis.compare.sensitivity import AgainstBaseline, Sensitivity, sensitivity
 from parabench.analysis.compare.sides import sides_of
-from parabench.analysis.text.noise import lines
+from parabench.analysis.noise import AgainstBaseline, Sensitivity, lines, pilot_of, sensitivity
 from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.plan.suite import load_suite

@@ -33,7 +33,7 @@ from parabench.registry import working_directory
 if TYPE_CHECKING:
     from parabench.ab.series import Series
     from parabench.analysis.compare.gate import Comparison
-    from parabench.analysis.compare.sensitivity import Sensitivity
+    from parabench.analysis.noise import Sensitivity
 
 
 @click.command(
@@ -205,9 +205,8 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
     """
     from dataclasses import replace
 
-    from parabench.analysis.compare.sensitivity import against_baseline, sensitivity
     from parabench.analysis.compare.sides import read_side
-    from parabench.analysis.text.noise import lines, to_dict
+    from parabench.analysis.noise import against_baseline, lines, read_pilot, sensitivity, to_dict
     from parabench.commands.templates.workflow import check_workflow, fill_workflow
 
     files, axes = files_in(options), axes_in(options)
@@ -221,8 +220,6 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
     against = against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
     if store is not None:
         check_no_effect("--from, which measures nothing", (), ("store", "json_file", "baseline", "workflow"))
-        from parabench.analysis.compare.pilot import read_pilot
-
         answer = replace(sensitivity(read_pilot(store)), baseline=against)
         if workflow is not None:
             check_workflow(workflow, answer.suite)

@@ -9,8 +9,8 @@ from scipy import stats
 import fake_results as fake
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.rule import Outcome, Verdict
-from parabench.analysis.compare.sensitivity import against_baseline
 from parabench.analysis.compare.sides import read_side, side_of
+from parabench.analysis.noise import against_baseline
 from parabench.analysis.stats.ttest import holm, judge
 from parabench.analysis.text import format
 from parabench.analysis.text.compare import lines, sentence, to_dict

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from benchmarks.noise_trials import recording, share, trial, windows
-from parabench.analysis.compare.pilot import Pilot
 from parabench.analysis.compare.rule import ALPHA, Outcome, speed
-from parabench.analysis.compare.sensitivity import (
+from parabench.analysis.noise import (
     FEWEST_PAIRS,
+    Pilot,
     half_width,
     least_change,
     least_tolerance,

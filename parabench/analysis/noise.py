@@ -1,0 +1,542 @@
+"""The smallest slowdown that `ab` can detect here, by minutes, predicted from launches of two interleaved variants.
+
+A `Pilot` has the differences between pairs of launches and their durations, `Spread` the standard deviation of such a
+difference, and `Sensitivity` the answer: for an `ab` of n pairs, everything follows from the standard deviation / √n
+and Student's t. The standard deviation is uncertain itself: its 90% interval is a factor of 1.5 either way with 11
+pairs of one case, 1.9 with 5.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import ndtri, polygamma, psi, stdtrit
+
+from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
+from parabench.analysis.compare.rule import ALPHA
+from parabench.analysis.compare.sides import side_of
+from parabench.analysis.numbers import LAUNCH_NUMBERS, of_pair
+from parabench.analysis.session import SessionData, select_session, select_sessions
+from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.ttest import (
+    FEWEST_LAUNCHES,
+    LEAST_SD,
+    MOST_LAUNCHES,
+    POWER,
+    Numbers,
+    errors_shown,
+    judge,
+    logs_of,
+    shown,
+)
+from parabench.analysis.text import format
+from parabench.errors import UsageError
+from parabench.store.frames import records
+from parabench.store.results import load
+from parabench.store.store import split
+
+# The minutes and slowdowns that the answer is for. Its sentence has SHORT, LONG and TOLERANCE.
+BUDGETS = (1.0, 3.0, 5.0, 12.0, 30.0)
+CHANGES = (0.1, 0.05, 0.02, 0.01)
+SHORT, LONG, TOLERANCE = 3.0, 12.0, 0.02
+# An answer should be right within the factor RIGHT_WITHIN in INTERVAL of runs. The error of the pilot may be
+# KNOWN_WITHIN, because the interval of a run varies too. FEWEST_PAIRS apply to any number of cases: the gate depends on
+# the spread of each case (`python -m benchmarks.noise_trials simulated`).
+RIGHT_WITHIN, KNOWN_WITHIN, FEWEST_PAIRS = 1.5, 1.3, 8
+INTERVAL = 0.9
+# The variance of the log variances of later launches, relative to normal noise that does not change: 1 to 2 on two busy
+# cores, 1.3 to 2.3 in simulations with heavy tails and a level that wanders, with up to four cases.
+RESTLESS = 2.0
+# Degrees of freedom of a known variance.
+MANY = 1e6
+# Larger differences of logarithms are not distinguished.
+MOST_DIFFERENCE = 50.0
+# Raised if a key of the JSON goes or changes its meaning.
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """Measured pairs of launches.
+
+    `differences` has the shape (cases, pairs): log(b / a) of the pairs that all cases have. Pair i started at
+    `begun_s[i]`, and the session ended at `ended_s`, in seconds from its start. `rounds` is None if whole launches
+    alternate. `left_out` has the cases without any pair.
+    """
+
+    suite: str
+    rounds: int | None
+    cases: tuple[str, ...]
+    differences: Numbers
+    begun_s: Numbers
+    ended_s: float | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def pairs(self) -> int:
+        return len(self.begun_s)
+
+    @property
+    def first_s(self) -> float | None:
+        """The seconds before the first pair: the first launch of each case, and references."""
+        return max(0.0, float(self.begun_s[0])) if self.pairs else None
+
+    @property
+    def pair_s(self) -> float | None:
+        """The median seconds from the start of a pair to the next start; for a single pair to the end."""
+        ends = self.begun_s if self.pairs > 1 or self.ended_s is None else np.append(self.begun_s, self.ended_s)
+        return max(0.0, float(np.median(np.diff(ends)))) if self.pairs and len(ends) > 1 else None
+
+    def minutes(self, launches: int) -> float | None:
+        """Return the duration of an `ab` of so many launches per variant."""
+        return None if self.first_s is None or self.pair_s is None else (self.first_s + launches * self.pair_s) / 60
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The standard deviation of the log-ratio of a pair.
+
+    `typical` is the geometric mean over cases. Its INTERVAL is a factor of `off` either way. `own` has each case's,
+    shrunk to the typical one. `alike` is by how much correlation between cases raises the variance of `typical`.
+    """
+
+    typical: float
+    off: float
+    own: Numbers
+    alike: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The result of an `ab` of `minutes`, with `launches` per variant; None if it cannot have two.
+
+    `change` is the smallest slowdown of a typical case that is called a regression in POWER of runs, if the tolerance
+    is half of it or less; `low` and `high` are its INTERVAL. `half_width` is the half-width of the 95% interval of a
+    typical case. `tolerance` is the smallest one that equal variants pass in POWER of runs, in all cases at once. If
+    `sure`, the half-width is within RIGHT_WITHIN in INTERVAL of runs.
+    """
+
+    minutes: float
+    launches: int | None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    half_width: float | None = None
+    tolerance: float | None = None
+    sure: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The launches per variant and minutes with which `ab` detects a slowdown of `change`; None beyond MOST_LAUNCHES.
+
+    The gate's are those with which equal variants pass with that tolerance, and twice as much is detected.
+    """
+
+    change: float
+    launches: int | None
+    minutes: float | None
+    low_minutes: float | None
+    high_minutes: float | None
+    gate_launches: int | None
+    gate_minutes: float | None
+
+
+@dataclass(frozen=True)
+class AgainstBaseline:
+    """A gate of a new session against a stored one, whose error includes the difference between sessions.
+
+    `tolerance` is the smallest one that an unchanged program passes in POWER of runs, in all `cases` at once, with
+    `launches` per session; `least` is the limit for many launches. The variance between sessions was measured for
+    `measured` cases, from `sessions` sessions. `allowance` is the standard deviation that is assumed for the others.
+    """
+
+    session: str
+    sessions: int
+    cases: int
+    measured: int
+    allowance: float
+    launches: int
+    tolerance: float
+    least: float
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The answer of `parabench noise` (docs/how-to/ci.md).
+
+    `sd` is the standard deviation of a pair of a typical case, as a fraction, with its INTERVAL; None with fewer than
+    two pairs. `seen` and `needs` are empty with fewer than `pairs_needed`.
+    """
+
+    suite: str
+    rounds: int | None
+    cases: int
+    left_out: tuple[str, ...]
+    pairs: int
+    pairs_needed: int
+    minutes_needed: float | None
+    first_s: float | None
+    pair_s: float | None
+    sd: float | None = None
+    sd_low: float | None = None
+    sd_high: float | None = None
+    noisiest: str | None = None
+    noisiest_sd: float | None = None
+    seen: tuple[Seen, ...] = ()
+    needs: tuple[Needs, ...] = ()
+    baseline: AgainstBaseline | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 3 if the pilot is too short."""
+        return 0 if self.seen else 3
+
+
+# ---- the pilot
+
+
+def read_pilot(store: str) -> Pilot:
+    """Return the pilot of the newest `ab` of a database, or of STORE@SESSION. Raises UsageError if there is none."""
+    path, named = split(store)
+    results = load(path, LAUNCH_NUMBERS)
+    sessions = select_sessions(results, [row["id"] for row in records(results.listed, ("id",))])
+    found = [each for each in sessions if each.interleaved]
+    own = select_session(results, named) if named is not None else next(reversed(found), None)
+    if own is None:
+        raise UsageError(f"{results.path} has no interleaved variants; measure some with `parabench noise`")
+    run = own.interleaved.get("run")
+    both = {each.interleaved["side"]: each.id for each in found if each.interleaved["run"] == run}
+    if set(both) != {"a", "b"}:
+        raise UsageError(
+            f"{own.name} of {results.path} is not a variant of an `ab` that has both; name a session of `parabench ab` "
+            "or `parabench noise`"
+        )
+    return pilot_of(side_of(results, both["a"], "base"), side_of(results, both["b"], "candidate"))
+
+
+def pilot_of(base: SessionData, candidate: SessionData) -> Pilot:
+    """Return the pilot of the variants of an `ab`. They need not be equal: a constant difference adds no spread."""
+    cases = [case for case in base.cases_by_id.index if case in candidate.cases_by_id.index]
+    sides = {case: of_pair((case, case), base.by_case, candidate.by_case, paired=True) for case in cases}
+    found = {
+        case: pd.Series(logs_of(new) - logs_of(old), old.index.get_level_values("repetition"))
+        for case, (old, new) in sides.items()
+        if len(old)
+    }
+    common = pd.DataFrame(found).dropna()
+    starts = pd.concat([base.numbers, candidate.numbers]).groupby("repetition")["started_utc"].min()
+    ended = base.session.finished_utc
+    return Pilot(
+        suite=base.session.suite,
+        rounds=base.session.plan["protocol"].get("rounds") or None,
+        cases=tuple(base.labels[case] for case in found),
+        differences=common.to_numpy(dtype=float).T.reshape(len(found), len(common)),
+        begun_s=np.array([_seconds(base, starts[at]) for at in common.index], dtype=float),
+        ended_s=None if ended is None else _seconds(base, ended),
+        left_out=tuple(base.labels[case] for case in cases if case not in found),
+    )
+
+
+def _seconds(base: SessionData, utc: str) -> float:
+    """Return the seconds from the start of the session."""
+    return (pd.Timestamp(utc) - pd.Timestamp(base.session.started_utc)).total_seconds()
+
+
+# ---- the statistics
+
+
+def spread_of(differences: Numbers) -> Spread | None:
+    """Return the spread of `differences` of shape (cases, pairs); None for fewer than two pairs.
+
+    The logarithm of a sample variance with f degrees of freedom differs from the true one by psi(f/2) - log(f/2) in the
+    mean, and has the variance psi'(f/2). Each case's is shrunk to the mean as far as its error exceeds the differences
+    between cases
+    (G. K. Smyth, "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular
+    Biology 3, 2004).
+    """
+    cases, pairs = differences.shape
+    if not cases or pairs < FEWEST_LAUNCHES:
+        return None
+    half = (pairs - 1) / 2
+    logs = np.log(np.maximum(differences.std(axis=1, ddof=1), LEAST_SD)) - _bias(half)
+    error = float(polygamma(1, half)) / 4
+    beyond = max(0.0, float(logs.var(ddof=1)) - error) if cases > 1 else 0.0
+    alike, typical = _alike(differences), float(logs.mean())
+    own = np.exp(typical + (logs - typical) * beyond / (beyond + error))
+    return Spread(math.exp(typical), _off(cases, alike, pairs), own, alike)
+
+
+def _bias(half: float) -> float:
+    """Return the mean logarithm of the ratio of a sample standard deviation to the true one, for 2 * half degrees of
+    freedom."""
+    return (float(psi(half)) - math.log(half)) / 2
+
+
+def _off(cases: int, alike: float, *pairs: int) -> float:
+    """Return the factor within which, in INTERVAL of pilots, the typical standard deviation of so many pairs is known;
+    for two numbers of pairs, the factor of their ratio."""
+    variance = sum(alike * float(polygamma(1, (each - 1) / 2)) / 4 / cases for each in pairs)
+    return math.exp(float(ndtri((1 + INTERVAL) / 2)) * math.sqrt(variance))
+
+
+def _alike(differences: Numbers) -> float:
+    """Return the variance of the mean log variance over cases, relative to independent cases.
+
+    Log variances correlate by the square of the correlation of the differences, which is 1 / (pairs - 1) by chance.
+    """
+    cases, pairs = differences.shape
+    if cases < 2 or pairs <= FEWEST_LAUNCHES:
+        return float(cases)  # as if they were equal: two pairs cannot distinguish them
+    apart = differences - differences.mean(axis=1, keepdims=True)
+    apart /= np.maximum(np.linalg.norm(apart, axis=1, keepdims=True), LEAST_SD)
+    squares = (apart @ apart.T) ** 2
+    mean = (float(squares.sum()) - float(np.trace(squares))) / (cases * (cases - 1))
+    by_chance = 1 / (pairs - 1)
+    return 1 + (cases - 1) * max(0.0, (mean - by_chance) / (1 - by_chance))
+
+
+def pairs_needed(cases: int, alike: float) -> int:
+    """Return the number of pairs with which the typical spread is known within KNOWN_WITHIN."""
+    return next(n for n in range(FEWEST_PAIRS, MOST_LAUNCHES) if _off(cases, alike, n) <= KNOWN_WITHIN)
+
+
+def least_change(sd: float, launches: int, cases: int) -> float:
+    """Return the smallest slowdown of one of so many cases that is called a regression in POWER of runs, a fraction.
+
+    Holm's method tests the slowest case at ALPHA / cases.
+    """
+    errors = float(errors_shown(np.array([launches - 1.0]), 1 - ALPHA / cases, POWER)[0])
+    return math.expm1(min(MOST_DIFFERENCE, errors * sd / math.sqrt(launches)))
+
+
+def half_width(sd: float, launches: int) -> float:
+    """Return the typical half-width of the 95% interval of a ratio, a fraction: few pairs rarely have a spread that is
+    larger than the true one."""
+    typical = sd * math.exp(_bias((launches - 1) / 2))
+    return math.expm1(float(stdtrit(launches - 1, (1 + CONFIDENCE) / 2)) * typical / math.sqrt(launches))
+
+
+def passes(errors: Numbers, df: Numbers, tolerance: float) -> float:
+    """Return the least probability that equal variants pass in all cases, by their standard errors (Bonferroni)."""
+    return 1 - float((1 - shown(math.log1p(tolerance) / errors, df)).sum())
+
+
+def least_tolerance(errors: Numbers, df: Numbers) -> float:
+    """Return the smallest tolerance with which such a gate passes in POWER of runs."""
+
+    def lacks(difference: float) -> float:
+        return POWER - passes(errors, df, math.expm1(difference))
+
+    return math.expm1(MOST_DIFFERENCE if lacks(MOST_DIFFERENCE) > 0 else brentq(lacks, 0.0, MOST_DIFFERENCE))
+
+
+def in_turns(spread: Spread, launches: int) -> tuple[Numbers, Numbers]:
+    """Return the (standard errors, degrees of freedom) of the difference of each case, for so many pairs."""
+    return spread.own / math.sqrt(launches), np.full(len(spread.own), launches - 1.0)
+
+
+# ---- the answer
+
+
+def sensitivity(pilot: Pilot) -> Sensitivity:
+    """Return the answer that a pilot gives."""
+    spread, cases = spread_of(pilot.differences), len(pilot.cases)
+    # Two pairs or fewer cannot show whether cases vary together.
+    alike = spread.alike if spread and pilot.pairs > FEWEST_LAUNCHES else 1.0
+    needed = pairs_needed(cases, alike) if cases else FEWEST_PAIRS
+    known: dict[str, Any] = {}
+    if spread is not None:
+        at = int(np.argmax(spread.own))
+        known = {
+            "sd": math.expm1(spread.typical),
+            "sd_low": math.expm1(spread.typical / spread.off),
+            "sd_high": math.expm1(spread.typical * spread.off),
+            "noisiest": pilot.cases[at],
+            "noisiest_sd": math.expm1(float(spread.own[at])),
+        }
+        if pilot.pairs >= needed:
+            known["seen"] = tuple(_seen(pilot, spread, minutes) for minutes in BUDGETS)
+            known["needs"] = tuple(_needs(pilot, spread, change) for change in CHANGES)
+    return Sensitivity(
+        suite=pilot.suite,
+        rounds=pilot.rounds,
+        cases=cases,
+        left_out=pilot.left_out,
+        pairs=pilot.pairs,
+        pairs_needed=needed,
+        minutes_needed=pilot.minutes(needed),
+        first_s=pilot.first_s,
+        pair_s=pilot.pair_s,
+        **known,
+    )
+
+
+def _seen(pilot: Pilot, spread: Spread, minutes: float) -> Seen:
+    n, cases = bisect_right(range(1, MOST_LAUNCHES + 1), minutes, key=pilot.minutes), len(pilot.cases)
+    if n < FEWEST_LAUNCHES:
+        return Seen(minutes, None)
+    low, change, high = (least_change(spread.typical * off, n, cases) for off in (1 / spread.off, 1.0, spread.off))
+    # Two errors: of the pilot, and of the run itself. Nothing predicts how the noise changes after the pilot.
+    sure = _off(cases, RESTLESS * spread.alike, pilot.pairs, n) <= RIGHT_WITHIN
+    tolerance = least_tolerance(*in_turns(spread, n))
+    return Seen(minutes, n, change, low, high, half_width(spread.typical, n), tolerance, sure)
+
+
+def _needs(pilot: Pilot, spread: Spread, change: float) -> Needs:
+    def detects(n: int, twice: int = 1, off: float = 1.0) -> bool:
+        return least_change(spread.typical * off, n, len(pilot.cases)) <= twice * change
+
+    launches = _fewest(detects)
+    low, high = (_fewest(lambda n, off=off: detects(n, off=off)) for off in (1 / spread.off, spread.off))  # type: ignore[misc]
+    gate = _fewest(lambda n: detects(n, twice=2) and passes(*in_turns(spread, n), change) >= POWER)
+    minutes, low_minutes, high_minutes, gate_minutes = (n and pilot.minutes(n) for n in (launches, low, high, gate))
+    return Needs(change, launches, minutes, low_minutes, high_minutes, gate, gate_minutes)
+
+
+def _fewest(enough: Callable[[int], bool]) -> int | None:
+    """Return the fewest launches per variant that are enough; None beyond MOST_LAUNCHES."""
+    if not enough(MOST_LAUNCHES):
+        return None
+    return bisect_left(range(MOST_LAUNCHES + 1), True, lo=FEWEST_LAUNCHES, key=enough)
+
+
+def against_baseline(base: SessionData) -> AgainstBaseline:
+    """Return the tolerance of a gate against a session. Raises UsageError if it has too few launches for one."""
+    between, sessions = between_sessions(base, base, base.by_case)
+    logs = {case: logs_of(own) for case, own in base.by_case.items()}
+    tests = judge({case: (own, own) for case, own in logs.items()}, paired=False, between=between)
+    if not tests:
+        raise UsageError(
+            f"{base.session.name} of {base.results.path} has no case of {FEWEST_LAUNCHES} launches, so no gate judges "
+            "against it; measure a baseline with more"
+        )
+    now = np.array([(test.error, test.df) for test in tests.values()]).T
+    beyond = np.array([(math.sqrt(2 * between[case].variance), min(between[case].df, MANY)) for case in tests]).T
+    return AgainstBaseline(
+        session=base.session.name,
+        sessions=sessions,
+        cases=len(tests),
+        measured=sum(between[case].sessions > 0 for case in tests),
+        allowance=ALLOWANCE,
+        launches=min(len(logs[case]) for case in tests),
+        tolerance=least_tolerance(*now),
+        least=least_tolerance(*beyond),
+    )
+
+
+# ---- in words
+
+
+def to_dict(of: Sensitivity) -> dict[str, Any]:
+    """Return the JSON (docs/reference/json.md): unknown values are null."""
+    return {"schema": SCHEMA, "sentence": sentence(of), **asdict(of)}
+
+
+def lines(of: Sensitivity) -> Iterator[str]:
+    """Return the answer as lines of text."""
+    yield sentence(of)
+    if of.sd is not None:
+        yield _pilot_line(of)
+    if of.seen:
+        yield from _tables(of)
+        yield (
+            f"sees: the smallest slowdown of a typical case that is called a regression in {format.percent(POWER)} of "
+            "runs (with a tolerance of half of it); passes: the smallest tolerance that equal sides pass as often."
+        )
+    if any(each.launches and not each.sure for each in of.seen):
+        yield f"?: the interval of such a run may be off by more than a factor of {RIGHT_WITHIN:g}."
+    if of.baseline is not None:
+        yield _baseline_line(of.baseline)
+    elif of.seen:
+        yield "Against a stored baseline, sessions differ too: --baseline STORE predicts that gate."
+
+
+def sentence(of: Sensitivity) -> str:
+    """Return 'Here `ab` of quick sees 2.1 % in 3 minutes, 1.0 % in 12; its gate needs 4 minutes for 2 %.', or the
+    reason why the pilot is too short."""
+    if not of.cases:
+        return "The pilot has no result: no case succeeded on both sides; look at the report of a `parabench run`."
+    if not of.seen:
+        more = "" if of.minutes_needed is None else f": give --minutes {_rounded_up(of.minutes_needed)}"
+        return (
+            f"The pilot is too short to say: it has {format.count(of.pairs, 'pair')} of launches, and an answer that "
+            f"is right within a factor of {RIGHT_WITHIN:g} needs about {of.pairs_needed}{more}."
+        )
+    found = [(each.change, each.minutes) for each in of.seen if each.change and each.minutes in (SHORT, LONG)]
+    units = [" minutes", *[""] * len(found)]
+    sees = ", ".join(f"{format.percent(s)} in {m:g}{unit}" for (s, m), unit in zip(found, units, strict=False))
+    start = f"Here `ab` of {of.suite} sees {sees}" if found else f"Here {LONG:g} minutes are too short for an `ab`"
+    gate = next(each for each in of.needs if each.change == TOLERANCE)
+    if gate.gate_minutes is None:
+        return f"{start}; no gate of up to {MOST_LAUNCHES} launches passes {format.percent(TOLERANCE)}."
+    return f"{start}; its gate needs {_minutes(gate.gate_minutes)} for {format.percent(TOLERANCE)}."
+
+
+def _pilot_line(of: Sensitivity) -> str:
+    rounds = f" of {format.count(of.rounds, 'round')}" if of.rounds else ""
+    noisiest = f"; of {of.noisiest} by {format.percent(of.noisiest_sd)}" if of.cases > 1 else ""
+    left = f"; left out: {format.listed(of.left_out, most=3)}" if of.left_out else ""
+    return (
+        f"{format.count(of.pairs, 'pair')} of launches{rounds}, {format.count(of.cases, 'case')}: pairs of a typical "
+        f"one differ by {format.percent(of.sd)} (standard deviation; {format.percent(INTERVAL)}: "
+        f"{_between(of.sd_low, of.sd_high)}){noisiest}; a pair took {format.duration(of.pair_s or 0.0)}, all before "
+        f"the first {format.duration(of.first_s or 0.0)}{left}."
+    )
+
+
+def _baseline_line(gate: AgainstBaseline) -> str:
+    if gate.measured == gate.cases:
+        why = f"the difference between sessions is measured from {format.count(gate.sessions, 'session')}"
+    else:
+        why = (
+            f"{format.percent(gate.allowance)} between sessions is assumed in {gate.cases - gate.measured} of "
+            f"{format.count(gate.cases, 'case')}, because the database has {format.count(gate.sessions, 'session')} "
+            f"and a measurement needs {FEWEST_SESSIONS}"
+        )
+    return (
+        f"Against the baseline {gate.session} a gate passes with a tolerance of {format.percent(gate.tolerance)} "
+        f"({format.count(gate.launches, 'launch')} a side), and with any number of launches not below "
+        f"{format.percent(gate.least)}: {why}."
+    )
+
+
+def _tables(of: Sensitivity) -> list[str]:
+    """Return the slowdown by minutes, and the minutes by slowdown."""
+    by_time = [("minutes", "--launches", "sees", "interval", "passes")]
+    for seen in of.seen:
+        cells = ("too short", "", "", "")
+        if seen.launches is not None:
+            interval = format.within(seen.half_width or 0.0) + ("" if seen.sure else "?")
+            sees = f"{format.percent(seen.change)} ({_between(seen.low, seen.high)})"
+            cells = (str(seen.launches), sees, interval, format.percent(seen.tolerance))
+        by_time.append((f"{seen.minutes:g}", *cells))
+    by_change = [("change", "to see it", "--launches", "to pass with it", "--launches")]
+    for need in of.needs:
+        sees = _minutes(need.minutes)
+        if need.minutes is not None and need.low_minutes is not None and need.high_minutes is not None:
+            sees += f" ({_rounded_up(need.low_minutes)} to {_rounded_up(need.high_minutes)})"
+        launches, gate = (f">{MOST_LAUNCHES}" if n is None else str(n) for n in (need.launches, need.gate_launches))
+        by_change.append((format.percent(need.change), sees, launches, _minutes(need.gate_minutes), gate))
+    return [*format.aligned(by_time, texts=0), *format.aligned(by_change, texts=0)]
+
+
+def _between(low: float | None, high: float | None) -> str:
+    """Return '1.8 to 2.5 %'."""
+    return f"{format.percent(low).removesuffix(' %')} to {format.percent(high)}"
+
+
+def _minutes(minutes: float | None) -> str:
+    """Return '1 minute', '4 minutes', and nothing for None."""
+    return "" if minutes is None else format.count(_rounded_up(minutes), "minute")
+
+
+def _rounded_up(minutes: float) -> int:
+    return max(1, math.ceil(minutes - 1e-9))
