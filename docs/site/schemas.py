@@ -23,7 +23,7 @@ from parabench.analysis.collectives.crossover import BusAnswer
 from parabench.analysis.compare.across import Across
 from parabench.analysis.compare.gate import Comparison
 from parabench.analysis.compare.rule import Verdict
-from parabench.analysis.history.series import Series, SessionEntry
+from parabench.analysis.history import Series, SessionEntry
 from parabench.analysis.noise import Sensitivity
 from parabench.analysis.ranking.answer import Answer
 from parabench.commands.doctor import Examination

@@ -27,6 +27,8 @@ FEWEST_SESSIONS = 6
 SESSIONS_PER_LAG, MOST_LAGS = 10, 3
 # A shift at the end of the series that lasts less than this many sessions is an outlier.
 LASTING = 1.5
+# Levels are tried in steps of this many standard deviations, which costs a segment of n sessions n / 400 at most.
+RESOLUTION = 0.1
 # What makes Qn consistent: the lower quartile of the distances between normal values is sqrt(2) Phi^-1(5/8).
 QN_NORMAL = 1 / (math.sqrt(2) * float(ndtri(5 / 8)))
 
@@ -58,30 +60,61 @@ class Level:
     outliers: tuple[int, ...]
 
 
-def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], Noise]:
-    """The levels of a series: logs of the launches of each session, in order of time. One level is no change.
+class LevelCost:
+    """The cost of sessions `y` with standard deviations `sd` at one level, for ruptures.
 
-    The segmentation is the one of least penalised cost (PELT: R. Killick, P. Fearnhead and I. A. Eckley, "Optimal
-    detection of changepoints with a linear computational cost", JASA 107, 2012), as ruptures has it. The cost is the
-    biweight loss of P. Fearnhead and G. Rigaill, "Changepoint detection in the presence of outliers", JASA 114 (2019),
-    in units of each session's variance; see `penalty` and `bound`. Raises ValueError below FEWEST_SESSIONS.
+    It is the biweight loss of P. Fearnhead and G. Rigaill, "Changepoint detection in the presence of outliers", JASA
+    114 (2019): the squared distance to the best level, in variances, at most `bound` for each session.
+    """
+
+    model, min_size = "biweight", 1
+
+    def __init__(self, y: Numbers, sd: Numbers, bound: float) -> None:
+        self.y, self.sd, self.bound = y, sd, bound
+        self.signal = y.reshape(-1, 1)
+        step = RESOLUTION * float(sd.min())
+        # The best level is a mean of sessions within the bound, so levels far from all sessions are not tried.
+        reach = math.ceil(math.sqrt(bound) * float(sd.max()) / step)
+        places = np.unique((np.round((y - y.min()) / step)[:, None] + np.arange(-reach, reach + 1)).ravel())
+        self._levels = y.min() + places[(places >= 0) & (places * step <= np.ptp(y) + step)] * step
+        loss = np.minimum(((y[:, None] - self._levels) / sd[:, None]) ** 2, bound)
+        self._summed = np.vstack([np.zeros(len(self._levels)), loss.cumsum(axis=0)])
+
+    def fit(self, signal: object) -> LevelCost:
+        return self
+
+    def error(self, start: int, end: int) -> float:
+        """Return the cost of sessions `start` to before `end`."""
+        return float((self._summed[end] - self._summed[start]).min())
+
+    def level(self, start: int, end: int) -> Level:
+        """Return the level of sessions `start` to before `end`."""
+        nearest = self._levels[(self._summed[end] - self._summed[start]).argmin()]
+        y, sd = self.y[start:end], self.sd[start:end]
+        near = ((y - nearest) / sd) ** 2 < self.bound
+        weights = 1 / sd[near] ** 2
+        outliers = tuple(int(place) + start for place in np.flatnonzero(~near))
+        mean = float(np.average(y[near], weights=weights))
+        return Level(start, end, mean, float(weights.sum() ** -0.5), outliers)
+
+
+def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], Noise]:
+    """Return the levels of a series; `sessions` are the logs of the launches of each session, in order of time.
+
+    The segmentation has the least penalized cost (PELT: R. Killick, P. Fearnhead and I. A. Eckley, "Optimal detection
+    of changepoints with a linear computational cost", JASA 107, 2012). Raises ValueError below FEWEST_SESSIONS.
     """
     if len(sessions) < FEWEST_SESSIONS:
         raise ValueError(f"{len(sessions)} sessions are too few for a change point; {FEWEST_SESSIONS} are needed")
     import ruptures
 
-    from parabench.analysis.stats.level_cost import LevelCost
-
     means = np.array([session.mean() for session in sessions])
     noise = noise_of(sessions)
     sd = noise.of(np.array([len(session) for session in sessions], dtype=float))
     cost = LevelCost(means, sd, bound(len(sessions)))
+    ruptures.base.BaseCost.register(LevelCost)
     ends = ruptures.Pelt(custom_cost=cost, min_size=1, jump=1).fit_predict(means, pen=penalty(len(sessions)))
-    levels = []
-    for start, end in itertools.pairwise([0, *ends]):
-        mean, error, outliers = cost.level(start, end)
-        levels.append(Level(start, end, mean, error, outliers))
-    return tuple(levels), noise
+    return tuple(cost.level(start, end) for start, end in itertools.pairwise([0, *ends])), noise
 
 
 def penalty(sessions: int) -> float:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.history.series import History, Series
+from parabench.analysis.history import History, Series, arrow
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.analysis.text.history import arrow
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain, short
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
 

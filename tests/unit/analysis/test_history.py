@@ -18,13 +18,19 @@ from benchmarks.change_points import alike, false_alarms, found, none, normal, o
 from command_line import parabench
 from docs.site.schemas import schema
 from page_helpers import figures as figures_of
-from parabench.analysis.history.history import history, numbers_of, of_visits, visits_of
-from parabench.analysis.history.series import NO_RUPTURES
+from parabench.analysis import history as history_text
+from parabench.analysis.history import NO_RUPTURES, history, numbers_of, of_visits, visits_of
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
-from parabench.analysis.stats.change_point import FEWEST_SESSIONS, bound, levels_of, noise_of, penalty, qn_scale
-from parabench.analysis.stats.level_cost import LevelCost
-from parabench.analysis.text import history as history_text
+from parabench.analysis.stats.change_point import (
+    FEWEST_SESSIONS,
+    LevelCost,
+    bound,
+    levels_of,
+    noise_of,
+    penalty,
+    qn_scale,
+)
 from parabench.store.record import Status
 from parabench.store.results import load
 
@@ -80,7 +86,7 @@ def stepped(tmp_path_factory):
 def test_history_is_unknown_without_ruptures(stepped, monkeypatch):
     """The numbers are there; only where they changed is not known."""
     short = visits_of([stepped])[:3]
-    monkeypatch.setattr("parabench.analysis.history.history.find_spec", lambda name: None)
+    monkeypatch.setattr("parabench.analysis.history.find_spec", lambda name: None)
     seen = history([stepped])
     assert {(series.state, series.why_not) for series in seen.series} == {("unknown", NO_RUPTURES)}
     assert all(series.newest is not None and series.shifts == () for series in seen.series)
@@ -132,11 +138,11 @@ def test_the_cost_is_of_the_best_level():
     cost = LevelCost(y, sd, 6.0)
     tried = min(np.minimum(((y - level) / sd) ** 2, 6.0).sum() for level in np.linspace(-1, 10, 20001))
     assert cost.error(0, 5) == pytest.approx(tried, abs=5 / 400)
-    level, error, away = cost.level(0, 5)
+    level = cost.level(0, 5)
     near = [0, 1, 2, 4]
-    assert away == (3,)
-    assert level == pytest.approx(np.average(y[near], weights=sd[near] ** -2.0))
-    assert error == pytest.approx((sd[near] ** -2.0).sum() ** -0.5)
+    assert level.outliers == (3,)
+    assert level.mean == pytest.approx(np.average(y[near], weights=sd[near] ** -2.0))
+    assert level.error == pytest.approx((sd[near] ** -2.0).sum() ** -0.5)
 
 
 def test_noise_has_two_parts_and_no_step_in_it():
