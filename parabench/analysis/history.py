@@ -246,7 +246,9 @@ def numbers_of(visits: Sequence[SessionData]) -> pd.DataFrame:
 
 def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     """Return the series of one case of one suite; `table` is its part of `numbers_of`."""
-    good = {int(visit): group for visit, group in table[table["timed"]].groupby("visit")}  # type: ignore[call-overload]
+    places: list[int] = table["visit"].drop_duplicates().sort_values().tolist()
+    every = {visit: table[table["visit"] == visit] for visit in places}
+    good = {visit: own for visit, group in every.items() if len(own := group[group["timed"]])}
     logs = {visit: np.log(group["step_s"].to_numpy(dtype=float)) for visit, group in good.items()}
     judged = [visit for visit in logs if visits[visit].session.judged]
     levels: tuple[Level, ...] = ()
@@ -263,12 +265,11 @@ def _series(visits: Sequence[SessionData], table: pd.DataFrame) -> Series:
     outliers = {judged[i] for level in levels for i in level.outliers}
     launch_sd = launch_noise(list(logs.values()))
     points = []
-    for visit, group in table.groupby("visit"):
-        visit = int(visit)  # type: ignore[call-overload]
+    for visit, group in every.items():
         launches = tuple(good[visit]["launch_id"].tolist()) if visit in good else ()
         status, interval = status_counts(group["status"]), _interval(logs.get(visit), launch_sd)
         points.append(SessionPoint(visit, *interval, launches, status, level_of.get(visit), visit in outliers))
-    newest = table[table["visit"] == table["visit"].max()].iloc[0]
+    newest = every[places[-1]].iloc[0]
     devices = set(table["device"])
     return Series(
         suite=str(newest["suite"]),

@@ -300,7 +300,8 @@ def _alike(differences: Numbers) -> float:
     squares = (apart @ apart.T) ** 2
     mean = (float(squares.sum()) - float(np.trace(squares))) / (cases * (cases - 1))
     by_chance = 1 / (pairs - 1)
-    return 1 + (cases - 1) * max(0.0, (mean - by_chance) / (1 - by_chance))
+    times: float = 1 + (cases - 1) * max(0.0, (mean - by_chance) / (1 - by_chance))
+    return times
 
 
 def pairs_needed(cases: int, alike: float) -> int:
@@ -380,7 +381,10 @@ def sensitivity(pilot: Pilot) -> Sensitivity:
 
 
 def _seen(pilot: Pilot, spread: Spread, minutes: float) -> Seen:
-    n, cases = bisect_right(range(1, MOST_LAUNCHES + 1), minutes, key=pilot.minutes), len(pilot.cases)
+    n, cases = (
+        bisect_right(range(1, MOST_LAUNCHES + 1), minutes, key=lambda n: pilot.minutes(n) or 0.0),
+        len(pilot.cases),
+    )
     if n < FEWEST_LAUNCHES:
         return Seen(minutes, None)
     low, change, high = (least_change(spread.typical * off, n, cases) for off in (1 / spread.off, 1.0, spread.off))

@@ -34,7 +34,6 @@ from parabench.ab import driver, server
 from parabench.ab.remote import Heard
 from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
-from parabench.analysis.prediction.base import Measured
 from parabench.analysis.warnings.codes import CODES
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
@@ -111,10 +110,11 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
 
 def predicted(*arguments: str) -> str:
     """`parabench predict` from a base that is written down."""
-    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37), Measured(of_ranks(8, nodes=4), 0.6)]
+    near = of_ranks(2, bucket_mib=25.0)
+    trained = {near: 0.37, of_ranks(8, nodes=4): 0.6}
     at = "parabench.analysis.prediction.base"
     with (
-        patch(f"{at}.base_of", lambda _: base(measured=(trained[0],))),
+        patch(f"{at}.base_of", lambda _: base(measured={near: 0.37})),
         patch(f"{at}.trainings", lambda _: trained),
         patch("parabench.store.results.load", lambda path: path),
     ):

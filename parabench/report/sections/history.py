@@ -188,12 +188,14 @@ def _numbers(history: History) -> tuple[Table, ...]:
             for series in history.series
             if series.suite == suite
         ]
-        days = (
-            Column(history.visits[at].session.day, lambda row, at=at: row["numbers"].get(at), "ms") for at in places
-        )
+        days = (Column(history.visits[at].session.day, _number_at(at), "ms") for at in places)
         title = "Step time in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
         made.append(table_of(title, (Column("Case", "label"), *days), rows))
     return tuple(made)
+
+
+def _number_at(visit: int) -> Callable[[dict[str, Any]], float | None]:
+    return lambda row: row["numbers"].get(visit)
 
 
 def render(history: History) -> str:
