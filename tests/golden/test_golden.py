@@ -205,7 +205,13 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
     run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
-    return told(lambda console: driver.run_ab(asked, console))
+
+    def run_ab(console: Console) -> int:
+        outcome = driver.run_ab(asked, console)
+        assert outcome is not None
+        return outcome.verdict.exit_code
+
+    return told(run_ab)
 
 
 def of_serve() -> str:

@@ -17,7 +17,6 @@ from docs.site.schemas import schema
 from fake_sides import Lab
 from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
-from parabench.analysis.noise import Sensitivity
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
 from parabench.store.record import Failure, Status
@@ -38,15 +37,12 @@ class Asked:
     """What `run_noise` returned and handed over."""
 
     def __init__(self, lab: Lab, minutes: float = 4.0, **fields: Any) -> None:
-        self.answer: Sensitivity | None = None
         run = TrainingRequest.of(
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )
-        self.code = lab.said(lambda console: run_noise(run, minutes, console, self._keep))
-
-    def _keep(self, answer: Sensitivity) -> None:
-        self.answer = answer
+        self.answer = lab.said(lambda console: run_noise(run, minutes, console))
+        self.code = STOPPED if self.answer is None else self.answer.exit_code
 
 
 def test_it_measures_equal_sides_until_the_time_is_over_and_says_what_ab_sees(lab: Lab) -> None:
