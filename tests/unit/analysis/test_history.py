@@ -25,10 +25,8 @@ from parabench.analysis.session import select_session
 from parabench.analysis.stats.change_point import (
     FEWEST_SESSIONS,
     LevelCost,
-    bound,
     levels_of,
     noise_of,
-    penalty,
     qn_scale,
 )
 from parabench.store.record import Status
@@ -116,22 +114,6 @@ def test_the_newest_session_alone_is_an_outlier_and_two_are_a_change():
         assert levels[-1].outliers == ((19,) if last == 1 else ())
 
 
-def test_the_segmentation_is_the_one_of_least_cost():
-    """Against every segmentation of short series."""
-    random = np.random.default_rng(1)
-    for _ in range(20):
-        y = random.standard_normal(8) + 4 * (np.arange(8) >= random.integers(1, 8))
-        cost, pen = LevelCost(y, np.ones(8), bound(8)), penalty(8)
-        best = min(
-            (sum(cost.error(a, b) for a, b in zip((0, *ends), (*ends, 8), strict=True)) + pen * len(ends), ends)
-            for mask in range(2**7)
-            for ends in [tuple(i + 1 for i in range(7) if mask >> i & 1)]
-        )
-        import ruptures
-
-        assert tuple(ruptures.Pelt(custom_cost=cost, min_size=1, jump=1).fit_predict(y, pen=pen)[:-1]) == best[1]
-
-
 def test_the_cost_is_of_the_best_level():
     """Against a search over many levels."""
     y, sd = np.array([0.0, 0.1, 0.3, 9.0, 0.2]), np.array([1.0, 0.5, 1.0, 1.0, 2.0]) / 10
@@ -163,11 +145,6 @@ def test_false_alarms_are_rare_and_a_step_of_5_percent_is_found():
         assert false_alarms(random, 30, effects, 100) <= 0.05, effects
     assert found(random, 30, normal, 0.05, 15, 100) >= 0.95
     assert false_alarms(random, FEWEST_SESSIONS, normal, 100) <= 0.05
-
-
-def test_too_few_sessions_are_refused():
-    with pytest.raises(ValueError, match="5 sessions are too few"):
-        levels_of([np.zeros(3)] * (FEWEST_SESSIONS - 1))
 
 
 # ---- the series
