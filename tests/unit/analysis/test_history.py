@@ -238,7 +238,7 @@ def test_the_page_draws_levels_change_points_and_the_machine(stepped, tmp_path):
     assert diamond["x"] == [8]
     assert "torch 2.13.0 → 2.13.1" in diamond["customdata"][0]
     (line,) = figure["layout"]["shapes"]
-    assert line["x0"] == 7.5
+    assert (line["x0"], line["label"]["text"]) == (7.5, "torch")
     levels = next(trace for trace in figure["data"] if trace.get("mode") == "lines")
     assert levels["x"] == [*range(8), None, *range(8, 12)]
     for said in ("Over time", "Change points", "nightly-8", "Every case", "Sessions"):
