@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 TESTED = ROOT / "parabench-results" / "tests.txt"
 # The largest supported session.
 LAUNCHES = ("--cases", "200", "--launches", "5")
-PREDICTION = ("parabench/analysis/prediction", "parabench/analysis/text/prediction.py", "parabench/commands/predict.py")
+PREDICTION = ("parabench/analysis/prediction", "parabench/commands/predict.py")
 
 Row = tuple[str, str, str]
 

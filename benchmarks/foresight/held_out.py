@@ -31,7 +31,7 @@ from docs.drawing.foresight import Point
 from docs.drawing.foresight import held_out as held_out_picture
 from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction.links import Link, given_link
-from parabench.analysis.prediction.predict import Prediction, Predictor
+from parabench.analysis.prediction.predict import Prediction, Predictor, Refused
 
 MEASURED, GIVEN = "measured", "given"
 
@@ -65,7 +65,9 @@ def held_out() -> Iterator[Held]:
         if each.idle < LEAST_IDLE:
             continue
         for links in (MEASURED, GIVEN) if each.machine.rate else (MEASURED,):
-            yield Held(each, links, _predictor(each.machine, links).predict(each.case))
+            answer = _predictor(each.machine, links).predict(each.case)
+            if isinstance(answer, Prediction):
+                yield Held(each, links, answer)
 
 
 @cache
@@ -85,18 +87,18 @@ def _predictor(machine: Machine, links: str) -> Predictor:
 def summary(held: Sequence[Held]) -> Iterator[str]:
     """Return the figures of each kind of links."""
     for links in (MEASURED, GIVEN):
-        own = [each for each in held if each.links == links]
-        known = [each for each in own if each.prediction.refused is None]
+        known = [each for each in held if each.links == links]
         errors = np.array([each.error for each in known])
         inside = sum(each.inside for each in known)
         yield (
-            f"{links} links: {len(known)} predictions, {len(own) - len(known)} refused; errors: median "
+            f"{links} links: {len(known)} predictions; errors: median "
             f"{np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}, largest {errors.max():.1%}; "
             f"{inside} in their 90% interval ({inside / len(known):.0%})"
         )
     across = [each.truth for each in held if each.links == GIVEN]
-    refused = [_predictor(each.machine, "none").predict(each.case).refused for each in across]
-    yield f"without links between nodes: {sum(each is not None for each in refused)} of {len(refused)} refused"
+    answers = [_predictor(each.machine, "none").predict(each.case) for each in across]
+    refused = sum(isinstance(each, Refused) for each in answers)
+    yield f"without links between nodes: {refused} of {len(answers)} refused"
 
 
 INTRODUCTION = """# Held-out configurations

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.foresight.machines import DONE, STORE, Machine
 from benchmarks.foresight.measured import measured
 from benchmarks.foresight.sessions import base, held
-from parabench.analysis.prediction.base import Base, Computed, Measured, computed_of, sessions_of, trainings
+from parabench.analysis.prediction.base import Base, Computed, computed_of, sessions_of, trainings
 from parabench.analysis.prediction.links import Row, measured_rows
 from parabench.analysis.prediction.program import Event, Program, program_of
 from parabench.plan.case import DEFAULTS, Case
@@ -47,7 +47,7 @@ def record(folder: Path) -> None:
                 for one in computed_of(results, session)
             ],
             "rows": [_rounded(row) for row in measured_rows(results, sessions_of(results, "collectives"))],
-            "measured": [[_fields(one.case), _rounded(one.step_s)] for one in trainings(results)],
+            "measured": [[_fields(case), _rounded(step_s)] for case, step_s in trainings(results).items()],
         }
     truths = [
         [each.machine.nodes, each.machine.per_node, each.machine.rate, _fields(one.case), *_rounded([one.step_s, idle])]
@@ -68,7 +68,7 @@ def base_of_sessions(*names: str) -> Base:
     return Base(
         computed,
         tuple(Row(*row) for session in own for row in session["rows"]),
-        tuple(Measured(_case(fields), step_s) for session in own for fields, step_s in session["measured"]),
+        {_case(fields): step_s for session in own for fields, step_s in session["measured"]},
     )
 
 

@@ -22,45 +22,15 @@ from parabench.ab.series import Series as SeriesOfProposals
 from parabench.analysis.collectives.crossover import BusAnswer
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.machines import Machines
-from parabench.analysis.history.series import Series, SessionEntry
+from parabench.analysis.history import Series, SessionEntry
 from parabench.analysis.noise import Sensitivity
+from parabench.analysis.prediction.predict import Prediction, Refused
 from parabench.analysis.ranking.ranking import Answer
 from parabench.commands.doctor import Examination
 from parabench.commands.init import Trial
 from parabench.commands.list import Listing
 
 KEYS = Path(__file__).with_name("keys.toml")
-
-
-class Exposed(msgspec.Struct):
-    """Seconds of communication that nothing hides."""
-
-    within: float
-    between: float
-
-
-class Predicted(msgspec.Struct):
-    """A predicted case."""
-
-    case: dict[str, Any]
-    label: str
-    step_s: float
-    low_s: float
-    high_s: float
-    compute_s: float
-    slowest_s: float
-    exposed_s: Exposed
-    peak_bytes: float | None
-    measured_s: float | None
-    notes: list[str]
-
-
-class Refused(msgspec.Struct):
-    """A case that cannot be predicted."""
-
-    case: dict[str, Any]
-    label: str
-    refused: str
 
 
 def extended(record: type[Any], **more: Any) -> type[Any]:
@@ -108,7 +78,11 @@ SCHEMAS: dict[str, tuple[str, bool, Callable[[], Iterable[type[Any]]]]] = {
     "history": ("parabench history --json", False, lambda: (_history(),)),
     "list": ("parabench list --json", False, lambda: (Listing,)),
     "noise": ("parabench noise --json", False, lambda: (extended(Sensitivity, schema=Literal[1], sentence=str),)),
-    "predict": ("parabench predict --json", True, lambda: (Predicted, Refused)),
+    "predict": (
+        "parabench predict --json",
+        True,
+        lambda: (extended(each, case=dict[str, Any], label=str) for each in (Prediction, Refused)),
+    ),
     "series": ("parabench ab --series --json", False, lambda: (SeriesOfProposals,)),
 }
 

@@ -38,7 +38,7 @@ from parabench.session.resume import (
     settings_of,
     store_in,
 )
-from parabench.signals import STOPPED, Interrupted, stop_signals
+from parabench.signals import Interrupted, stop_signals
 from parabench.store.record import FIRST_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -71,24 +71,14 @@ class AbRequest:
         return words + (["--alpha", str(self.alpha)] if self.alpha != ALPHA else [])
 
 
-def run_ab(request: AbRequest, console: Console, keep: Callable[[Comparison], None] = lambda outcome: None) -> int:
-    """Measure and compare both variants, and return the exit code, 130 if stopped. `keep` receives the comparison."""
-
-    def compared(turns: Turns) -> int:
-        outcome = conclude(request, turns)
-        keep(outcome)
-        return outcome.verdict.exit_code
-
-    return measure(request, console, compared)
+def run_ab(request: AbRequest, console: Console) -> Comparison | None:
+    """Measure and compare both variants. Return None if stopped."""
+    turns = measure(request, console)
+    return None if turns is None else conclude(request, turns)
 
 
-def measure(
-    request: AbRequest,
-    console: Console,
-    then: Callable[[Turns], int],
-    enough: Enough = lambda sessions: False,
-) -> int:
-    """Measure both variants and return the result of `then`, or 130 if stopped.
+def measure(request: AbRequest, console: Console, enough: Enough = lambda sessions: False) -> Turns | None:
+    """Measure both variants. Return None if stopped.
 
     After each repetition, it ends early if `enough` returns true for the ids of both sessions. Raises UsageError before
     anything is launched or recorded, and if a variant ends early.
@@ -106,10 +96,10 @@ def measure(
             turns.run(sides)
     except Interrupted as stop:
         warner(console)(f"stopped by {stop}{turns.kept}")
-        return STOPPED
+        return None
     except UsageError as error:
         raise UsageError(f"{error}{turns.kept}") from error
-    return then(turns)
+    return turns
 
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 
 from rich.console import Console
 
-from parabench.ab.driver import AbRequest, Turns, measure
+from parabench.ab.driver import AbRequest, measure
 from parabench.ab.server import IN_TURNS, alone_of
 from parabench.analysis.compare.sides import sides_of
 from parabench.analysis.noise import AgainstBaseline, Sensitivity, lines, pilot_of, sensitivity
@@ -33,14 +33,13 @@ def run_noise(
     run: TrainingRequest,
     minutes: float,
     console: Console,
-    keep: Callable[[Sensitivity], None] = lambda answer: None,
     baseline: AgainstBaseline | None = None,
     files: Sequence[str] = (),
-) -> int:
-    """Measure the pilot, print its answer, and return the exit code, 130 if stopped.
+) -> Sensitivity | None:
+    """Measure the pilot, print its answer, and return it with that for a stored `baseline`; None if stopped.
 
-    `keep` receives the answer, with that for a stored `baseline`. `files` are the options of output files, as typed.
-    Raises UsageError before anything is launched, and if a variant ends early.
+    `files` are the options of output files, as typed. Raises UsageError before anything is launched, and if a variant
+    ends early.
     """
     start, last, log, path = monotonic(), [monotonic()], logger(console), run.out / STORE_NAME
 
@@ -50,16 +49,14 @@ def run_noise(
         pair_s, last[0] = now - last[0], now
         return now + pair_s - start > 60 * minutes
 
-    def told(turns: Turns) -> int:
-        answer = sensitivity(pilot_of(*sides_of(load(path), turns.sessions)), baseline=baseline)
-        for line in (*lines(answer), f"store: {path}"):
-            log(line)
-        keep(answer)
-        return answer.exit_code
-
     go_on = ["parabench", "noise", "--resume", "--minutes", f"{minutes:g}", *files, "--out", str(run.out)]
-    same = AbRequest(a="", b="", run=with_rounds(run), go_on=shlex.join(go_on))
-    return measure(same, console, told, enough)
+    turns = measure(AbRequest(a="", b="", run=with_rounds(run), go_on=shlex.join(go_on)), console, enough)
+    if turns is None:
+        return None
+    answer = replace(sensitivity(pilot_of(*sides_of(load(path), turns.sessions))), baseline=baseline)
+    for line in (*lines(answer), f"store: {path}"):
+        log(line)
+    return answer
 
 
 def with_rounds(run: TrainingRequest) -> TrainingRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from parabench import json_text
-from parabench.ab.driver import AbRequest, Turns, measure
+from parabench.ab.driver import AbRequest, measure
 from parabench.ab.variant import read_variant
 from parabench.analysis.compare.proposal import ALPHA, LEAST, Judgement, alpha_of, judge_proposal
 from parabench.analysis.compare.sides import sides_of
@@ -54,6 +54,11 @@ class Series:
     least: float
     proposals: tuple[Proposal, ...] = ()
 
+    @property
+    def exit_code(self) -> int:
+        """0 if the last proposal is accepted, else REJECTED."""
+        return 0 if self.proposals[-1].accept else REJECTED
+
 
 def read_series(folder: Path) -> Series | None:
     """Return the series of a folder, `None` if it has none. Raises UsageError for a file with other content."""
@@ -70,17 +75,15 @@ def read_series(folder: Path) -> Series | None:
 def run_series(
     request: AbRequest,
     console: Console,
-    keep: Callable[[Series], None] = lambda series: None,
     *,
     alpha: float | None = None,
     least: float | None = None,
     budget_s: float | None = None,
-) -> int:
-    """Measure variant b as a proposal against variant a. Return 0 to accept it, 1 to reject it, 130 if stopped.
+) -> Series | None:
+    """Measure variant b as a proposal against variant a. Return the series with the proposal, None if stopped.
 
-    `request.run.out` is the folder of the series, `keep` receives the series with the proposal. After `budget_s`
-    seconds the launches until then decide. Raises UsageError before anything is launched, if a variant ends early, and
-    if `alpha` or `least` differ from the series.
+    `request.run.out` is the folder of the series. After `budget_s` seconds the launches until then decide. Raises
+    UsageError before anything is launched, if a variant ends early, and if `alpha` or `least` differ from the series.
     """
     folder = request.run.out
     series = _series(folder, {"alpha": alpha, "least": least})
@@ -103,19 +106,18 @@ def run_series(
         late = budget_s is not None and time.monotonic() - start > budget_s
         return judged(sessions, late).accept is not None
 
-    def decided(turns: Turns) -> int:
-        judgement = judged(turns.sessions, over=True)
-        done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - start, 1))
-        after = _write(folder, series, done)
-        answer = logger(console, answers=not request.files)
-        for line in lines(after):
-            answer(line)
-        logger(console)(f"store:  {place / STORE_NAME}")
-        keep(after)
-        return 0 if judgement.accept else REJECTED
-
     _write(folder, series, mine)
-    return measure(replace(request, run=run, go_on="the same command"), console, decided, enough)
+    turns = measure(replace(request, run=run, go_on="the same command"), console, enough)
+    if turns is None:
+        return None
+    judgement = judged(turns.sessions, over=True)
+    done = replace(mine, **asdict(judgement), seconds=round(time.monotonic() - start, 1))
+    series = _write(folder, series, done)
+    answer = logger(console, answers=not request.files)
+    for line in lines(series):
+        answer(line)
+    logger(console)(f"store:  {place / STORE_NAME}")
+    return series
 
 
 def _series(folder: Path, given: Mapping[str, Any]) -> Series:

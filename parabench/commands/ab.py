@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,16 +24,12 @@ from parabench.commands.options import (
     training_options,
     typed,
 )
-from parabench.commands.output import Command, Files, console, file_option, files_in, give, renders_of
+from parabench.commands.output import Command, console, file_option, files_in, give, renders_of
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
 from parabench.plan.protocol import MOST_ROUNDS
 from parabench.registry import working_directory
-
-if TYPE_CHECKING:
-    from parabench.ab.series import Series
-    from parabench.analysis.compare.gate import Comparison
-    from parabench.analysis.noise import Sensitivity
+from parabench.signals import STOPPED
 
 
 @click.command(
@@ -93,6 +89,7 @@ def ab(
     When a file is -, it alone is on standard output, and all else on standard error.
     """
     from parabench.ab.driver import AbRequest, run_ab
+    from parabench.analysis.compare.gate import to_dict
     from parabench.session.request import TrainingRequest
 
     working_directory()
@@ -103,15 +100,13 @@ def ab(
     if a is None or b is None:
         raise UsageError(f"{'--a' if a is None else '--b'} SIDE is missing; give both --a and --b")
     files, axes = files_in(options), axes_in(options)
-
-    def keep(outcome: Comparison) -> None:
-        from parabench.analysis.compare.gate import to_dict
-
-        give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
-
     run = TrainingRequest.of(axes=axes, argv=command(), **options)
     request = AbRequest(a=a, b=b, run=run, tolerance=tolerance, alpha=alpha, files=_typed(files))
-    raise SystemExit(run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()), keep))
+    outcome = run_ab(request, console(stderr=STANDARD_OUTPUT in files.values()))
+    if outcome is None:
+        raise SystemExit(STOPPED)
+    give(files, renders_of(outcome, OF_GATE, to_dict), (), "comparison")
+    raise SystemExit(outcome.verdict.exit_code)
 
 
 # The options of `ab` that have no effect with --series: the folder decides them, or they are of the gate.
@@ -131,10 +126,6 @@ def _series(
     for name in ("label", "out", "resume"):
         options.pop(name)
     files, axes = files_in(options), axes_in(options)
-
-    def keep(series: Series) -> None:
-        give(files, renders_of(series, {}, asdict), (), "series")
-
     if a is None and b is None:
         there = read_series(folder)
         if there is None:
@@ -150,7 +141,11 @@ def _series(
     alpha = click.get_current_context().params["alpha"] if typed("alpha") else None
     budget_s = None if budget is None else 60 * budget
     to_console = console(stderr=STANDARD_OUTPUT in files.values())
-    return run_series(request, to_console, keep, alpha=alpha, least=least, budget_s=budget_s)
+    decided = run_series(request, to_console, alpha=alpha, least=least, budget_s=budget_s)
+    if decided is None:
+        return STOPPED
+    give(files, renders_of(decided, {}, asdict), (), "series")
+    return decided.exit_code
 
 
 @click.command(
@@ -203,43 +198,42 @@ def noise(minutes: float, store: str | None, baseline: str | None, workflow: Pat
 
     Exits with 3 where that time is too short to say.
     """
-    from parabench.analysis import noise as answers
+    from dataclasses import replace
+
+    from parabench.ab.noise import run_noise
     from parabench.analysis.compare.sides import read_side
+    from parabench.analysis.noise import against_baseline, lines, read_pilot, sensitivity, to_dict
     from parabench.commands.templates.workflow import check_workflow, fill_workflow
+    from parabench.session.request import TrainingRequest
 
     files, axes = files_in(options), axes_in(options)
     to_console = console(stderr=STANDARD_OUTPUT in files.values())
-
-    def keep(answer: Sensitivity, suite: str, said: Iterable[str] = ()) -> None:
-        give(files, renders_of(answer, {}, answers.to_dict), said, "answer")
-        if workflow is not None and answer.seen:
-            to_console.print(fill_workflow(workflow, suite, answer), highlight=False, markup=False, soft_wrap=True)
-
-    against = answers.against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
+    against = against_baseline(read_side(baseline, "baseline")) if baseline is not None else None
+    suite = options["suite"]
     if store is not None:
         check_no_effect("--from, which measures nothing", (), ("store", "json_file", "baseline", "workflow"))
-        answer = answers.sensitivity(answers.read_pilot(store), baseline=against)
-        if workflow is not None:
-            check_workflow(workflow, answer.suite)
-        keep(answer, answer.suite, answers.lines(answer))
-        raise SystemExit(answer.exit_code)
-    from parabench.ab.noise import run_noise
-    from parabench.session.request import TrainingRequest
+        answer = replace(sensitivity(read_pilot(store)), baseline=against)
+        suite = answer.suite
+    else:
+        working_directory()
+        if suite is None and not options["resume"]:
+            suite = options["suite"] = "quick"
+    if workflow is not None and suite is not None:
+        check_workflow(workflow, suite)
+    if store is None:
+        run = TrainingRequest.of(axes=axes, argv=command(), **options)
+        given = _typed({**files, "--workflow": workflow, "--baseline": baseline})
+        measured = run_noise(run, minutes, to_console, against, given)
+        if measured is None:
+            raise SystemExit(STOPPED)
+        answer = measured
+    give(files, renders_of(answer, {}, to_dict), lines(answer) if store is not None else (), "answer")
+    if workflow is not None and answer.seen:
+        filled = fill_workflow(workflow, suite or answer.suite, answer)
+        to_console.print(filled, highlight=False, markup=False, soft_wrap=True)
+    raise SystemExit(answer.exit_code)
 
-    working_directory()
-    if options["suite"] is None and not options["resume"]:
-        options["suite"] = "quick"
-    if workflow is not None and options["suite"] is not None:
-        check_workflow(workflow, options["suite"])
-    run = TrainingRequest.of(axes=axes, argv=command(), **options)
-    named = _typed(files)
-    named += ["--workflow", str(workflow)] if workflow is not None else []
-    named += ["--baseline", baseline] if baseline is not None else []
-    raise SystemExit(
-        run_noise(run, minutes, to_console, lambda answer: keep(answer, run.suite or answer.suite), against, named)
-    )
 
-
-def _typed(files: Files) -> list[str]:
-    """Return the options of output files, as typed."""
+def _typed(files: Mapping[str, object]) -> list[str]:
+    """Return the options of files, as typed."""
     return [word for option, path in files.items() if path is not None for word in (option, str(path))]

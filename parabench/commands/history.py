@@ -47,10 +47,9 @@ def history(
     stores: tuple[str, ...], case: str | None, suite: str | None, since: str | None, every: bool, **options: Any
 ) -> None:
     """Show each case's step time over the sessions of one or more STOREs, and when it changed."""
-    from parabench.analysis.history.history import history as follow
+    from parabench.analysis import history as follow
     from parabench.analysis.numbers import STEP_TIMES
     from parabench.analysis.session import split
-    from parabench.analysis.text import history as text
     from parabench.store.results import load
 
     files = files_in(options)
@@ -61,6 +60,6 @@ def history(
             raise UsageError(f"{store}: a history is of all sessions of a store; give {path}, with --since for fewer")
         paths.append(path)
     read = [load(path, STEP_TIMES) for path in dict.fromkeys(paths)]
-    outcome = follow(read, case=case, suite=suite, since=since)
-    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"}, text.to_dict)
-    give(files, renders, text.lines(outcome, every), "history")
+    outcome = follow.history(read, case=case, suite=suite, since=since)
+    renders = renders_of(outcome, {"--html": "parabench.report.sections.history"}, follow.to_dict)
+    give(files, renders, follow.lines(outcome, every), "history")

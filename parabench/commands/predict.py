@@ -76,10 +76,9 @@ def predict(
     Several databases of one kind of machine count as one. If something was neither measured nor given, the prediction
     is refused with the command that measures it; if all are refused, the exit code is 2.
     """
+    from parabench.analysis.prediction import predict as text
     from parabench.analysis.prediction import question
     from parabench.analysis.prediction.base import base_of, trainings
-    from parabench.analysis.prediction.predict import Predictor
-    from parabench.analysis.text import prediction as text
     from parabench.plan.suite import parse_axes
 
     files = files_in(options)
@@ -97,10 +96,10 @@ def predict(
     base = base_of([_load(store) for store in stores])
     if logs is not None:
         base = replace(base, rows=_logged_rows(logs, base.backend))
-    predictor = Predictor(base, given)
+    predictor = text.Predictor(base, given)
     if check is not None:
-        measured = [each for each in trainings(_load(check)) if each.case.world_size > 1]
-        predictions = [predictor.predict(each.case) for each in measured]
+        measured = trainings(_load(check))
+        predictions = [predictor.predict(case) for case in measured if case.world_size > 1]
         lines = text.check_lines(predictions, measured)
     elif best:
         of_sizes = [question.candidates(base, size, parse_axes(axes), ranks_per_node) for size in sizes]
@@ -113,7 +112,7 @@ def predict(
         lines = text.lines(predictions)
     written = [text.to_dict(each) for each in predictions]
     give(files, {"--json": lambda: json_text.written(written)}, list(lines), "prediction")
-    raise SystemExit(2 if all(each.refused is not None for each in predictions) else 0)
+    raise SystemExit(2 if not text.predicted(predictions) else 0)
 
 
 def _logged_rows(logs: Path, backend: str) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import pytest
 import fake_collectives
 import fake_results as fake
 from browser_helpers import AXE, FIND, each_tab, needs_chromium, opened, pages
-from parabench.analysis.history.history import history
+from parabench.analysis.history import history
 from parabench.report.build import write_report
 from parabench.report.sections import history as history_report
 

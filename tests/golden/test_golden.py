@@ -34,7 +34,6 @@ from parabench.ab import driver, server
 from parabench.ab.remote import Heard
 from parabench.ab.server import Side
 from parabench.ab.variant import Variant, read_variant
-from parabench.analysis.prediction.base import Measured
 from parabench.analysis.warnings.codes import CODES
 from parabench.cli import COMMANDS, main
 from parabench.commands import doctor
@@ -111,10 +110,11 @@ def store(name: str, factor: float = 1.0, seed: int = 0, **more: Any) -> str:
 
 def predicted(*arguments: str) -> str:
     """`parabench predict` from a base that is written down."""
-    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37), Measured(of_ranks(8, nodes=4), 0.6)]
+    near = of_ranks(2, bucket_mib=25.0)
+    trained = {near: 0.37, of_ranks(8, nodes=4): 0.6}
     at = "parabench.analysis.prediction.base"
     with (
-        patch(f"{at}.base_of", lambda _: base(measured=(trained[0],))),
+        patch(f"{at}.base_of", lambda _: base(measured={near: 0.37})),
         patch(f"{at}.trainings", lambda _: trained),
         patch("parabench.store.results.load", lambda path: path),
     ):
@@ -205,7 +205,13 @@ def of_ab(monkeypatch: pytest.MonkeyPatch, slower: float) -> str:
     monkeypatch.setattr(driver, "hear_turns", lambda sides, token: [side.hear() for side in sides].clear())
     run = TrainingRequest.of(suite="mine.py", argv=[], out=Path("out"), launches=3, rounds=4)
     asked = driver.AbRequest(a="", b="SIDE_B=1", run=run, tolerance=0.02, alpha=0.01)
-    return told(lambda console: driver.run_ab(asked, console))
+
+    def run_ab(console: Console) -> int:
+        outcome = driver.run_ab(asked, console)
+        assert outcome is not None
+        return outcome.verdict.exit_code
+
+    return told(run_ab)
 
 
 def of_serve() -> str:

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import fake_results as fake
-from parabench.analysis.history.series import NO_RUPTURES
+from parabench.analysis.history import NO_RUPTURES
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.errors import PACKAGES
 from paths import ROOT

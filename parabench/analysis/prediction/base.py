@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -52,24 +52,17 @@ class Computed:
         return self.case.world_size // self.case.nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A measured training run, and the seconds of its step."""
-
-    case: Case
-    step_s: float
-
-
 @dataclass(frozen=True)
 class Base:
-    """All of it. A node has room for `room` ranks, as many as it has devices, or cores for; None if unknown.
+    """All of it. `measured` has the seconds of a step of each training run.
 
-    `device_bytes` is the memory of the smallest device; None without devices.
+    A node has room for `room` ranks, as many as it has devices, or cores for; None if unknown. `device_bytes` is the
+    memory of the smallest device; None without devices.
     """
 
     computed: tuple[Computed, ...]
     rows: tuple[Row, ...]
-    measured: tuple[Measured, ...]
+    measured: Mapping[Case, float]
     room: int | None = None
     device_bytes: float | None = None
     backend: str = "gloo"
@@ -107,14 +100,14 @@ def work_of(case: Case) -> tuple[Any, ...]:
 def base_of(stores: Sequence[Results]) -> Base:
     """Return what databases hold together; the newest counts. Raises UsageError if no rank was measured alone."""
     computed: dict[Case, Computed] = {}
-    measured: dict[Case, Measured] = {}
+    measured: dict[Case, float] = {}
     rows: dict[tuple[Any, ...], Row] = {}
     sessions: list[Session] = []
     for results in stores:
         own = sessions_of(results, "compute")
         computed |= {one.case: one for each in own for one in computed_of(results, each)}
         rows |= {row[:-1]: row for row in measured_rows(results, sessions_of(results, "collectives"))}
-        measured |= {each.case: each for each in trainings(results)}
+        measured |= trainings(results)
         sessions += own
     if not computed:
         there = " and ".join(str(each.path) for each in stores)
@@ -125,7 +118,7 @@ def base_of(stores: Sequence[Results]) -> Base:
     return Base(
         tuple(computed.values()),
         tuple(rows.values()),
-        tuple(measured.values()),
+        measured,
         len(gpus) if case.device == accelerator.TYPE else cores // case.threads if cores else None,
         min(gpus, default=None),
         case.backend,
@@ -137,15 +130,13 @@ def sessions_of(results: Results, kind: str) -> list[Session]:
     return [each for each in select_sessions(results, results.of_kind(kind)) if not each.interleaved]
 
 
-def trainings(results: Results) -> list[Measured]:
-    """Return the measured training runs of a database, the newest of each case."""
-    found: dict[str, Measured] = {}
+def trainings(results: Results) -> dict[Case, float]:
+    """Return the seconds of a step of each training run of a database; the newest counts."""
+    found: dict[Case, float] = {}
     for session in sessions_of(results, "training"):
         seen = data_of(results, session)
-        for case, step_s in seen.step_times.items():
-            if case in seen.planned:
-                found[case] = Measured(seen.planned[case], step_s)
-    return list(found.values())
+        found |= {seen.planned[case]: step_s for case, step_s in seen.step_times.items() if case in seen.planned}
+    return found
 
 
 def computed_of(results: Results, session: Session) -> list[Computed]:

@@ -7,9 +7,12 @@ Measured training runs of few ranks correct how long ranks of each strategy comp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
+from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +20,7 @@ from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import NEEDED, Base, Computed, slowest, work_of
 from parabench.analysis.prediction.links import Link, Links
 from parabench.analysis.prediction.program import DEFAULT_CAPS, Call, Program, Timeline, timeline
+from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.plan.case import DEFAULTS, Case, ranks_in_words
 from parabench.plan.suite import BATCH_PER_RANK
@@ -33,32 +37,56 @@ SPREAD, SPREAD_OF_DOUBLING = 0.06, 0.01
 # A longer step is not predicted.
 LONGEST_S = 1e10
 
+HEAD = (
+    "configuration", "step, ms", "90% interval", "compute", "slowest", "in a node", "between nodes", "memory",
+)  # fmt: skip
+# Lists of configurations are cut to this many.
+MOST_NAMES = 3
+_NUMBER = re.compile(r"\d+")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """The seconds of communication that nothing hides, by the tier of the links."""
+
+    within: float
+    between: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """The step time of a case with its 90% interval, and its parts: `compute_s`, `slowest_s` waiting for the slowest
-    rank, and `exposed_s`, by tier the communication that nothing hides.
+    rank, and `exposed_s`.
 
-    `peak_bytes` is the peak memory of a rank. `refused` is why nothing is predicted, and the remedy. `notes` are
-    assumptions that no measurement supports.
+    `peak_bytes` is the peak memory of a rank. `notes` are assumptions that no measurement supports.
     """
 
     case: Case
-    step_s: float = math.nan
-    low_s: float = math.nan
-    high_s: float = math.nan
-    compute_s: float = math.nan
-    slowest_s: float = math.nan
-    exposed_s: Mapping[str, float] = field(default_factory=dict)
-    peak_bytes: float | None = None
-    measured_s: float | None = None
-    refused: str | None = None
-    notes: tuple[str, ...] = ()
+    step_s: float
+    low_s: float
+    high_s: float
+    compute_s: float
+    slowest_s: float
+    exposed_s: Exposed
+    peak_bytes: float | None
+    measured_s: float | None
+    notes: tuple[str, ...]
 
     @property
     def sample_s(self) -> float:
         """The seconds of a sample, by which cases of different batches are compared."""
         return self.step_s / self.case.global_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A case that is not predicted: the reason, and the remedy."""
+
+    case: Case
+    refused: str
+
+
+Answer = Prediction | Refused
 
 
 def place_of(call: Call, case: Case) -> tuple[int, int, int]:
@@ -79,7 +107,7 @@ class Predictor:
     base: Base
     given: Mapping[str, Link]
 
-    def predict(self, case: Case) -> Prediction:
+    def predict(self, case: Case) -> Answer:
         """Return the prediction of a case on `case.nodes` nodes."""
         try:
             computed = self.computed(case)
@@ -90,8 +118,8 @@ class Predictor:
             if step.step_s > LONGEST_S:
                 raise UsageError("a step would take centuries; give fewer ranks, or a faster link")
         except UsageError as error:
-            return Prediction(case=case, refused=str(error))
-        trained = (each.case.world_size for each in self.base.measured if each.case.strategy == case.strategy)
+            return Refused(case, str(error))
+        trained = (each.world_size for each in self.base.measured if each.strategy == case.strategy)
         doublings = math.log2(max(1.0, case.world_size / max([2, *trained])))
         factor = math.exp(Z90 * math.hypot(SPREAD, SPREAD_OF_DOUBLING * doublings))
         return Prediction(
@@ -101,9 +129,9 @@ class Predictor:
             high_s=step.step_s * factor,
             compute_s=step.compute_s / late,
             slowest_s=step.compute_s * (1 - 1 / late),
-            exposed_s=step.exposed_s,
+            exposed_s=Exposed(step.exposed_s.get(WITHIN, 0.0), step.exposed_s.get(BETWEEN, 0.0)),
             peak_bytes=computed.peak_bytes,
-            measured_s=next((each.step_s for each in self.base.measured if each.case == case), None),
+            measured_s=self.base.measured.get(case),
             notes=tuple(self._notes(case, computed)),
         )
 
@@ -142,16 +170,16 @@ class Predictor:
     def correction(self) -> dict[str, float]:
         """By strategy, how many times as long ranks compute in training runs on one node as alone."""
         logs: dict[str, list[float]] = {}
-        for each in self.base.measured:
-            if each.case.nodes > 1 or each.case.world_size == 1:
+        for case, measured_s in self.base.measured.items():
+            if case.nodes > 1 or case.world_size == 1:
                 continue
             try:
-                step = self._step(each.case, self.computed(each.case), self.base.links, 1.0)
+                step = self._step(case, self.computed(case), self.base.links, 1.0)
             except UsageError:
                 continue
             waiting = step.step_s - step.compute_s
-            longer = max(each.step_s - waiting, step.compute_s / 2) / step.compute_s
-            logs.setdefault(each.case.strategy, []).append(math.log(longer))
+            longer = max(measured_s - waiting, step.compute_s / 2) / step.compute_s
+            logs.setdefault(case.strategy, []).append(math.log(longer))
         return {strategy: math.exp(float(np.mean(own))) for strategy, own in logs.items()}
 
     def _check_memory(self, case: Case, computed: Computed) -> None:
@@ -200,3 +228,102 @@ def _asked(case: Case) -> Iterator[str]:
             yield f"--set {BATCH_PER_RANK}={value // case.data_ranks}"
         elif name in ("strategy", "world_size", "global_batch") or not (name in plain or follows):
             yield f"--set {name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+# ---- in words, and as JSON
+
+
+def lines(answers: Sequence[Answer]) -> Iterator[str]:
+    """Return the table of what was predicted, the fastest first, then the notes, and the reasons of refusals."""
+    known = sorted(predicted(answers), key=lambda each: each.step_s)
+    if known:
+        yield from format.aligned([HEAD, *map(_row, known)])
+        yield "All times in ms."
+    yield from _grouped("note", ((note, each.case) for each in known for note in each.notes))
+    yield from refusals(answers)
+
+
+def predicted(answers: Iterable[Answer]) -> list[Prediction]:
+    """Return the answers that are predictions."""
+    return [each for each in answers if isinstance(each, Prediction)]
+
+
+def refusals(answers: Iterable[Answer]) -> list[str]:
+    """Return one line for each reason."""
+    refused = ((each.refused, each.case) for each in answers if isinstance(each, Refused))
+    return _grouped("Not predicted", refused)
+
+
+def interval(each: Prediction) -> str:
+    """Return '21.3 ms (90%: 19.8 to 22.9)'."""
+    return f"{format.milliseconds(each.step_s)} (90%: {format.milliseconds_between(each.low_s, each.high_s)})"
+
+
+def best_lines(answers: Sequence[Answer]) -> Iterator[str]:
+    """Return the configuration that needs the least time for a sample, and those that may be as fast."""
+    known = sorted(predicted(answers), key=lambda each: each.sample_s)
+    if known:
+        best, *rest = known
+        yield f"{best.case.world_size} ranks: {best.case.label} is expected to be the fastest: {interval(best)}."
+        level = [each for each in rest if each.low_s / each.case.global_batch <= best.sample_s]
+        if level:
+            names = _named(each.case for each in level)
+            yield f"{len(level)} of {len(rest)} other configurations may be as fast: {names}."
+    yield from refusals(answers)
+
+
+def check_lines(answers: Sequence[Answer], measured: Mapping[Case, float]) -> Iterator[str]:
+    """Return predicted against measured step times, and a summary of the errors."""
+    rows = [("configuration", "measured, ms", "predicted, ms", "90% interval", "error", "")]
+    errors, inside = [], 0
+    for each in predicted(answers):
+        measured_s = measured[each.case]
+        within = each.low_s <= measured_s <= each.high_s
+        inside += within
+        errors.append(abs(math.log(each.step_s / measured_s)))
+        rows.append(
+            (
+                each.case.label,
+                format.digits(measured_s * 1e3),
+                format.digits(each.step_s * 1e3),
+                format.milliseconds_between(each.low_s, each.high_s),
+                format.signed(each.step_s / measured_s - 1),
+                "" if within else "outside",
+            )
+        )
+    if errors:
+        yield from format.aligned(rows)
+        yield (
+            f"Half of {format.count(len(errors), 'prediction')} are within {format.percent(median(errors))} of the "
+            f"measurement; {inside} of {len(errors)} measurements are in their 90% interval."
+        )
+    yield from refusals(answers)
+
+
+def to_dict(each: Answer) -> dict[str, Any]:
+    """Return an answer as JSON: seconds and bytes; None is unknown."""
+    return asdict(each) | {"case": each.case.to_dict(), "label": each.case.label}
+
+
+def _grouped(kind: str, texts: Iterable[tuple[str, Case]]) -> list[str]:
+    """Return a line for each text, with its cases; of texts that differ only in numbers, the first represents all."""
+    found: dict[str, tuple[str, list[Case]]] = {}
+    for text, case in texts:
+        found.setdefault(_NUMBER.sub("", text), (text, []))[1].append(case)
+    return [f"{kind}: {_named(cases)}: {text}" for text, cases in found.values()]
+
+
+def _named(cases: Iterable[Case]) -> str:
+    """Return the names of configurations: 'ddp native, 4 ranks on 2 nodes; ...; and 2 more'."""
+    return format.listed((case.label for case in cases), MOST_NAMES)
+
+
+def _row(each: Prediction) -> tuple[str, ...]:
+    times = (each.compute_s, each.slowest_s, each.exposed_s.within, each.exposed_s.between)
+    return (
+        each.case.label,
+        format.digits(each.step_s * 1e3),
+        format.milliseconds_between(each.low_s, each.high_s),
+        *(format.digits(seconds * 1e3) for seconds in times),
+        format.UNKNOWN if each.peak_bytes is None else f"{format.digits(each.peak_bytes / 1e9)} GB",
+    )

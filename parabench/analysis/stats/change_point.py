@@ -1,7 +1,7 @@
-"""Where the level of a series of sessions changed for good, and how sure its levels are.
+"""Find the change points of a series of sessions, each with the logarithms of several launches.
 
-The series is of logarithms, several launches a session. Its noise has two parts: launches differ within a session, and
-sessions differ more than their launches tell (another weather on the machine). Both are read from the series itself.
+The noise has two parts, both estimated from the series: launches differ within a session, and sessions differ more than
+their launches.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, LEAST_SD
 
 Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-# Below this the spread between sessions is hardly known. In simulated series of 6 sessions, with a noise of 1 %, a step
-# of 10 % was found in 85 %.
+# With fewer sessions, the spread between sessions is unknown. In simulated series of 6 sessions, with a noise of 1%, a
+# step of 10% was found in 85%.
 FEWEST_SESSIONS = 6
-# Sessions for each distance at which two are compared, and the longest distance. In simulated series whose neighbours
-# are alike (autocorrelation 0.3) one distance gave 16 % false alarms at 30 sessions, three gave 5 %; where sessions are
-# few, longer distances would take a step for noise.
+# Sessions for each lag at which two are compared, and the longest lag. In simulated series with an autocorrelation of
+# 0.3, one lag gave 16% false alarms at 30 sessions, three gave 5%. In short series, longer lags take a step for noise.
 SESSIONS_PER_LAG, MOST_LAGS = 10, 3
 # A shift at the end of the series that lasts less than this many sessions is an outlier.
 LASTING = 1.5
+# Levels are tried in steps of this many standard deviations, which costs a segment of n sessions n / 400 at most.
+RESOLUTION = 0.1
 # What makes Qn consistent: the lower quartile of the distances between normal values is sqrt(2) Phi^-1(5/8).
 QN_NORMAL = 1 / (math.sqrt(2) * float(ndtri(5 / 8)))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviations on the log scale: `launch` of one launch within its session, None where no session has two;
-    `session` of what sessions differ beyond their launches."""
+    """Standard deviations on the log scale: of a `launch` within its session (None if no session has two), and between
+    sessions, beyond their launches."""
 
     launch: float | None
     session: float
 
     def of(self, launches: Numbers) -> Numbers:
-        """The standard deviation of the mean of each session, which has that many launches."""
+        """Return the standard deviation of the mean of each session, by its number of launches."""
         within = 0.0 if self.launch is None else self.launch**2
         sd: Numbers = np.maximum(np.sqrt(within / launches + self.session**2), LEAST_SD)
         return sd
@@ -48,8 +49,8 @@ class Noise:
 
 @dataclass(frozen=True)
 class Level:
-    """A stretch of sessions of one level: from place `start` to before `end`. `mean` and its standard `error` on the
-    log scale; `outliers` are the places of sessions that are too far away to count."""
+    """The sessions `start` to before `end`, which have one level: `mean`, with its standard `error`, on the log scale.
+    `outliers` are the sessions that are too far away to count."""
 
     start: int
     end: int
@@ -58,55 +59,85 @@ class Level:
     outliers: tuple[int, ...]
 
 
-def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], Noise]:
-    """The levels of a series: logs of the launches of each session, in order of time. One level is no change.
+class LevelCost:
+    """The cost of sessions `y` with standard deviations `sd` at one level, for ruptures.
 
-    The segmentation is the one of least penalised cost (PELT: R. Killick, P. Fearnhead and I. A. Eckley, "Optimal
-    detection of changepoints with a linear computational cost", JASA 107, 2012), as ruptures has it. The cost is the
-    biweight loss of P. Fearnhead and G. Rigaill, "Changepoint detection in the presence of outliers", JASA 114 (2019),
-    in units of each session's variance; see `penalty` and `bound`. Raises ValueError below FEWEST_SESSIONS.
+    It is the biweight loss of P. Fearnhead and G. Rigaill, "Changepoint detection in the presence of outliers", JASA
+    114 (2019): the squared distance to the best level, in variances, at most `bound` for each session.
     """
-    if len(sessions) < FEWEST_SESSIONS:
-        raise ValueError(f"{len(sessions)} sessions are too few for a change point; {FEWEST_SESSIONS} are needed")
-    import ruptures
 
-    from parabench.analysis.stats.level_cost import LevelCost
+    model, min_size = "biweight", 1
+
+    def __init__(self, y: Numbers, sd: Numbers, bound: float) -> None:
+        self.y, self.sd, self.bound = y, sd, bound
+        self.signal = y.reshape(-1, 1)
+        step = RESOLUTION * float(sd.min())
+        # The best level is a mean of sessions within the bound, so levels far from all sessions are not tried.
+        reach = math.ceil(math.sqrt(bound) * float(sd.max()) / step)
+        places = np.unique((np.round((y - y.min()) / step)[:, None] + np.arange(-reach, reach + 1)).ravel())
+        self._levels = y.min() + places[(places >= 0) & (places * step <= np.ptp(y) + step)] * step
+        loss = np.minimum(((y[:, None] - self._levels) / sd[:, None]) ** 2, bound)
+        self._summed = np.vstack([np.zeros(len(self._levels)), loss.cumsum(axis=0)])
+
+    def fit(self, signal: object) -> LevelCost:
+        return self
+
+    def error(self, start: int, end: int) -> float:
+        """Return the cost of sessions `start` to before `end`."""
+        return float((self._summed[end] - self._summed[start]).min())
+
+    def level(self, start: int, end: int) -> Level:
+        """Return the level of sessions `start` to before `end`."""
+        nearest = self._levels[(self._summed[end] - self._summed[start]).argmin()]
+        y, sd = self.y[start:end], self.sd[start:end]
+        near = ((y - nearest) / sd) ** 2 < self.bound
+        weights = 1 / sd[near] ** 2
+        outliers = tuple(int(place) + start for place in np.flatnonzero(~near))
+        mean = float(np.average(y[near], weights=weights))
+        return Level(start, end, mean, float(weights.sum() ** -0.5), outliers)
+
+
+def levels_of(sessions: Sequence[Numbers]) -> tuple[tuple[Level, ...], Noise]:
+    """Return the levels of a series; `sessions` are the logs of the launches of each session, in order of time.
+
+    The segmentation has the least penalized cost (PELT: R. Killick, P. Fearnhead and I. A. Eckley, "Optimal detection
+    of changepoints with a linear computational cost", JASA 107, 2012).
+    """
+    import ruptures
 
     means = np.array([session.mean() for session in sessions])
     noise = noise_of(sessions)
     sd = noise.of(np.array([len(session) for session in sessions], dtype=float))
     cost = LevelCost(means, sd, bound(len(sessions)))
+    ruptures.base.BaseCost.register(LevelCost)
     ends = ruptures.Pelt(custom_cost=cost, min_size=1, jump=1).fit_predict(means, pen=penalty(len(sessions)))
-    levels = []
-    for start, end in itertools.pairwise([0, *ends]):
-        mean, error, outliers = cost.level(start, end)
-        levels.append(Level(start, end, mean, error, outliers))
-    return tuple(levels), noise
+    return tuple(cost.level(start, end) for start, end in itertools.pairwise([0, *ends])), noise
 
 
 def penalty(sessions: int) -> float:
-    """What a change must gain, in variances: 2 log n + 5.
+    """Return the least gain of a change, in variances: 2 log n + 5.
 
-    It is E. Lebarbier's, "Detecting multiple change-points in the mean of Gaussian process by model selection", Signal
-    Processing 85 (2005), whose whole penalty for D levels is D (2 log(n / D) + 5) variances. Larger than the 2 log n of
-    Schwarz's criterion, which lets too much through when the variance is itself an estimate.
+    E. Lebarbier, "Detecting multiple change-points in the mean of Gaussian process by model selection", Signal
+    Processing 85 (2005), has D (2 log(n / D) + 5) for D levels. Schwarz's criterion, 2 log n, raises more false alarms
+    if the variance is an estimate.
     """
     return 2 * math.log(sessions) + 5
 
 
 def bound(sessions: int) -> float:
-    """What one session may cost at most, in variances, however far away it is: so that one alone is an outlier, and two
-    at the end that agree are not. At 30 sessions it is 7.9, at 100 it is 9.5; Fearnhead and Rigaill advise 9."""
+    """Return the largest cost of a session, in variances: one session is an outlier, and two that agree are a change.
+
+    At 30 sessions it is 7.9, at 100 it is 9.5; Fearnhead and Rigaill advise 9.
+    """
     return penalty(sessions) / LASTING
 
 
 def noise_of(sessions: Sequence[Numbers]) -> Noise:
-    """Both parts of the noise, untouched by a few steps and outliers.
+    """Return both parts of the noise, robust against a few steps and outliers.
 
-    Within: the median of the sessions' variances, each over the median that chance gives it. Between: Qn (P. J.
-    Rousseeuw and C. Croux, "Alternatives to the median absolute deviation", JASA 88, 1993) of the differences between
-    neighbours, which a step touches once, less what launches explain. Where there are enough sessions, of those two and
-    three apart as well, the largest counts: neighbours that are alike would hide how far sessions differ.
+    Between sessions it is Qn of the differences between neighbors, which a step affects once, without the part that
+    launches explain. In long series, lags of two and three count as well, and the largest is used: a correlation of
+    neighbors would hide how far sessions differ.
     """
     means = np.array([session.mean() for session in sessions])
     lags = range(1, 1 + max(1, min(MOST_LAGS, len(sessions) // SESSIONS_PER_LAG)))
@@ -117,11 +148,13 @@ def noise_of(sessions: Sequence[Numbers]) -> Noise:
 
 
 def qn_scale(values: Numbers) -> float:
-    """Qn of Rousseeuw and Croux (1993): of all distances between two values the k-th smallest, k = h (h - 1) / 2 with
-    h = n // 2 + 1, times what makes it the standard deviation of many normal values.
+    """Return Qn, a robust standard deviation.
 
-    Their factors for small samples are left out: without these few values give too large a spread (5 by 18 %, 6 by
-    64 %), which is on the side of no change. Half of the values may be anything.
+    P. J. Rousseeuw and C. Croux, "Alternatives to the median absolute deviation", JASA 88 (1993), define it as the k-th
+    smallest distance between two values, k = h (h - 1) / 2 with h = n // 2 + 1, times its factor for normal values.
+
+    Without their factors for small samples, few values give too large a spread (5 by 18%, 6 by 64%) and so fewer false
+    alarms. Half of the values may be anything.
     """
     h = len(values) // 2 + 1
     k = h * (h - 1) // 2
@@ -130,7 +163,10 @@ def qn_scale(values: Numbers) -> float:
 
 
 def launch_noise(sessions: Sequence[Numbers]) -> float | None:
-    """The standard deviation of a launch within its session; None where no session has two."""
+    """Return the standard deviation of a launch within its session; None if no session has two.
+
+    It is the median of the sessions' variances, each divided by its median for normal values.
+    """
     several = [session for session in sessions if len(session) >= FEWEST_LAUNCHES]
     if not several:
         return None

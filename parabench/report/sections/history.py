@@ -1,22 +1,28 @@
-"""How fast each case was over the sessions of its suite: a section of the report, and those of a page of its own."""
+"""Step times over sessions: a section of the report, and the page of `parabench history`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.history.history import of_visits, visits_of
-from parabench.analysis.history.series import History, Series
+from parabench.analysis.history import (
+    MOST_CHANGES,
+    NOTHING,
+    History,
+    Series,
+    arrow,
+    note,
+    of_visits,
+    sentence,
+    visits_of,
+)
 from parabench.analysis.numbers import same_work
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
 from parabench.analysis.text import format
-from parabench.analysis.text.history import MOST_CHANGES, NOTHING, arrow, note, sentence
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.page import fill
@@ -24,43 +30,37 @@ from parabench.report.spec import FORMATS, WORDED, Column, Section, Table, table
 from parabench.store.results import Results, records
 
 _ms = FORMATS["ms"]
-# More figures than this are a wall; what changed last comes first.
+# The most figures.
 MOST_PANELS = 12
-# A table of more sessions than this is closed at first.
-MOST_OPEN = 30
-# A report tells of as many sessions beside its own: it is to cost what its session holds, however long the store is.
+# The most sessions in a report, whose cost must not depend on the length of the database, and in an open table.
 MOST_SESSIONS = 30
-# Below two sessions there is nothing to follow.
+# Fewer sessions have no history.
 FEWEST = 2
 
 
 def history_section(results: Results, session: Session) -> Section | None:
-    """The newest sessions of the suite of `session`, and itself; None where no case was measured twice."""
-    kept, left = _newest(results, session)
-    visits = visits_of([results.of(kept)])
-    if sum(visit.session.judged for visit in visits) < FEWEST:
-        return None
-    history = of_visits(visits)
-    if not any(_times(history, series) >= FEWEST for series in history.series):
-        return None
-    said = sentence(history)
-    if left:
-        said += f" Of this suite {format.count(left, 'older session')} of the store are left out: `parabench history`."
-    return _section(history, said)
-
-
-def _newest(results: Results, session: Session) -> tuple[set[int], int]:
-    """(the ids of the newest sessions of the suite that trained, and the session's own; how many are left out)."""
+    """Return the section of the newest sessions of the suite, and `session`; None if no case was measured twice."""
     trained = set(results.of_kind("training"))
     listed = records(results.listed, ("started_utc", "id", "suite"))
     own = sorted((row["started_utc"], row["id"]) for row in listed if row["suite"] == session.suite)
     ids = [at for _, at in own if at in trained]
     kept = {*ids[-MOST_SESSIONS:], session.id}
-    return kept, len(ids) - len(kept)
+    visits = visits_of([results.of(kept)])
+    judged = {at for at, visit in enumerate(visits) if visit.session.judged}
+    if len(judged) < FEWEST:
+        return None
+    history = of_visits(visits)
+    timed = ([each for each in series.points if each.step_time_s is not None] for series in history.series)
+    if all(sum(point.visit in judged for point in points) < FEWEST for points in timed):
+        return None
+    lead = sentence(history)
+    if left := len(ids) - len(kept):
+        lead += f" Of this suite {format.count(left, 'older session')} of the store are left out: `parabench history`."
+    return _section(history, lead)
 
 
 def page_sections(history: History) -> list[Section]:
-    """Those of the page of a history."""
+    """Return the sections of the page."""
     numbers = Section("numbers", "Step time by session", "", "No launch was recorded.", _numbers(history))
     visits = Section("sessions", "Sessions", "The newest first.", "", (_sessions(history),))
     cases = Section(
@@ -73,84 +73,51 @@ def page_sections(history: History) -> list[Section]:
     return [_section(history, ""), cases, numbers, visits]
 
 
-def _times(history: History, series: Series) -> int:
-    return sum(point.step_time_s is not None and history.visits[point.visit].session.judged for point in series.points)
-
-
 def _section(history: History, lead: str) -> Section:
-    panels = _panels(history)
-    most = max((sum(point.level_s is not None for point in series.points) for series in history.series), default=0)
-    said = [
-        "The interval of a mark covers the session's launches; sessions vary by more than that. The axis does not "
-        "start at zero."
-    ]
-    if most:
-        said.append("From a change point on, the step time differs by more than sessions vary anyway.")
-    else:
-        said.append(f"Change points are detected from {FEWEST_SESSIONS} sessions of a case on.")
-    if len(panels) > MOST_PANELS:
-        said.append(f"The {MOST_PANELS} figures with the newest changes are drawn.")
-    if any(len(group) > MOST_LINES for group in _groups(history)):
-        said.append(f"A figure has at most {MOST_LINES} cases, those with the newest changes.")
-    said.append("A dotted line: the next session ran on another machine or with other software.")
     return Section(
         "history",
         "Over time",
         "A mark is a session's step time with its 95 % interval; a line is a level, a diamond a change point.",
         "No launch succeeded, so there is nothing to draw.",
         tuple(_changes(history)),
-        panels=panels[:MOST_PANELS],
+        panels=_panels(history)[:MOST_PANELS],
         lead=lead,
-        reading=" ".join(said),
+        reading="The interval of a mark covers the session's launches; sessions vary by more than that. The axis does "
+        f"not start at zero. Change points are detected from {FEWEST_SESSIONS} sessions of a case on: from a change "
+        "point on, the step time differs by more than sessions vary anyway. A dotted line: the next session ran on "
+        f"another machine or with other software. At most {MOST_PANELS} figures of {MOST_LINES} cases are drawn, those "
+        "with the newest changes.",
     )
 
 
-def _groups(history: History) -> list[list[Series]]:
-    """The cases with a number that share a suite, a strategy, a world size and a work; the newest changes first."""
-    groups: dict[tuple[str, str, int], list[Series]] = {}
-    for series in history.series:
-        if series.newest is not None:
-            groups.setdefault((series.suite, series.case.strategy, series.case.world_size), []).append(series)
-    return list(groups.values())
-
-
 def _panels(history: History) -> list[Panel]:
-    several = len({series.suite for series in history.series}) > 1
-    drawn = []
-    for group in _groups(history):
-        first = group[0]
-        title = f"{first.case.strategy}, {format.count(first.case.world_size, 'rank')}"
-        rows = [each.case.to_dict() | {"device": each.device, "place": i} for i, each in enumerate(group)]
-
-        def draw(table: pd.DataFrame, group: list[Series] = group, title: str = title) -> list[Panel]:
-            return [over_time(history, [group[place] for place in table["place"]], title)]
-
-        suite = f"{first.suite}: " if several else ""
-        drawn += [
-            Panel(suite + panel.title, panel.figure, panel.height, panel.wide)
-            for panel in _each_work(pd.DataFrame(rows), draw)
-        ]
-    return drawn
-
-
-def _each_work(cases: pd.DataFrame, draw: Callable[[pd.DataFrame], list[Panel]]) -> list[Panel]:
-    """What `draw` makes of the cases of each work, with the work in the heading where there are several."""
-    works = same_work(cases)
-    drawn = [(work, panel) for work, group in works for panel in draw(group)]
-    if len(works) < 2:
-        return [panel for _, panel in drawn]
-    return [replace(panel, title=" · ".join(filter(None, (panel.title, _work_name(work))))) for work, panel in drawn]
+    """Return a figure for each suite, strategy, world size and workload; the newest changes first."""
+    drawn = [series for series in history.series if series.newest is not None]
+    if not drawn:
+        return []
+    rows = [series.case.to_dict() | {"device": series.device, "suite": series.suite} for series in drawn]
+    works = same_work(pd.DataFrame(rows))
+    suites = {series.suite for series in history.series}
+    groups: dict[tuple[str, ...], list[Series]] = {}
+    work_of = {at: _work_name(work) for work, own in works for at in own.index}
+    for at, series in enumerate(drawn):
+        suite = f"{series.suite}: " if len(suites) > 1 else ""
+        work = f" · {work_of[at]}" if len(works) > 1 else ""
+        ranks = format.count(series.case.world_size, "rank")
+        key = suite, f"{series.case.strategy}, {ranks}", work
+        groups.setdefault(key, []).append(series)
+    return [over_time(history, group, "".join(key)) for key, group in groups.items()]
 
 
 def _work_name(work: dict[str, Any]) -> str:
-    """What sets a work apart from others: model, data, batch, precision and device."""
+    """Return the model, data, batch, precision and device of a workload."""
     data = f"{work['data']} ({work['vocabulary']})" if work["vocabulary"] else work["data"]
     batch = f"{work['global_batch']} × {work['seq_len']}" if work["seq_len"] > 1 else work["global_batch"]
     return f"{work['model']}, {data}, batch {batch}, {work['precision']}, {work['device']}"
 
 
 def _changes(history: History) -> list[Table]:
-    """Every change point, the newest first."""
+    """Return the table of all change points, the newest first."""
     found = [(shift, series) for series in history.changed for shift in series.shifts]
     rows = [
         {"series": series, "shift": shift, "session": history.visits[shift.visit].session}
@@ -169,7 +136,7 @@ def _changes(history: History) -> list[Table]:
 
 
 def _cases(history: History) -> Table:
-    """Every case: what became of it, and its newest number."""
+    """Return the table of all cases, with their states and newest step times."""
     columns = (
         Column("Case", "label"),
         Column("State", lambda series: "; ".join(filter(None, (series.state, note(series, history.visits))))),
@@ -183,7 +150,7 @@ def _cases(history: History) -> Table:
 
 
 def _sessions(history: History) -> Table:
-    """The newest first, each with what changed on its machine since the one before of its suite."""
+    """Return the table of sessions, the newest first, with the changes of machine and software."""
     rows = [
         {"session": visit.session, "changed": changed}
         for visit, changed in zip(history.visits, history.machine, strict=True)
@@ -202,7 +169,7 @@ def _sessions(history: History) -> Table:
         Column("torch", known("versions", "torch"), WORDED),
         Column("Commit", lambda row: row["session"].commit or format.UNKNOWN, WORDED),
     )
-    return table_of("Sessions", columns, reversed(rows), closed=len(rows) > MOST_OPEN)
+    return table_of("Sessions", columns, reversed(rows), closed=len(rows) > MOST_SESSIONS)
 
 
 def _changed(changes: Sequence[Difference], most: int = 6) -> str:
@@ -210,7 +177,7 @@ def _changed(changes: Sequence[Difference], most: int = 6) -> str:
 
 
 def _numbers(history: History) -> tuple[Table, ...]:
-    """Of each suite a table: a case a row, a session a column."""
+    """Return a table for each suite, with a row per case and a column per session."""
     made = []
     suites = dict.fromkeys(series.suite for series in history.series)
     for suite in suites:
@@ -220,19 +187,18 @@ def _numbers(history: History) -> tuple[Table, ...]:
             for series in history.series
             if series.suite == suite
         ]
-        days = (Column(history.visits[at].session.day, partial(_number_at, at), "ms") for at in places)
+        days = (Column(history.visits[at].session.day, _number_at(at), "ms") for at in places)
         title = "Step time in ms, the newest session first" + (f": {suite}" if len(suites) > 1 else "")
         made.append(table_of(title, (Column("Case", "label"), *days), rows))
     return tuple(made)
 
 
-def _number_at(visit: int, row: dict[str, Any]) -> float | None:
-    number: float | None = row["numbers"].get(visit)
-    return number
+def _number_at(visit: int) -> Callable[[dict[str, Any]], float | None]:
+    return lambda row: row["numbers"].get(visit)
 
 
 def render(history: History) -> str:
-    """The page as text."""
+    """Return the page."""
     return fill(
         "history.html",
         page_sections(history),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
 from parabench.analysis.prediction.base import Base, base_of
-from parabench.analysis.prediction.predict import Prediction, Predictor
+from parabench.analysis.prediction.predict import Prediction, Predictor, interval, predicted, refusals
 from parabench.analysis.prediction.question import grown
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.analysis.text.prediction import interval, refusals
 from parabench.errors import UsageError
 from parabench.plan.case import Case, ranks_in_words
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain
@@ -40,7 +38,7 @@ def prediction_section(seen: SessionData) -> Section | None:
     predictor = Predictor(base, {})
     curves = {name: [predictor.predict(case) for case in _more_ranks(base, of)] for name, of in trained.items()}
     every = [each for curve in curves.values() for each in curve]
-    known = {name: own for name, curve in curves.items() if (own := [each for each in curve if each.refused is None])}
+    known = {name: own for name, curve in curves.items() if (own := predicted(curve))}
     rows = [each for curve in known.values() for each in curve]
     most = max(case.world_size for case in trained.values())
     beyond = any(each.case.world_size > most for each in rows)
@@ -103,8 +101,8 @@ def _table(rows: Sequence[Prediction], *, closed: bool) -> Table:
             Column("Measured", "measured_s", "ms"),
             Column("Compute", "compute_s", "ms"),
             Column("Slowest rank", "slowest_s", "ms"),
-            Column("In a node", lambda each: each.exposed_s.get(WITHIN, 0.0), "ms"),
-            Column("Between nodes", lambda each: each.exposed_s.get(BETWEEN, 0.0), "ms"),
+            Column("In a node", "exposed_s.within", "ms"),
+            Column("Between nodes", "exposed_s.between", "ms"),
             Column("Memory, MiB", "peak_bytes", "mib"),
         ),
         rows,

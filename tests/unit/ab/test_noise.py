@@ -17,7 +17,6 @@ from docs.site.schemas import schema
 from fake_sides import Lab
 from parabench.ab import noise
 from parabench.ab.noise import MOST_PAIRS, TURNS, run_noise
-from parabench.analysis.noise import Sensitivity
 from parabench.session.request import TrainingRequest
 from parabench.signals import STOPPED
 from parabench.store.record import Failure, Status
@@ -38,15 +37,12 @@ class Asked:
     """What `run_noise` returned and handed over."""
 
     def __init__(self, lab: Lab, minutes: float = 4.0, **fields: Any) -> None:
-        self.answer: Sensitivity | None = None
         run = TrainingRequest.of(
             **{"suite": "quick", "axes": AXES, "steps": 4, "argv": ["parabench", "noise"], "out": lab.folder / "out"}
             | fields
         )
-        self.code = lab.said(lambda console: run_noise(run, minutes, console, self._keep))
-
-    def _keep(self, answer: Sensitivity) -> None:
-        self.answer = answer
+        self.answer = lab.said(lambda console: run_noise(run, minutes, console))
+        self.code = STOPPED if self.answer is None else self.answer.exit_code
 
 
 def test_it_measures_equal_sides_until_the_time_is_over_and_says_what_ab_sees(lab: Lab) -> None:
@@ -58,7 +54,9 @@ def test_it_measures_equal_sides_until_the_time_is_over_and_says_what_ab_sees(la
     assert asked.answer.cases == 3
     assert "Here `ab` of quick sees " in lab.output
     assert "in 3 minutes, " in lab.output
-    assert f"23 pairs of launches of {asked.answer.rounds} rounds, 3 cases: of a typical one pairs of" in lab.output
+    assert (
+        f"23 pairs of launches of {asked.answer.rounds} rounds, 3 cases: pairs of a typical one differ by" in lab.output
+    )
     assert f"store: {lab.folder / 'out' / 'results.db'}" in lab.output
     assert {label for label, _, _ in lab.launches()} == {"noise-a", "noise-b"}
     # The store answers again, in text and JSON.
@@ -117,7 +115,7 @@ def test_a_baseline_is_told_of_beside_and_one_that_is_not_there_is_refused_first
     said = parabench(*words, "base.db")
     assert said.exit_code == 3, said.output
     assert said.output.splitlines()[-1].startswith("Against the baseline nightly a gate passes with a tolerance of 2")
-    assert "of 1 session, where 4 or more would tell how they differ, so 5.0 % is assumed" in said.output
+    assert "5.0 % between sessions is assumed in 1 of 1 case, because the database has 1 session" in said.output
     told = json.loads(parabench(*words, "base.db", "--json", "-").stdout)
     jsonschema.Draft202012Validator(SCHEMA).validate(told)
     assert (told["baseline"]["session"], told["baseline"]["launches"], told["seen"]) == ("nightly", 3, [])

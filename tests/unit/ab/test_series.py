@@ -31,7 +31,8 @@ def propose(lab: Lab, proposal: str = "", **more: Any) -> int:
     fields = {"axes": AXES, "launches": MOST_PAIRS, "steps": 4, "rounds": 4}
     run = TrainingRequest.of(suite="quick", argv=["parabench", "ab"], out=lab.folder / "series", **fields)
     request = AbRequest(a="", b=proposal, run=more.pop("run", run))
-    return lab.said(lambda console: run_series(request, console, **more))
+    decided = lab.said(lambda console: run_series(request, console, **more))
+    return STOPPED if decided is None else decided.exit_code
 
 
 def series(lab: Lab) -> Series:

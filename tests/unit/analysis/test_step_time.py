@@ -15,7 +15,7 @@ import fake_results as fake
 from page_helpers import unpacked
 from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
-from parabench.analysis.history.history import numbers_of, visits_of
+from parabench.analysis.history import numbers_of, visits_of
 from parabench.analysis.numbers import case_table, levels, numbers
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers

@@ -13,7 +13,6 @@ from command_line import parabench
 from docs.site.schemas import schema
 from fake_base import ROWS, base, of_ranks
 from nccl_tests_logs import SIZES, call_us, log
-from parabench.analysis.prediction.base import Measured
 from parabench.commands.predict import _logged_rows
 
 SCHEMA = schema("predict")
@@ -22,9 +21,9 @@ SCHEMA = schema("predict")
 def predict(*arguments: str, nodes: int = 2) -> tuple[int, str]:
     """The exit code and output, from a base whose links were measured on so many nodes."""
     rows = tuple(row for row in ROWS if row.nodes <= nodes)
-    trained = [Measured(of_ranks(2, bucket_mib=25.0), 0.37)]
+    trained = {of_ranks(2, bucket_mib=25.0): 0.37}
     with (
-        patch("parabench.analysis.prediction.base.base_of", lambda _: base(rows=rows, measured=tuple(trained))),
+        patch("parabench.analysis.prediction.base.base_of", lambda _: base(rows=rows, measured=trained)),
         patch("parabench.analysis.prediction.base.trainings", lambda _: trained),
         patch("parabench.store.results.load", lambda path: path),
     ):

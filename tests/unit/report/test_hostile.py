@@ -13,7 +13,7 @@ from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.machines import compared
 from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.history.history import history
+from parabench.analysis.history import history
 from parabench.report.build import render
 from parabench.report.sections import history as over_time
 from parabench.report.views import comparison, gate

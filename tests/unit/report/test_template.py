@@ -14,7 +14,7 @@ import fake_collectives
 import fake_results as fake
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.history.history import history
+from parabench.analysis.history import history
 from parabench.errors import UsageError
 from parabench.report import page
 from parabench.report.build import render

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fake_base import DDP, FAR, NEAR, ROWS, base, computed, of_ranks
-from parabench.analysis.collectives.rounds import BETWEEN, WITHIN
+from parabench.analysis.collectives.rounds import BETWEEN
 from parabench.analysis.prediction import question
-from parabench.analysis.prediction.base import Measured, slowest
+from parabench.analysis.prediction.base import slowest
 from parabench.analysis.prediction.links import given_link
-from parabench.analysis.prediction.predict import SPREAD, Z90, Predictor, place_of
+from parabench.analysis.prediction.predict import SPREAD, Z90, Exposed, Predictor, Refused, place_of
 from parabench.analysis.prediction.program import Call, Group
 from parabench.errors import UsageError
 from parabench.plan.case import Case
@@ -26,7 +26,7 @@ def test_step_is_work_and_communication_that_nothing_hides() -> None:
     exposed = 2 * (NEAR[0] + 4 * MIB * NEAR[1])
     assert found.step_s == pytest.approx(0.35 + exposed)
     assert found.compute_s == pytest.approx(0.35)
-    assert found.exposed_s == {WITHIN: pytest.approx(exposed)}
+    assert found.exposed_s == Exposed(pytest.approx(exposed), 0.0)
     assert found.high_s / found.step_s == pytest.approx(np.exp(Z90 * SPREAD))
     # Two buckets: the first is reduced during backward.
     two = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=4.0))
@@ -38,7 +38,7 @@ def test_step_of_more_ranks_has_the_rounds_of_the_ring() -> None:
     assert found.step_s == pytest.approx(0.35 + 14 * (NEAR[0] + MIB * NEAR[1]))
     across = Predictor(base(), {}).predict(of_ranks(8, nodes=8, bucket_mib=25.0))
     assert across.step_s == pytest.approx(0.35 + 14 * (FAR[0] + MIB * FAR[1]))
-    assert across.exposed_s == {BETWEEN: pytest.approx(14 * (FAR[0] + MIB * FAR[1]))}
+    assert across.exposed_s == Exposed(0.0, pytest.approx(14 * (FAR[0] + MIB * FAR[1])))
 
 
 def test_given_link_replaces_the_measured_one() -> None:
@@ -64,7 +64,8 @@ def test_given_link_replaces_the_measured_one() -> None:
 )  # fmt: skip
 def test_predict_refuses_what_was_not_measured(changes: dict[str, Any], case: Case, message: str | None) -> None:
     found = Predictor(base(**changes), {}).predict(case)
-    assert message in found.refused if message and found.refused else found.refused is message
+    assert isinstance(found, Refused) == (message is not None)
+    assert message is None or message in found.refused
 
 
 def test_slowest_of_many_ranks_is_waited_for() -> None:
@@ -81,8 +82,7 @@ def test_slowest_of_many_ranks_is_waited_for() -> None:
 
 def test_training_runs_correct_how_long_ranks_compute() -> None:
     plain = Predictor(base(), {}).predict(of_ranks(2, bucket_mib=25.0)).step_s
-    trained = Measured(of_ranks(2, bucket_mib=25.0), plain + 0.035)
-    predictor = Predictor(base(measured=(trained,)), {})
+    predictor = Predictor(base(measured={of_ranks(2, bucket_mib=25.0): plain + 0.035}), {})
     again = predictor.predict(of_ranks(2, bucket_mib=25.0))
     assert (again.step_s, again.measured_s) == (pytest.approx(plain + 0.035), plain + 0.035)
     assert predictor.predict(of_ranks(8, bucket_mib=25.0)).compute_s == pytest.approx(0.385)

@@ -1,1 +1,0 @@
-"""Each case over sessions, and when it changed."""
