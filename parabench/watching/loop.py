@@ -196,6 +196,7 @@ class Loop:
         if self._next != OVER:
             self._forget(self._next)
         self._next = OVER
+        self._marker = self._clock  # instruments hold the model
 
     def _give_up(self, why: Exception) -> None:
         """Mark nothing from here on. Steps that are over stay; the step that has begun is none."""

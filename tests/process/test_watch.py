@@ -21,7 +21,7 @@ from parabench.errors import UsageError
 from parabench.watching.group import Group
 from paths import FIXTURES
 
-TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 SCRIPT = str(FIXTURES / "loop_of_ones_own.py")
 
 
