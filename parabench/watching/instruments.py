@@ -117,21 +117,18 @@ class GuardedRecorder:
     ) -> Any:
         if not self._on:
             return call()
+        started: list[bool] = []
         works: list[Any] = []
-        raised: list[BaseException] = []
 
         def once() -> Any:
-            try:
-                works.append(call())
-            except BaseException as why:
-                raised.append(why)
-                raise
+            started.append(True)
+            works.append(call())
             return works[0]
 
         try:
             return self._follow(op, group, results, once, waits=waits)
         except Exception as why:
-            if raised:
+            if started and not works:  # the call itself failed
                 raise
             self._on = False
             self._failed(why)

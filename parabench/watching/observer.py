@@ -13,15 +13,29 @@ from torch import nn
 
 from parabench.errors import UsageError
 from parabench.launch.results import Marks, RankError, RankReport, marks_path
+from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import CaseReport, ProbedRank
-from parabench.probes.ddp import only_ddp
+from parabench.probes.ddp import compiled_in_place, only_ddp
 from parabench.probes.memory import held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
+from parabench.strategies import data_ranks
 from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
-from parabench.watching.describe import UNSEEN, describe, device_of, others, size_of, uncalled
+from parabench.watching.describe import (
+    OWN_DATA,
+    UNSEEN,
+    backend_of,
+    caps_of,
+    device_of,
+    name_of,
+    others,
+    precision_of,
+    size_of,
+    strategy_of,
+    uncalled,
+)  # fmt: skip
 from parabench.watching.group import Group
 from parabench.watching.instruments import Guard, Instruments
 from parabench.watching.loop import WIDTH, Batches, Loop
@@ -176,20 +190,25 @@ class Observer:
         }
 
     def case(self) -> Case:
-        """Return the configuration of the training, as far as it is known."""
-        batches = self._loop.batches_of_step
+        """Return the configuration of the training, as far as it is known. The seed is a case's default."""
+        ranks, batches = self.group.size, self._loop.batches_of_step
         samples, tokens = self._size or (1, 1)
-        return describe(
-            self.module,
-            self.optimizer,
-            name=self.name,
-            ranks=self.group.size,
+        strategy = strategy_of(self.module, self.optimizer, ranks)
+        return Case(
+            strategy=strategy,
+            bucket_mib=caps_of(self.module),
+            world_size=ranks,
             nodes=self.group.nodes,
-            samples=samples * batches,
-            tokens=self.seq_len or tokens,
-            global_batch=self.global_batch,
-            batches=batches,
-            autocast=self._autocast,
+            model=self.name or name_of(self.module),
+            data=OWN_DATA,
+            global_batch=self.global_batch or samples * batches * data_ranks(strategy, ranks, None),
+            seq_len=self.seq_len or tokens,
+            precision=precision_of(self.module, self._autocast),
+            device=self.device.type if self.device.type in ("cpu", accelerator.TYPE) else "auto",
+            backend=backend_of(self.device.type),
+            threads=torch.get_num_threads(),
+            grad_accumulation=batches,
+            compile=any(hasattr(each, "_orig_mod") or compiled_in_place(each) for each in self.module.modules()),
         )
 
     def findings(self) -> list[Finding]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from scipy import stats
+from scipy.special import stdtrit
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -179,7 +179,7 @@ def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:
     interval: Student's over the rounds, for one cap at a time. `turns` are logarithms, shape (caps, rounds)."""
     rounds = turns.shape[1]
     apart = turns - turns[best]
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, rounds - 1) * apart.std(axis=1, ddof=1) / np.sqrt(rounds)
+    half = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * apart.std(axis=1, ddof=1) / np.sqrt(rounds)
     means = compared(turns)
     return np.expm1(means - means[best]), np.expm1(half)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
+import signal
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -151,6 +153,43 @@ def test_a_model_that_is_dropped_after_the_block_is_gone(tmp_path: Path, fails: 
     assert model() is None
     assert steps.steps == 28
     assert list(steps([1, 2])) == [1, 2]  # as they are, where nothing is watched any more
+
+
+def stop_softly() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fail() -> None:
+    raise ValueError("the loop is wrong")
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "status"),
+    [
+        (stop_softly, SystemExit, ("ok", None)),
+        (interrupt, KeyboardInterrupt, ("ok", None)),
+        (fail, ValueError, ("failed", "rank 0: ValueError: the loop is wrong")),
+    ],
+)
+def test_watch_keeps_the_steps_of_a_loop_that_ends(
+    tmp_path: Path, end: Callable[[], None], error: type[BaseException], status: tuple[str, str | None]
+) -> None:
+    training = Training(tmp_path)
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(12):
+            yield torch.ones(2, 4)
+        end()
+
+    with pytest.raises(error), watch(training.model, training.optimizer, **training.options) as steps:
+        training.take(steps(batches()))
+    assert rows(tmp_path, "SELECT status, error FROM launch") == [status]
+    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(12,)]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 class Clock:
