@@ -90,7 +90,7 @@ def ratios(module: nn.Module, optimizer: torch.optim.Optimizer, asked: argparse.
             for at, clock in enumerate(("wall", "processor")):
                 found[clock].append(took["watched"][at] / took["plain"][at])
             found["us"].append(1e6 * (took["watched"][1] - took["plain"][1]) / asked.steps)
-        observer.read()
+        observer.read(None, print)
     return found
 
 

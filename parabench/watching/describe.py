@@ -1,9 +1,10 @@
-"""What is trained in a loop that is not ours, as a case: read from the model, its optimizer and its first batch."""
+"""Describe a watched training as a configuration, from its model, its optimizer and its first batch; and the warnings
+about what cannot be read from them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,11 @@ from torch.utils import _pytree as pytree
 
 from parabench.machine import accelerator
 from parabench.models import IEEE, PRECISIONS, TF32
-from parabench.plan.case import BACKENDS, NAME, Case, slug
-from parabench.probes.ddp import compiled_in_place, only_ddp
+from parabench.plan.case import BACKENDS, NAME, slug
+from parabench.probes.ddp import only_ddp
 from parabench.store.record import BATCH_UNSEEN, MIB, Finding
-from parabench.strategies import data_ranks
 
-# What a watched training is called where nothing tells: a strategy that none of ours is, data that is the loop's own.
+# A strategy that is none of STRATEGIES, and the data of a watched loop.
 OWN_STRATEGY, OWN_DATA = "own:strategy", "own"
 
 UNSEEN = Finding(
@@ -55,7 +55,7 @@ def others(steps_of: Mapping[str, int], steps: int) -> Finding:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The user's own module in what parallelises or compiles it."""
+    """Return the user's own module, without what parallelizes or compiles it."""
     while True:
         inner = getattr(module, "_orig_mod", None) or (
             module.module if isinstance(module, (DistributedDataParallel, nn.DataParallel)) else None
@@ -66,7 +66,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def name_of(module: nn.Module) -> str:
-    """`module:Class` of a model, the last part of its module's name, a script's own name for `__main__`."""
+    """Return `module:Class` of a model: the last part of its module's name, or the script's name for `__main__`."""
     own = type(unwrapped(module))
     home = own.__module__.rpartition(".")[2]
     if home == "__main__":
@@ -76,7 +76,7 @@ def name_of(module: nn.Module) -> str:
 
 
 def strategy_of(module: nn.Module, optimizer: Any, ranks: int) -> str:
-    """How the model is made parallel: a key of STRATEGIES where it is one of these for certain, else OWN_STRATEGY."""
+    """Return the key of STRATEGIES if the model is certainly made parallel like this, else OWN_STRATEGY."""
     meshes = {parameter.device_mesh.ndim for parameter in module.parameters() if isinstance(parameter, DTensor)}
     sharded = any(isinstance(each, FSDPModule) for each in module.modules())
     replicated = any(isinstance(each, DistributedDataParallel) for each in module.modules())
@@ -90,26 +90,21 @@ def strategy_of(module: nn.Module, optimizer: Any, ranks: int) -> str:
 
 
 def caps_of(module: nn.Module) -> float | None:
-    """DDP's bucket cap in MiB; None where there is none, or where it is PyTorch's own default."""
+    """Return DDP's bucket cap in MiB; `None` if there is none, or if it is PyTorch's default."""
     replicas = only_ddp(module)
     if replicas is None or getattr(replicas, "bucket_bytes_cap_default", False):
         return None
-    # DDP keeps whole bytes: what it was given is the shortest number that makes as many.
+    # DDP keeps whole bytes: the given cap is the shortest number that results in as many.
     held = int(replicas.bucket_bytes_cap)
     given = (float(f"{held / MIB:.{digits}g}") for digits in range(1, 18))
     return next((each for each in given if int(each * MIB) == held), held / MIB)
 
 
-def tensors_of(batch: Any) -> Iterator[Tensor]:
-    """Every tensor in a batch, however it is nested."""
-    leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
-    return (leaf for leaf in leaves if isinstance(leaf, Tensor))
-
-
 def size_of(batch: Any) -> tuple[int, int] | None:
-    """(samples, tokens of a sample) of one rank's batch: of its first tensor the first dimension, and the second where
-    it is of integers. None where no tensor has a dimension."""
-    first = next((each for each in tensors_of(batch) if each.dim() and each.shape[0]), None)
+    """Return (samples, tokens per sample) of a rank's batch, however it is nested: the first dimension of its first
+    tensor, and the second if it holds integers; `None` if no tensor has a dimension."""
+    leaves = pytree.tree_leaves(dict(batch) if isinstance(batch, Mapping) else batch)
+    first = next((each for each in leaves if isinstance(each, Tensor) and each.dim() and each.shape[0]), None)
     if first is None:
         return None
     words = first.dim() == 2 and not first.is_floating_point() and first.dtype != torch.bool
@@ -117,12 +112,12 @@ def size_of(batch: Any) -> tuple[int, int] | None:
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Where the model's parameters are."""
+    """Return the device of the model's parameters."""
     return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
 
 def precision_of(module: nn.Module, autocast: torch.dtype | None) -> str:
-    """The name of the arithmetic in PRECISIONS; `autocast` is the type that the forward ran with, None without."""
+    """Return the key of PRECISIONS; `autocast` is the type that the forward ran with, if any."""
     parameters = next((str(p.dtype).removeprefix("torch.") for p in module.parameters()), "float32")
     wanted = None if autocast is None else str(autocast).removeprefix("torch.")
     for name, each in PRECISIONS.items():
@@ -133,41 +128,8 @@ def precision_of(module: nn.Module, autocast: torch.dtype | None) -> str:
     return TF32 if on_device and torch.backends.cuda.matmul.fp32_precision == "tf32" else IEEE
 
 
-def describe(
-    module: nn.Module,
-    optimizer: Any,
-    *,
-    name: str | None,
-    ranks: int,
-    nodes: int,
-    samples: int,
-    tokens: int,
-    global_batch: int | None,
-    batches: int,
-    autocast: torch.dtype | None,
-) -> Case:
-    """The case of a watched training. `samples` are those of one rank in a step, in `batches`, of `tokens` each;
-    `global_batch` those of all ranks where the user tells. The seed of the loop is not known: the case has the
-    default's."""
-    device = device_of(module).type
-    strategy = strategy_of(module, optimizer, ranks)
-    backend = dist.get_backend() if dist.is_initialized() else "auto"
-    for each in backend.split(","):  # "cpu:gloo,cuda:nccl"
-        of, _, own = each.rpartition(":")
-        backend = own if of == device else backend
-    return Case(
-        strategy=strategy,
-        bucket_mib=caps_of(module),
-        world_size=ranks,
-        nodes=nodes,
-        model=name or name_of(module),
-        data=OWN_DATA,
-        global_batch=global_batch or samples * data_ranks(strategy, ranks, None),
-        seq_len=tokens,
-        precision=precision_of(module, autocast),
-        device=device if device in ("cpu", accelerator.TYPE) else "auto",
-        backend=backend if backend in BACKENDS else "auto",
-        threads=torch.get_num_threads(),
-        grad_accumulation=batches,
-        compile=any(hasattr(each, "_orig_mod") or compiled_in_place(each) for each in module.modules()),
-    )
+def backend_of(device: str) -> str:
+    """Return the backend of the default process group for a type of device, as a case names it."""
+    backends = dist.get_backend().split(",") if dist.is_initialized() else []
+    named = {of or device: backend for of, _, backend in (each.rpartition(":") for each in backends)}  # "cpu:gloo"
+    return named[device] if named.get(device) in BACKENDS else "auto"

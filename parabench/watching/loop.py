@@ -130,7 +130,7 @@ class Loop:
 
     def over(self, batches: Iterable[T]) -> Batches[T]:
         """Return `batches` unchanged, for a loop whose steps are marked."""
-        return BatchIterator(self, batches) if isinstance(batches, Iterator) else Batches(self, batches)
+        return Batches(self, batches)
 
     @guarded
     def asks(self) -> None:
@@ -196,6 +196,7 @@ class Loop:
         if self._next != OVER:
             self._forget(self._next)
         self._next = OVER
+        self._marker = self._clock  # instruments hold the model
 
     def _give_up(self, why: Exception) -> None:
         """Mark nothing from here on. Steps that are over stay; the step that has begun is none."""
@@ -300,14 +301,19 @@ class Loop:
 
 
 class Batches(Generic[T]):
-    """An iterable over batches that tells the loop when they are asked for, and when they are there. Its attributes are
-    those of the iterable that it was made of: a loader's `sampler`, for example."""
+    """Batches that tell the loop when they are requested and when they are available: an iterable, or the iterator that
+    it was made of. It has the attributes of what it was made of, such as a loader's `sampler`."""
 
     def __init__(self, loop: Loop, batches: Iterable[T]) -> None:
         self._loop, self._batches = loop, batches
+        self._iterator: Iterator[T] | None = None
+
+    def __next__(self) -> T:
+        self._iterator = self._iterator or iter(self)
+        return next(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_loop", "_batches"):  # a copy that is being made has no attribute yet
+        if name.startswith("__") or name in ("_loop", "_batches", "_iterator"):  # of a copy that is being made
             raise AttributeError(name)
         return getattr(self._batches, name)
 
@@ -330,14 +336,3 @@ class Batches(Generic[T]):
                 loop.asks()
         finally:
             loop.leaves()
-
-
-class BatchIterator(Batches[T]):
-    """Batches of an iterator: `next()` takes one, as of the iterator itself."""
-
-    _watched: Iterator[T] | None = None
-
-    def __next__(self) -> T:
-        if self._watched is None:
-            self._watched = iter(self)
-        return next(self._watched)

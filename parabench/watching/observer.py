@@ -1,10 +1,9 @@
-"""One rank's view of a watched loop: its steps are marked, some are instrumented, and in a race caps take turns."""
+"""One rank's view of a watched loop: it marks the steps, instruments some of them, and reports them at the end."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -14,26 +13,39 @@ from torch import nn
 
 from parabench.errors import UsageError
 from parabench.launch.results import Marks, RankError, RankReport, marks_path
+from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes import CaseReport, ProbedRank
-from parabench.probes.communication import CommunicationProbe
-from parabench.probes.ddp import DdpLoggerProbe, only_ddp
-from parabench.probes.memory import MemoryClock, held_bytes, peak_memory, state_bytes
+from parabench.probes.ddp import compiled_in_place, only_ddp
+from parabench.probes.memory import held_bytes, peak_memory, state_bytes
 from parabench.probes.step_clock import StepClock, read_marks
 from parabench.store.record import Finding, Phase
+from parabench.strategies import data_ranks
 from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
-from parabench.watching.describe import UNSEEN, describe, device_of, others, size_of, uncalled
-from parabench.watching.group import LEAVE_S, Group
-from parabench.watching.guard import Guard, GuardedMarker, GuardedRecorder
+from parabench.watching.describe import (
+    OWN_DATA,
+    UNSEEN,
+    backend_of,
+    caps_of,
+    device_of,
+    name_of,
+    others,
+    precision_of,
+    size_of,
+    strategy_of,
+    uncalled,
+)  # fmt: skip
+from parabench.watching.group import Group
+from parabench.watching.instruments import Guard, Instruments
 from parabench.watching.loop import WIDTH, Batches, Loop
 from parabench.watching.loop_time import loop_time
-from parabench.watching.race import Verdict, agreed, all_ranks_can, set_cap, slowest, told, verdict
 from parabench.watching.schedule import Schedule
+from parabench.watching.tune import Tuning
 
 T = TypeVar("T")
 
-# So many steps have room for their marks at a time.
+# Room for the marks of so many steps is made at a time.
 ROOM = 1024
 
 # The instruments, as messages name them. Each is switched off alone if it fails.
@@ -42,14 +54,14 @@ BATCH_SIZE = "the reading of the batch size"
 ARITHMETIC = "the reading of autocast"
 MEMORY = "the reading of memory"
 INSTRUMENTED = "the instruments of single steps"
-RACE = "the race of bucket caps"
+TUNING = "the tuning of bucket caps"
 ACCOUNT = "the account of the loop's time"
 
 
 @dataclass(kw_only=True)
 class Observer:
-    """What `watch` gives: called with a loader it yields the loader's batches, and marks the steps that are taken with
-    them."""
+    """What `with watch(...)` gives. Called with a loader, it yields the loader's batches and marks the steps that are
+    taken with them."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -62,23 +74,21 @@ class Observer:
     name: str | None = None
     global_batch: int | None = None
     seq_len: int | None = None
-    verdict: Verdict | None = None
+    guard: Guard = field(default_factory=Guard)
     _size: tuple[int, int] | None = None
     _autocast: torch.dtype | None = None
     _gradient_bytes: float = 0.0
-    _instruments: list[Instruments] = field(default_factory=list)
-    _on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    _marker: StepMarker | None = None
-    _arm: int | None = None
-    _raced: bool = False
+    _tuning: Tuning | None = None
+    _used: list[Instruments] = field(default_factory=list)
+    _on: Instruments | None = None
     _begun: int = -1
-    # Before that step nothing is to be done but to mark: cold caches make the rest dear.
+    # Until that step, steps are only marked: with cold caches, everything else is expensive.
     _plain_until: int = 0
     _peaks: dict[str, float] = field(default_factory=dict)
-    guard: Guard = field(default_factory=Guard)
 
     def __post_init__(self) -> None:
         self.device = device_of(self.module)
+        self._marks_path = marks_path(self.folder, self.group.rank)
         self._clock = StepClock(self._marks_path, 0, self.device, WIDTH)
         self._loop = Loop(
             self._clock,
@@ -88,6 +98,13 @@ class Observer:
             first_gradients=self._first_gradients,
             failed=self._marks_failed,
         )
+        # For frameworks that own the loop, from their callbacks: the loop requests a batch, has it, or has no more.
+        self.asks, self.has, self.has_none = self._loop.asks, self._loop.has, self._loop.has_none
+        module = only_ddp(self.module)
+        if self.caps and module is not None:
+            self._tuning = Tuning(
+                module=module, caps=self.caps, schedule=self.schedule, device=self.device, log=self.log
+            )
 
     def __call__(self, batches: Iterable[T]) -> Batches[T]:
         """Return `batches` unchanged, for a loop whose steps are timed."""
@@ -96,33 +113,14 @@ class Observer:
     def __iter__(self) -> NoReturn:
         raise UsageError("watch: the loop has no batches; write `for batch in steps(loader)`")
 
-    def release(self) -> None:
-        """Hold nothing of the training any more: what its owner drops then is gone. A reducer of DDP's that goes after
-        its group ends gloo's threads with the interpreter's lock held, and may wait for ever."""
-        del self.module, self.optimizer
-        self._instruments.clear()
-        self._marker = None
-
-    def asks(self) -> None:
-        """The loop asks for a batch: for frameworks whose loop is their own, and which say when by a callback."""
-        self._loop.asks()
-
-    def has(self, batch: Any) -> None:
-        """The batch is there."""
-        self._loop.has(batch)
-
-    def has_none(self) -> None:
-        """There was no further batch."""
-        self._loop.has_none()
-
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """The number of steps that were taken."""
         return self._loop.steps
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """While the block runs, steps are marked."""
+        """Mark the steps that are taken while the block runs."""
         with self._loop.hooked(self.module, self.optimizer):
             try:
                 yield
@@ -130,14 +128,17 @@ class Observer:
                 self._loop.finish()
                 self._instruments_off(self.steps)
 
-    def _marks_failed(self, why: Exception) -> None:
-        self.guard.failed(STEP_MARKS, why)
-        self._instruments_off(self.steps)
+    def release(self) -> None:
+        """Drop everything that belongs to the training. A DDP reducer that outlives its group joins gloo's threads with
+        the interpreter's lock held, and may wait forever."""
+        del self.module, self.optimizer
+        self._used.clear()
+        self._tuning = None
 
     def read(self, error: RankError | None, log: Callable[[str], None]) -> tuple[RankReport, Marks]:
-        """Return the report of this rank, and the moments of the steps to record, one row per step.
+        """Return the report of this rank, and the marks of the steps to record, one row per step.
 
-        If the rank failed, there are only moments, as far as its device came. Trouble with reading is logged.
+        If the rank failed, there are only marks, as far as its device came. Errors of reading are logged.
         """
         report = self._report(log) if error is None else self._failed()
         recorded = self.schedule.recorded(self.steps, self.group.size)
@@ -145,11 +146,14 @@ class Observer:
         chosen = set(report.marked)
         report.readings = [each for each in report.readings if each[0] in chosen]
         report.later_waits = self._loop.later_waits(report.marked)
-        marks = read_marks(self._marks_path, None, WIDTH)[: self.steps]
+        marks = self._marks()[: self.steps]
         if error is None:
             report.loop = self.guard.call(ACCOUNT, lambda: self._account(marks))
         report.failures = self.guard.failures
         return RankReport(rank=self.group.rank, error=error, cases=[report]), marks[recorded]
+
+    def _marks(self) -> Marks:
+        return read_marks(self._marks_path, None, WIDTH)
 
     def _account(self, marks: Marks) -> dict[str, Any] | None:
         """Return where the time of all steps after the warm-up went, as `loop_time` does."""
@@ -159,7 +163,7 @@ class Observer:
         return loop_time(marks, first, instrumented, later_waits, self._loop.pauses)
 
     def _failed(self) -> CaseReport:
-        with contextlib.suppress(RuntimeError):  # a device that failed says so again
+        with contextlib.suppress(RuntimeError):  # a device that failed raises its error again
             self._clock.read()
         return CaseReport()
 
@@ -167,11 +171,11 @@ class Observer:
         report = CaseReport()
         try:
             self._clock.finish()
-            for each in self._instruments:
-                self.guard.call(INSTRUMENTED, functools.partial(each.report, report))
+            for each in self._used:
+                self.guard.call(INSTRUMENTED, lambda each=each: each.report(report))  # type: ignore[misc]
             report.readings += self._clock.lags()
             report.numbers |= self._clock.moments.numbers()
-        except RuntimeError as why:  # the device's, which must not lose what was measured before
+        except RuntimeError as why:  # of the device, which must not lose what was measured before
             reason = str(why).partition("\n")[0]
             log(f"watch: rank {self.group.rank} could not read its device's clock, so some times are missing: {reason}")
         report.numbers |= {"gradient_bytes": self._gradient_bytes} if self._gradient_bytes else {}
@@ -186,26 +190,31 @@ class Observer:
         }
 
     def case(self) -> Case:
-        """What was trained, as far as it can be told."""
-        batches = self._loop.batches_of_step
+        """Return the configuration of the training, as far as it is known. The seed is a case's default."""
+        ranks, batches = self.group.size, self._loop.batches_of_step
         samples, tokens = self._size or (1, 1)
-        return describe(
-            self.module,
-            self.optimizer,
-            name=self.name,
-            ranks=self.group.size,
+        strategy = strategy_of(self.module, self.optimizer, ranks)
+        return Case(
+            strategy=strategy,
+            bucket_mib=caps_of(self.module),
+            world_size=ranks,
             nodes=self.group.nodes,
-            samples=samples * batches,
-            tokens=self.seq_len or tokens,
-            global_batch=self.global_batch,
-            batches=batches,
-            autocast=self._autocast,
+            model=self.name or name_of(self.module),
+            data=OWN_DATA,
+            global_batch=self.global_batch or samples * batches * data_ranks(strategy, ranks, None),
+            seq_len=self.seq_len or tokens,
+            precision=precision_of(self.module, self._autocast),
+            device=self.device.type if self.device.type in ("cpu", accelerator.TYPE) else "auto",
+            backend=backend_of(self.device.type),
+            threads=torch.get_num_threads(),
+            grad_accumulation=batches,
+            compile=any(hasattr(each, "_orig_mod") or compiled_in_place(each) for each in self.module.modules()),
         )
 
     def findings(self) -> list[Finding]:
-        """Return what a reader must know of the case."""
+        """Return the warnings about the loop."""
         found = [UNSEEN] if self._size is None and self.global_batch is None else []
-        # Compiled code and TorchScript call a module unseen, but leave gradients.
+        # Calls from compiled code and TorchScript are not seen, but leave gradients.
         if self._loop.optimizer_seen and not self._loop.forward_seen and not self._gradient_bytes:
             found.append(uncalled(self.module))
         return found + ([others(self._loop.other_steps, self.steps)] if self._loop.other_steps else [])
@@ -224,29 +233,26 @@ class Observer:
             "give the inner optimizer, the one whose step() is called"
         )
 
-    @property
-    def _marks_path(self) -> Path:
-        return marks_path(self.folder, self.group.rank)
-
     def _begin_step(self, step: int) -> StepMarker | None:
         if step < self._plain_until:
             return self._clock
         if step % ROOM == 0 and not self._make_room(step + ROOM):
             return None
-        if self.schedule.race is not None and step <= self.schedule.race_steps.stop:
-            self.guard.call(RACE, lambda: self._take_turns(step))
+        tuning = self._tuning
+        if tuning is not None and step <= self.schedule.first_measured:
+            self.guard.call(TUNING, lambda: tuning.before(step, self._marks_so_far))
         wanted = self.schedule.phase(step) is Phase.INSTRUMENT
-        if self._marker is not None and (not wanted or step == self._begun):  # what was read of a step that was none
+        if not wanted or step == self._begun:  # a step that begins twice was none at first
             self._instruments_off(step)
-        if wanted and self._marker is None:
+        if wanted and self._on is None:
             self.guard.call(INSTRUMENTED, self._instruments_on)
         self._begun = step
-        if self._marker is None:
+        if self._on is None:
             self._plain_until = min(self.schedule.plain_until(step), step - step % ROOM + ROOM)
-        return self._marker or self._clock
+        return self._on or self._clock
 
     def _make_room(self, steps: int) -> bool:
-        """Whether there is room for the marks of so many steps; the training goes on where there is none."""
+        """Make room for the marks of so many steps. Return False if there is none; the training goes on."""
         try:
             self._clock.make_room(steps)
         except OSError as why:
@@ -255,76 +261,32 @@ class Observer:
             return False
         return True
 
+    def _marks_so_far(self) -> Marks:
+        self._clock.moments.synchronize()
+        self._clock.read()
+        return self._marks()
+
+    def _marks_failed(self, why: Exception) -> None:
+        self.guard.failed(STEP_MARKS, why)
+        self._instruments_off(self.steps)
+
     def _instruments_on(self) -> None:
-        """Instrument the steps that follow; if anything fails, nothing stays switched on."""
-        with contextlib.ExitStack() as on:
-            instruments = Instruments(self._probed(), on, self._keep_peaks, self._instruments_failed)
-            self._on = on.pop_all()
-        self._instruments.append(instruments)
-        self._marker = instruments.marker
+        self._on = Instruments(self._probed(), self._keep_peaks, self._instruments_failed)
+        self._used.append(self._on)
 
     def _instruments_failed(self, why: Exception) -> None:
         self.guard.failed(INSTRUMENTED, why)
 
     def _instruments_off(self, step: int) -> None:
-        """No further step is instrumented for now; `step` and later ones were none."""
-        if self._marker is not None:
-            self._marker = None
-            try:
-                self._on.close()
-            except Exception as why:
-                self._instruments_failed(why)
-            self._instruments[-1].forget_from(step)
+        if self._on is not None:
+            self._on.off(step)
+            self._on = None
 
     def _keep_peaks(self) -> dict[str, float]:
-        """The peaks of memory so far: on CUDA they are counted anew in instrumented steps."""
+        """Return the peaks of memory so far: on CUDA, instrumented steps reset them."""
         for name, value in peak_memory(self.device).items():
             self._peaks[name] = max(value, self._peaks.get(name, 0.0))
         return self._peaks
-
-    def _take_turns(self, step: int) -> None:
-        """Between two steps of a race, set the bucket cap of the next turn; after the last turn, the fastest cap.
-
-        All ranks call this before the same steps. If one of them cannot set a cap, all keep the cap that they have, and
-        the race ends.
-        """
-        turn = self.schedule.turn(step)
-        if turn is not None and turn.arm != self._arm:
-            self._arm = turn.arm
-            self._set_cap(self.caps[turn.arm])
-        elif step == self.schedule.race_steps.stop and not self._raced:
-            self._raced = True  # a step begins twice if a loader ends before it
-            self.verdict = self._decide()
-            if self.verdict is None:
-                self.log("watch: the race of bucket caps has no winner, because the times of a rank are missing")
-                return
-            self._set_cap(self.caps[self.verdict.best])
-            self.log(self.verdict.sentence(self.caps, self.schedule.race.rounds if self.schedule.race else 0))
-
-    def _set_cap(self, cap_mib: float) -> None:
-        module = only_ddp(self.module)
-        assert module is not None
-        try:
-            set_cap(module, cap_mib, functools.partial(all_ranks_can, module, self.device))
-        except Exception as why:
-            self.log(f"watch: the race of bucket caps ends, and the cap stays as it is: {why}")
-            raise
-
-    def _decide(self) -> Verdict | None:
-        """Return the verdict, the same on every rank; `None` if the times of a rank are missing."""
-        assert self.schedule.race is not None
-        # A rank that fails here must still tell the others: they wait for it.
-        own = {"turns": self.guard.call(RACE, self._own_turns)}
-        self.group.publish("race", own)
-        came = [each["turns"] if each else None for each in self.group.collect("race", own, LEAVE_S)]
-        known = [each for each in came if each is not None]
-        mine = verdict(slowest(known), self.schedule.race) if len(known) == self.group.size else None
-        return agreed(self.group, mine)
-
-    def _own_turns(self) -> list[list[float]]:
-        self._clock.moments.synchronize()
-        self._clock.read()
-        return told(read_marks(self._marks_path, None, WIDTH), self.schedule.timed_places())
 
     def _first_batch(self, batch: Any) -> None:
         self._size = self.guard.call(BATCH_SIZE, lambda: size_of(batch))
@@ -341,10 +303,10 @@ class Observer:
         self._gradient_bytes = self.guard.call(MEMORY, lambda: held_bytes(gradients)) or 0
 
     def _probed(self) -> ProbedRank:
-        """This rank as instruments take it."""
-        rank, size, case = self.group.rank, self.group.size, self.case()
+        """Return this rank as probes take it."""
+        rank, size = self.group.rank, self.group.size
         return ProbedRank(
-            case=case,
+            case=self.case(),
             protocol=Protocol(),
             info=RankInfo(rank, size, self.device),
             parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
@@ -358,36 +320,3 @@ class Observer:
 
 def _not_ours(*_: Any, **__: Any) -> Any:
     raise AssertionError("a watched loop computes for itself")
-
-
-class Instruments:
-    """The instruments of a few steps that follow one another, switched on until `on` is closed. `marker` is the clock
-    that these steps are to mark. `failed` receives errors; the steps are then marked all the same."""
-
-    def __init__(
-        self,
-        rank: ProbedRank,
-        on: contextlib.ExitStack,
-        before_reading: Callable[[], object],
-        failed: Callable[[Exception], None],
-    ) -> None:
-        communication = CommunicationProbe(rank)
-        guarded = GuardedRecorder(communication.recorder, failed)
-        communication.recorder.follow = guarded.follow  # type: ignore[method-assign]
-        communication.recorder.follow_all = guarded.follow_all  # type: ignore[method-assign]
-        self._probes: Sequence[DdpLoggerProbe | CommunicationProbe] = (DdpLoggerProbe(rank), communication)
-        self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
-        self.marker: StepMarker = self._memory
-        for probe in self._probes:
-            self.marker = on.enter_context(probe.instrumented(self.marker))
-        self.marker = GuardedMarker(rank.clock, self.marker, failed)
-
-    def forget_from(self, step: int) -> None:
-        """What was read of that step and later ones is of none."""
-        self._memory.readings = [each for each in self._memory.readings if each[0] < step]
-
-    def report(self, report: CaseReport) -> None:
-        """Add what they saw, once the clock is finished."""
-        report.readings += self._memory.readings
-        for probe in self._probes:
-            probe.report(report)

@@ -9,29 +9,33 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from parabench.launch.launcher import launch
 from parabench.launch.outcome import is_echo
 from parabench.launch.processes import ProcessOutcome
-from parabench.launch.results import NodeResult, of_ranks
+from parabench.launch.rank import error_of
+from parabench.launch.results import NodeResult, as_json
 from parabench.launch.spec import LaunchSpec
 from parabench.machine.machine import this_machine
 from parabench.plan.case import Case
 from parabench.plan.plan import Plan
 from parabench.plan.protocol import MOST_STEPS, Protocol
+from parabench.probes.sampler import Sampler
 from parabench.session.request import Planned, TrainingRequest
 from parabench.session.resume import REPORT_NAME, FolderInUse, begin_session, store_in
-from parabench.store.record import BATCH_UNSEEN, WATCHED, Finding, Launch, Phase
+from parabench.store.record import BATCH_UNSEEN, WATCHED, DeviceSample, Finding, HostSample, Launch, Phase
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.watching.group import LOOK_S, Group
-from parabench.watching.hosts import About, environment_of, machine_of, node_records
+from parabench.watching.hosts import About, environment_of, machine_of, node_records, of_this
+from parabench.watching.loop import WIDTH
 from parabench.watching.observer import Observer
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchWorkload
+from parabench.workloads.training import step_marks
 
 # Another run may hold the results database for so long: one that records a loop is done earlier.
 BUSY_S = 10.0
@@ -50,61 +54,92 @@ LOOP = Finding(
 QUESTION = "Where does the time of this training's steps go?"
 
 
-@dataclass(slots=True, kw_only=True)
-class Seen:
-    """What rank 0 records: `came` has the dictionary of each rank, as `watch` makes it, None for ranks that handed over
-    nothing within `waited_s` seconds."""
-
-    observer: Observer
-    came: Sequence[Mapping[str, Any] | None]
-    out: Path
-    label: str | None
-    waited_s: float
-    group: Group = field(init=False)
-    schedule: Schedule = field(init=False)
-    case: Case = field(init=False)
-    results: list[NodeResult | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.group, self.schedule, self.case = self.observer.group, self.observer.schedule, self.observer.case()
-        self.results = [NodeResult.from_json(each["result"]) if each else None for each in self.came]
-        if any(each and each["stopped"] for each in self.came):
-            forgive(self.results)
-
-    @property
-    def raced(self) -> tuple[Case, ...]:
-        """Return the case of each cap of a race."""
-        return tuple(self.case.replace(bucket_mib=cap) for cap in self.observer.caps)
-
-    @property
-    def steps(self) -> int:
-        """Return the most steps of a rank."""
-        ranks = of_ranks([each for each in self.results if each])
-        return max((report.of(0).steps for report, _ in ranks), default=0)
+def found_of(
+    observer: Observer,
+    sampler: Sampler,
+    clock: dict[str, float] | None,
+    error: BaseException | None,
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return what this rank hands over: {"result": a NodeResult of one rank, "about": facts of its host, "stopped":
+    True if it was asked to end}."""
+    group = observer.group
+    stopped = isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit))
+    failed = error if not stopped else None
+    report, marks = observer.read(error_of(failed) if failed is not None else None, log)
+    report.clock = clock
+    result = NodeResult(
+        node=group.node,
+        host=group.hosts[group.rank],
+        first_rank=group.rank,
+        reports=[report],
+        marks=[marks],
+        outcome=ProcessOutcome(ok=failed is None),
+        began_s=observer.began_s,
+        tails=[] if failed is None else [""],
+        device_samples=sampler.samples(DeviceSample),
+        host_samples=[each for each in sampler.samples(HostSample) if each.rank is not None or group.local_rank == 0],
+        sampler=sampler.facts(),
+    )
+    return {"result": as_json(result), "about": of_this(group, this_machine()), "stopped": stopped}
 
 
-def forgive(results: Sequence[NodeResult | None]) -> None:
-    """Remove errors of ranks that only lost their connection, because another rank was asked to stop."""
-    for result in results:
-        if result is not None and (error := result.reports[0].error) is not None and is_echo(error):
-            result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
+def results_of(observer: Observer, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
+    """Return the result of each rank, of what they handed over within `waited_s` seconds.
+
+    If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
+    """
+    group = observer.group
+    layout = step_marks(WIDTH, None)
+    results = []
+    for rank, each in enumerate(found):
+        if each:
+            result = NodeResult.from_json(each["result"])
+        else:
+            lost = f"rank {rank} ({group.hosts[rank]}) handed nothing over"
+            lost += f" within {max(1, round(waited_s))} s of rank 0's end"
+            node = rank // group.ranks_per_node
+            result = NodeResult.silent(node, group.hosts[rank], range(rank, rank + 1), layout, lost=lost)
+        results.append(result)
+    if any(each and each["stopped"] for each in found):
+        for result in results:
+            if (error := result.reports[0].error) is not None and is_echo(error):
+                result.reports[0].error, result.outcome = None, ProcessOutcome(ok=True)
+    return results
 
 
-def record(seen: Seen, log: Callable[[str], None]) -> int:
-    """Store the session, write its report, and return the session's number.
+def record(
+    observer: Observer,
+    found: Sequence[Mapping[str, Any] | None],
+    waited_s: float,
+    out: Path,
+    label: str | None,
+    log: Callable[[str], None],
+) -> int:
+    """Store what the ranks handed over (`found_of`, in order; None for a rank that did not within `waited_s` seconds),
+    write the report, and return the session's number.
 
     Raises UsageError if the folder cannot be written.
     """
-    launched, findings = as_launch(seen), seen.observer.findings()
-    with free_store(seen.out, log) as store:
-        session_id, block = session_of(store, seen)
+    results = results_of(observer, found, waited_s)
+    steps = max(report.of(0).steps for each in results for report in each.reports)
+    case, protocol = observer.case(), protocol_of(observer.schedule, steps)
+    of_caps = tuple(case.replace(bucket_mib=cap) for cap in observer.caps)
+    launched = as_launch(case, of_caps, protocol, observer, results)
+    findings = observer.findings()
+    # A rank that handed nothing over is like the first one.
+    abouts: list[About] = [(each or found[0] or {})["about"] for each in found]
+    blocks = 2 if of_caps else 1  # the caps of a tuning are in the second
+    plan = Plan(cases=of_caps or (case,), skipped=(), protocol=protocol.replace(launches=blocks), seed=0)
+    with free_store(out, log) as store:
+        session_id, block = session_of(store, plan, observer.group, abouts, label, out)
         launched.block = block
         store.append(session_id, launched)
         for place, arm in enumerate(launched.arms):
             arm.block, arm.position = block + 1, place
             store.append(session_id, arm)
         for finding in findings:
-            store.add_finding(session_id, finding.replace(case_id=seen.case.id))
+            store.add_finding(session_id, finding.replace(case_id=case.id))
         if not store.has_finding(session_id, WATCHED):
             store.add_finding(session_id, LOOP)
         store.finish_session(session_id)
@@ -114,9 +149,9 @@ def record(seen: Seen, log: Callable[[str], None]) -> int:
     from parabench.analysis.warnings.launches import session_warnings
     from parabench.report.build import write_report
 
-    results = load(path)
-    report = write_report(results, path.with_name(REPORT_NAME), str(session_id))
-    data = session_data(results, session_id)
+    stored = load(path)
+    report = write_report(stored, path.with_name(REPORT_NAME), str(session_id))
+    data = session_data(stored, session_id)
     told = [finding.message for finding in session_warnings(data) if finding.code in TOLD]
     told += [f.message for f in (*findings, *launched.findings) if f.code in (*TOLD, *TOLD_UNKNOWN)]
     for line in (*closing_lines(data), *dict.fromkeys(told)):
@@ -144,17 +179,16 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
         yield store
 
 
-def as_launch(seen: Seen) -> Launch:
-    """Return the results of all ranks as one launch."""
-    of_ranks = [each or silent(seen, rank) for rank, each in enumerate(seen.results)]
-    nodes = group_by_node(of_ranks, seen.group.ranks_per_node)
-    lost = next((each.lost for each in of_ranks if each.lost), None)
-    errors = (report.error for each in of_ranks for report in each.reports if report.error)
-    if all(is_echo(error) for error in errors):
-        nodes[0].lost = lost
-    began_s = nodes[0].began_s
-    spec = LaunchSpec.of(seen.case, protocol_of(seen.schedule, seen.steps), time.perf_counter() - began_s)
-    return launch(spec, workload=WatchWorkload(seen.schedule, seen.raced), run=lambda *_: nodes)
+def as_launch(
+    case: Case, of_caps: tuple[Case, ...], protocol: Protocol, observer: Observer, results: Sequence[NodeResult]
+) -> Launch:
+    """Return the results of all ranks as one launch; the launches of a tuning's caps are its arms."""
+    nodes = group_by_node(results, observer.group.ranks_per_node)
+    errors = [report.error for each in results for report in each.reports if report.error]
+    if all(map(is_echo, errors)):
+        nodes[0].lost = next((each.lost for each in results if each.lost), None)
+    spec = LaunchSpec.of(case, protocol, time.perf_counter() - nodes[0].began_s)
+    return launch(spec, workload=WatchWorkload(observer.schedule, of_caps), run=lambda *_: nodes)
 
 
 def group_by_node(parts: Sequence[NodeResult], ranks_per_node: int) -> list[NodeResult]:
@@ -194,20 +228,6 @@ def _sampler(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def silent(seen: Seen, rank: int) -> NodeResult:
-    """Return the result of a rank that handed nothing over."""
-    workload = WatchWorkload(seen.schedule)
-    spec = LaunchSpec.of(seen.case, Protocol(), 1.0)
-    waited_s = max(1, round(seen.waited_s))
-    return NodeResult.silent(
-        rank // seen.group.ranks_per_node,
-        seen.group.hosts[rank],
-        range(rank, rank + 1),
-        workload.marks(spec),
-        lost=f"rank {rank} ({seen.group.hosts[rank]}) handed nothing over within {waited_s} s of rank 0's end",
-    )
-
-
 def protocol_of(schedule: Schedule, steps: int) -> Protocol:
     """Return the number of steps of each kind, at most as many as a protocol can have."""
     counts = Counter(schedule.phases(steps))
@@ -220,27 +240,23 @@ def protocol_of(schedule: Schedule, steps: int) -> Protocol:
     )
 
 
-def session_of(store: Store, seen: Seen) -> tuple[int, int]:
-    """Return the session of the launch and its block: the last session with the same label, script and cases, else a
-    new one. Caps that raced are in the next block."""
-    blocks = 2 if seen.observer.caps else 1
-    protocol = protocol_of(seen.schedule, seen.steps).replace(launches=blocks)
-    plan = Plan(cases=seen.raced or (seen.case,), skipped=(), protocol=protocol, seed=0)
+def session_of(
+    store: Store, plan: Plan[Case, Protocol], group: Group, abouts: Sequence[About], label: str | None, out: Path
+) -> tuple[int, int]:
+    """Return the session of the launch, and its repetition: the last session with the same label, script and
+    configurations, else a new one. The caps of a tuning are in the next repetition."""
     script = Path(getattr(sys.modules["__main__"], "__file__", None) or "python").name
-    last = store.last_labelled(seen.label, script) if seen.label is not None else None
+    last = store.last_labelled(label, script) if label is not None else None
     if last is not None:
         before: Plan[Case, Protocol] = Plan.from_dict(last.plan)
         if before.cases == plan.cases:
-            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + blocks))
+            more = before.replace(protocol=before.protocol.replace(launches=before.blocks + plan.blocks))
             store.replan(last.id, more.to_dict())
             return last.id, before.blocks
-    own = seen.came[0]
-    assert own is not None
-    said: list[About] = [(each or own)["about"] for each in seen.came]
-    per_node = seen.group.ranks_per_node
-    hosts = [said[first : first + per_node] for first in range(0, seen.group.size, per_node)]
-    machine = machine_of(hosts[0], this_machine(), seen.group)
-    request = TrainingRequest(argv=[script, *sys.argv[1:]], out=seen.out, label=seen.label, suite=None)
+    each = group.ranks_per_node
+    hosts = [abouts[first : first + each] for first in range(0, group.size, each)]
+    machine = machine_of(hosts[0], this_machine(), group)
+    request = TrainingRequest(argv=[script, *sys.argv[1:]], out=out, label=label, suite=None)
     planned = Planned(plan=plan, suite=script, question=QUESTION)
     here, nodes = environment_of(hosts[0]), node_records(hosts)
     return begin_session(store, request, planned, machine, nodes=nodes, about=here).session_id, 0

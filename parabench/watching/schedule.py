@@ -1,4 +1,4 @@
-"""Which phase each step of a watched loop belongs to; the same on every rank, without a word between them."""
+"""The phase of each step of a watched loop: the same on every rank, without communication."""
 
 from __future__ import annotations
 
@@ -12,90 +12,79 @@ import numpy.typing as npt
 from parabench.plan.turns import Turn, TurnsProtocol, turns
 from parabench.store.record import Phase
 
-# The steps with which instruments are switched on: once soon, for loops that are short, then ever more seldom, so that
-# instrumented steps are less than one in a hundred of a long one.
+# The steps, after warm-up and tuning, at which instruments are switched on: soon for short loops, then ever more
+# seldom, so that less than 1% of the steps of a long loop are instrumented.
 INSTRUMENTED_AT = (25, 500, 5_000, 50_000, 500_000)
 
-# How many steps of all ranks together are recorded, and of one rank at least: recording takes 12 s for 100,000 of them.
+# How many steps of all ranks together are recorded, and of each rank at least: 100,000 steps take 12 s to record.
 RECORDED, LEAST_RECORDED = 100_000, 500
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Warm-up, then the turns of a race where there is one, then measured steps among which some are instrumented.
-
-    `warmup` steps come first. `instrumented` follow one another at each of INSTRUMENTED_AT, counted from the end of the
-    race. `race` has the turns of `arms` bucket caps.
-    """
+    """`warmup` steps, then the turns of `caps` bucket caps if there is a `tuning`, then measured steps. `instrumented`
+    consecutive ones have instruments, from each of INSTRUMENTED_AT on, counted from the end of the tuning."""
 
     warmup: int = 5
     instrumented: int = 8
-    race: TurnsProtocol | None = None
-    arms: int = 0
-    _of_race: list[tuple[Turn, Phase]] = field(init=False, default_factory=list)
+    tuning: TurnsProtocol | None = None
+    caps: int = 0
+    _of_tuning: list[tuple[Turn, Phase]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.race is not None:
-            all_turns = [turn for turn in turns(self.race, self.arms) if turn.round >= 0]
-            self._of_race.extend((turn, phase) for turn in all_turns for phase in turn.phases)
+        if self.tuning is not None:
+            all_turns = [turn for turn in turns(self.tuning, self.caps) if turn.round >= 0]
+            self._of_tuning.extend((turn, phase) for turn in all_turns for phase in turn.phases)
 
     @property
-    def race_steps(self) -> range:
-        """The steps of the race; empty where there is none."""
-        return range(self.warmup, self.warmup + len(self._of_race))
+    def tuning_steps(self) -> range:
+        """The steps of the tuning; empty if there is none."""
+        return range(self.warmup, self.warmup + len(self._of_tuning))
 
     @property
     def first_measured(self) -> int:
-        """The first step after the warm-up and the race."""
-        return self.race_steps.stop
+        """The first step after the warm-up and the tuning."""
+        return self.tuning_steps.stop
 
     def turn(self, step: int) -> Turn | None:
-        """The turn of the race that a step belongs to; None outside of the race."""
-        return self._of_race[step - self.warmup][0] if step in self.race_steps else None
+        """Return the turn that a step of the tuning belongs to; `None` for all other steps."""
+        return self._of_tuning[step - self.warmup][0] if step in self.tuning_steps else None
 
-    def timed_places(self) -> list[int | None]:
-        """Of each step until the race is over the place of the cap whose timed step it is; None of all others."""
-        timed = [turn.arm if phase is Phase.MEASURE else None for turn, phase in self._of_race]
-        return [None] * self.warmup + timed
-
-    def of_arm(self, place: int) -> tuple[list[int], list[Phase]]:
-        """The steps of the race in which the cap at `place` had its turn, and the phase of each."""
-        own = [(at, phase) for at, (turn, phase) in enumerate(self._of_race, self.warmup) if turn.arm == place]
+    def of_cap(self, place: int) -> tuple[list[int], list[Phase]]:
+        """Return the steps of the tuning with the cap at `place`, and the phase of each."""
+        own = [(at, phase) for at, (turn, phase) in enumerate(self._of_tuning, self.warmup) if turn.arm == place]
         return [at for at, _ in own], [phase for _, phase in own]
 
     def phase(self, step: int) -> Phase:
+        """Return the phase of a step. The measured steps of a cap do not count as the loop's."""
         if step < self.warmup:
             return Phase.WARMUP
-        if step in self.race_steps:
-            return Phase.SETTLE  # what is timed in it is each cap's, not the training's that goes on
+        if step in self.tuning_steps:
+            return Phase.SETTLE
         if any(first <= step < first + self.instrumented for first in self._instrumented_at):
             return Phase.INSTRUMENT
         return Phase.MEASURE
 
     def plain_until(self, step: int) -> int:
-        """The first step after a plain one that is none: until then nothing begins or ends. The step itself where it is
-        no plain one."""
-        if self.phase(step) is not Phase.MEASURE or step == self.race_steps.stop:
+        """Return the end of the plain steps from `step` on, in which nothing starts or ends; `step` if it is none."""
+        if self.phase(step) is not Phase.MEASURE or step == self.first_measured:
             return step
         return min((first for first in self._instrumented_at if first > step), default=sys.maxsize)
 
     @property
     def _instrumented_at(self) -> Iterator[int]:
-        """The first of each steps that are instrumented one after the other."""
-        return (first + len(self._of_race) for first in INSTRUMENTED_AT) if self.instrumented else iter(())
+        return (first + len(self._of_tuning) for first in INSTRUMENTED_AT) if self.instrumented else iter(())
 
     def phases(self, steps: int) -> Sequence[Phase]:
-        """The phases of the first `steps` steps."""
+        """Return the phases of the first `steps` steps."""
         return [self.phase(step) for step in range(steps)]
 
     def recorded(self, steps: int, ranks: int) -> npt.NDArray[np.int64]:
-        """Which of `steps` steps are recorded: those before the end of a race, instrumented ones, and of the others as
-        many as there is room for, by a lot that all ranks draw alike. Of fewer steps at least the same ones, as far as
-        they go."""
+        """Return which of `steps` steps are recorded: warm-up, tuning, instrumented steps, and a random sample of the
+        others, the same on every rank. With fewer steps, the sample is at least the same as far as it goes."""
         room = max(LEAST_RECORDED, RECORDED // ranks)
-        lot = np.random.default_rng(0).random(steps)
-        chosen = lot * steps < room
-        chosen[: self.race_steps.stop] = True
+        chosen = np.random.default_rng(0).random(steps) * steps < room
+        chosen[: self.first_measured] = True
         for first in self._instrumented_at:
             chosen[first : first + self.instrumented] = True
         return np.flatnonzero(chosen)

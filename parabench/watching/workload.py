@@ -1,4 +1,4 @@
-"""A watched loop as a launch: what its ranks hand over, and the rows of the record that follow."""
+"""The rows of a watched loop in the results database, from what its ranks handed over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNCOMPARED = Finding(
 
 
 def thinned(steps: int, recorded: int) -> Finding:
-    """That not all steps of a long loop are in the record."""
+    """Return the warning that only a sample of the steps of a long loop is recorded."""
     return Finding(
         "steps_sampled",
         f"The loop took {steps:,} steps; {recorded:,} of them are recorded: the first ones, instrumented ones, and a "
@@ -46,9 +46,9 @@ def switched_off(rank: int, instrument: str, why: str) -> Finding:
     )
 
 
-def only_warm_up(steps: int, first: int, race: bool) -> Finding:
+def only_warm_up(steps: int, first: int, tuning: bool) -> Finding:
     """Return the warning that no step of the loop counts."""
-    what, taken = "warm-up and race" if race else "warm-up", f"{steps:,} step{'' if steps == 1 else 's'}"
+    what, taken = "warm-up and tuning" if tuning else "warm-up", f"{steps:,} step{'' if steps == 1 else 's'}"
     return Finding(
         "no_measured_step",
         f"The loop took {taken}, and the first {first} are {what}, so its step time is unknown.",
@@ -58,10 +58,10 @@ def only_warm_up(steps: int, first: int, race: bool) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class WatchWorkload(Workload):
-    """Steps of a loop that has run already; of a race the cases that were `raced`, by place."""
+    """The steps of a loop that has run already. `of_caps` has the case of each bucket cap of a tuning."""
 
     schedule: Schedule
-    raced: tuple[Case, ...] = ()
+    of_caps: tuple[Case, ...] = ()
 
     def measure(self, spec: LaunchSpec, env: RankEnv, rank: int) -> RankReport:
         raise AssertionError("the loop has run already")
@@ -84,25 +84,23 @@ class WatchWorkload(Workload):
         loop = slowest_loop(cases)
         if loop is not None:
             launch.facts["loop"] = loop
-        if steps <= self.schedule.first_measured and launch.status is Status.OK:
-            race = self.schedule.race is not None
-            launch.findings.append(only_warm_up(steps, self.schedule.first_measured, race))
-        whole = min(case.steps for case in cases.values()) >= self.schedule.race_steps.stop
-        if whole and launch.status is Status.OK:
+        if launch.status is Status.OK and steps <= self.schedule.first_measured:
+            tuning = self.schedule.tuning is not None
+            launch.findings.append(only_warm_up(steps, self.schedule.first_measured, tuning))
+        if launch.status is Status.OK and min(each.steps for each in cases.values()) >= self.schedule.first_measured:
             launch.arms += self._arms(launch, ranks)
-        # Not of a race's caps, all of whose steps are recorded.
+        # All steps of the tuning are recorded, so its arms have no such warning.
         recorded = max(len(case.marked or ()) for case in cases.values())
         if recorded < steps:
             launch.findings.append(thinned(steps, recorded))
 
     def _arms(self, launch: Launch, ranks: Sequence[tuple[RankReport, Marks]]) -> Iterator[Launch]:
-        """Of a race a launch of each cap; its steps are the first rows of marks."""
-        race = self.schedule.race
-        if race is None:
+        """Yield a launch for each cap of a tuning; its steps are the first rows of marks."""
+        if self.schedule.tuning is None:
             return
-        shared = {"cases": [case.id for case in self.raced], "protocol": race.to_dict()}
-        for place, arm in shares_of(launch, self.raced, range(len(self.raced))):
-            rows, phases = self.schedule.of_arm(place)
+        shared = {"cases": [case.id for case in self.of_caps], "protocol": self.schedule.tuning.to_dict()}
+        for place, arm in shares_of(launch, self.of_caps, range(len(self.of_caps))):
+            rows, phases = self.schedule.of_cap(place)
             arm.facts = {"turns": {**shared, "place": place}, "counts": Counts(warmup=0, measured=len(rows)).to_dict()}
             arm.device_samples, arm.host_samples = [], []
             for report, marks in ranks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from parabench.models import IEEE
-from parabench.watching.describe import OWN_STRATEGY, describe, name_of, precision_of, size_of, strategy_of
+from parabench.plan.case import Case
+from parabench.watching.describe import OWN_STRATEGY, name_of, precision_of, size_of, strategy_of
+from parabench.watching.group import Group
+from parabench.watching.observer import Observer
+from parabench.watching.schedule import Schedule
 
 
 @pytest.fixture
@@ -28,6 +33,10 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x)
+        return out
 
 
 def sgd(module: nn.Module) -> torch.optim.Optimizer:
@@ -62,21 +71,31 @@ def test_strategies_that_are_recognised(alone: None) -> None:
     assert strategy_of(hybrid, sgd(hybrid), 2) == OWN_STRATEGY
 
 
-def test_a_case_says_what_can_be_told(alone: None) -> None:
-    module = DistributedDataParallel(Small(), bucket_cap_mb=4)
-    case = describe(
-        module, sgd(module), name=None, ranks=4, nodes=2, samples=6, tokens=16, global_batch=None, batches=2,
-        autocast=torch.bfloat16,
+def case_of(folder: Path, module: nn.Module, *, batches: int = 1, bf16: bool = False, **options: Any) -> Case:
+    """Return the case of a loop on four ranks of two hosts, whose steps have so many batches of 3 samples."""
+    group, optimizer = Group(None, 0, ("a", "a", "b", "b")), sgd(module)
+    observer = Observer(
+        module=module, optimizer=optimizer, group=group, schedule=Schedule(), folder=folder, began_s=0.0, log=print,
+        **options,
     )  # fmt: skip
+    with observer.watching():
+        for at, batch in enumerate(observer([torch.ones(3, 16, dtype=torch.long)] * 4)):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                module(batch[:, :2].float()).sum().backward()
+            if at % batches == batches - 1:
+                optimizer.step()
+    return observer.case()
+
+
+def test_case_is_read_from_the_loop(tmp_path: Path, alone: None) -> None:
+    module = DistributedDataParallel(Small(), bucket_cap_mb=4)
+    case = case_of(tmp_path, module, batches=2, bf16=True)
     assert case.label == "ddp native 4 MiB grad_accumulation 2, 4 ranks on 2 nodes"
     assert (case.global_batch, case.seq_len, case.precision) == (24, 16, "bf16-mixed")
     assert case.model == "test_describe:Small"
     assert (case.device, case.backend, case.data) == ("cpu", "gloo", "own")
     assert type(case).from_dict(case.to_dict()) == case
-    named = describe(
-        module, sgd(module), name="mine", ranks=4, nodes=1, samples=6, tokens=16, global_batch=5, batches=1,
-        autocast=None,
-    )  # fmt: skip
+    named = case_of(tmp_path, module, name="mine", global_batch=5)
     assert (named.model, named.global_batch, named.precision) == ("mine", 5, IEEE)
 
 

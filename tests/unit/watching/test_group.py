@@ -19,29 +19,22 @@ def store(tmp_path: Path) -> dist.Store:
     return dist.HashStore()
 
 
-def test_what_ranks_hand_over_comes_in_their_order(store: dist.Store) -> None:
-    for rank in (2, 0, 1):
-        Group(store, rank, ("a",) * 3).publish("seen", {"rank": rank})
-    found = Group(store, 0, ("a",) * 3).collect("seen", {"rank": 0}, 1.0)
-    assert found == [{"rank": 0}, {"rank": 1}, {"rank": 2}]
+def never() -> bool:
+    return False
 
 
-def test_what_is_long_comes_in_pieces_that_torch_s_store_takes() -> None:
+def test_collect_returns_what_ranks_handed_over(store: dist.Store) -> None:
+    for rank in (2, 1):
+        Group(store, rank, ("a",) * 4).hand_over({"rank": rank})
+    found = Group(store, 0, ("a",) * 4).collect({"rank": 0}, 0.05, never)
+    assert found == [{"rank": 0}, {"rank": 1}, {"rank": 2}, None]
+
+
+def test_hand_over_splits_what_is_too_long_for_torch() -> None:
     long = {"marks": random.Random(0).randbytes(9 << 20).hex()}  # 9 MiB that no compression makes smaller
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    Group(store, 1, ("a", "a")).publish("seen", long)
-    assert Group(store, 0, ("a", "a")).collect("seen", {}, 10.0) == [{}, long]
-    assert store.check(["seen/1"])  # the connection is still there
-
-
-def test_all_ranks_agree_on_what_the_first_said(store: dist.Store) -> None:
-    assert [Group(store, rank, ("a",) * 3).agree("race", f"of {rank}") for rank in (1, 0, 2)] == ["of 1"] * 3
-    assert Group(None, 0, ("a",)).agree("race", "mine") == "mine"
-
-
-def test_a_rank_that_hands_nothing_over_is_none(store: dist.Store) -> None:
-    Group(store, 1, ("a",) * 3).publish("seen", {"rank": 1})
-    assert Group(store, 0, ("a",) * 3).collect("seen", {}, 0.05) == [{}, {"rank": 1}, None]
+    Group(store, 1, ("a", "a")).hand_over(long)
+    assert Group(store, 0, ("a", "a")).collect({}, 10.0, never) == [{}, long]
 
 
 @pytest.mark.parametrize("hosts", [("a", "b", "a", "b"), ("a", "a", "b")])

@@ -287,7 +287,7 @@ def test_watched_loop_trains_the_same(
 
 # -- DDP, in a group of one rank ------------------------------------------------------------------------------------
 
-RACE_STEPS = 60  # longer than the comparison of two caps in three rounds
+TUNED_STEPS = 60  # longer than the comparison of two caps in three rounds
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def halving(**options: Any) -> DistributedDataParallel:
 def replica_losses(module: DistributedDataParallel, folder: Path | None, said: list[str], batches: int) -> list[float]:
     """Return the losses of a loop that accumulates so many batches; it is watched if there is a folder."""
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    given = [torch.randint(0, 50, (8, 3)) for _ in range(RACE_STEPS * batches)]
+    given = [torch.randint(0, 50, (8, 3)) for _ in range(TUNED_STEPS * batches)]
     losses = []
 
     def train(steps: Steps) -> None:
@@ -341,7 +341,7 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, said: l
         train(iter)
     else:
         caps = {"bucket_mib": [0.01, 25]}
-        with watch(module, optimizer, out=folder, race=caps, rounds=3, log=said.append) as steps:
+        with watch(module, optimizer, out=folder, tune=caps, rounds=3, log=said.append) as steps:
             train(steps)
     return losses
 
@@ -356,7 +356,7 @@ def replica_losses(module: DistributedDataParallel, folder: Path | None, said: l
         (halving, {}, 1),
     ],
 )
-def test_race_leaves_losses_as_they_are(
+def test_tuning_leaves_losses_as_they_are(
     tmp_path: Path, alone: None, make: Callable[..., DistributedDataParallel], options: dict[str, Any], batches: int
 ) -> None:
     said: list[str] = []
@@ -365,7 +365,7 @@ def test_race_leaves_losses_as_they_are(
         torch.manual_seed(0)
         found.append(replica_losses(make(**options), folder, said, batches))
     assert found[0] == found[1]
-    assert any(line.startswith("Race of 2 bucket caps over 3 rounds") for line in said)
+    assert any(line.startswith("Tuning of 2 bucket caps over 3 rounds") for line in said)
     assert not [line for line in said if "error" in line]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
+import signal
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -153,6 +155,43 @@ def test_a_model_that_is_dropped_after_the_block_is_gone(tmp_path: Path, fails: 
     assert list(steps([1, 2])) == [1, 2]  # as they are, where nothing is watched any more
 
 
+def stop_softly() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def fail() -> None:
+    raise ValueError("the loop is wrong")
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "status"),
+    [
+        (stop_softly, SystemExit, ("ok", None)),
+        (interrupt, KeyboardInterrupt, ("ok", None)),
+        (fail, ValueError, ("failed", "rank 0: ValueError: the loop is wrong")),
+    ],
+)
+def test_watch_keeps_the_steps_of_a_loop_that_ends(
+    tmp_path: Path, end: Callable[[], None], error: type[BaseException], status: tuple[str, str | None]
+) -> None:
+    training = Training(tmp_path)
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(12):
+            yield torch.ones(2, 4)
+        end()
+
+    with pytest.raises(error), watch(training.model, training.optimizer, **training.options) as steps:
+        training.take(steps(batches()))
+    assert rows(tmp_path, "SELECT status, error FROM launch") == [status]
+    assert rows(tmp_path, "SELECT count(*) FROM sample WHERE metric = 'step_s'") == [(12,)]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 class Clock:
     """A clock that passes only when the loop says so."""
 
@@ -261,7 +300,7 @@ def test_watch_says_that_another_optimizer_stepped(tmp_path: Path) -> None:
         ({"out": None}, "out is None; give the path of a folder"),
         ({"log": 5}, "log is 5; give a function that takes a line, or None"),
         ({"label": 5}, "label 5: use 1 to 64 of"),
-        ({"race": [1, 4]}, r"race is \[1, 4\]; give two or more bucket caps"),
+        ({"tune": [1, 4]}, r"tune is \[1, 4\]; give two or more bucket caps"),
     ],
 )
 def test_watch_refuses_a_wrong_option(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -8,7 +8,7 @@ from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import Phase
 from parabench.watching.schedule import INSTRUMENTED_AT, RECORDED, Schedule
 
-RACE = TurnsProtocol(rounds=4, settle=2, timed=5)
+TUNING = TurnsProtocol(rounds=4, settle=2, timed=5)
 
 
 def test_a_loop_warms_up_then_is_measured_and_seldom_instrumented() -> None:
@@ -27,33 +27,31 @@ def test_less_than_one_step_in_a_hundred_is_instrumented_in_the_long_run() -> No
         assert Schedule().phases(steps).count(Phase.INSTRUMENT) < steps / 100
 
 
-def test_in_a_race_every_cap_has_its_turn_in_every_round() -> None:
-    schedule = Schedule(warmup=3, instrumented=2, race=RACE, arms=3)
-    assert schedule.race_steps == range(3, 3 + 4 * 3 * 7)
+def test_tuning_gives_every_cap_its_turn_in_every_round() -> None:
+    schedule = Schedule(warmup=3, instrumented=2, tuning=TUNING, caps=3)
+    assert schedule.tuning_steps == range(3, 3 + 4 * 3 * 7)
     assert schedule.turn(2) is None
-    assert schedule.turn(schedule.race_steps.stop) is None
-    turns = {schedule.turn(step) for step in schedule.race_steps}
+    assert schedule.turn(schedule.tuning_steps.stop) is None
+    turns = {schedule.turn(step) for step in schedule.tuning_steps}
     assert {(each.round, each.arm) for each in turns if each} == {(r, a) for r in range(4) for a in range(3)}
     for place in range(3):
-        rows, phases = schedule.of_arm(place)
+        rows, phases = schedule.of_cap(place)
         assert phases.count(Phase.MEASURE) == 4 * 5
         assert phases.count(Phase.SETTLE) == 4 * 2
-        assert [at for at, each in enumerate(schedule.timed_places()) if each == place] == [
-            row for row, phase in zip(rows, phases, strict=True) if phase is Phase.MEASURE
-        ]
+        assert all(schedule.turn(row).arm == place for row in rows)  # type: ignore[union-attr]
 
 
-def test_steps_of_a_race_are_not_the_training_s_own() -> None:
-    schedule = Schedule(warmup=3, instrumented=2, race=RACE, arms=2)
-    phases = schedule.phases(schedule.race_steps.stop + 40)
-    assert {phases[step] for step in schedule.race_steps} == {Phase.SETTLE}
-    assert phases[schedule.race_steps.stop] is Phase.MEASURE
+def test_tuning_steps_do_not_count_as_measured() -> None:
+    schedule = Schedule(warmup=3, instrumented=2, tuning=TUNING, caps=2)
+    phases = schedule.phases(schedule.tuning_steps.stop + 40)
+    assert {phases[step] for step in schedule.tuning_steps} == {Phase.SETTLE}
+    assert phases[schedule.tuning_steps.stop] is Phase.MEASURE
     first = phases.index(Phase.INSTRUMENT)
-    assert first == INSTRUMENTED_AT[0] + len(schedule.race_steps)
+    assert first == INSTRUMENTED_AT[0] + len(schedule.tuning_steps)
 
 
-def test_of_a_long_loop_a_sample_is_recorded_with_all_that_is_no_plain_step() -> None:
-    schedule = Schedule(warmup=5, instrumented=8, race=RACE, arms=3)
+def test_recorded_samples_the_plain_steps_of_a_long_loop() -> None:
+    schedule = Schedule(warmup=5, instrumented=8, tuning=TUNING, caps=3)
     recorded, phases = schedule.recorded(300_000, ranks=8), schedule.phases(300_000)
     assert len(recorded) == pytest.approx(RECORDED / 8, rel=0.05)
     plain = [step for step, phase in enumerate(phases) if phase is Phase.MEASURE]
@@ -62,12 +60,12 @@ def test_of_a_long_loop_a_sample_is_recorded_with_all_that_is_no_plain_step() ->
     assert halves[0] == pytest.approx(halves[1], rel=0.1)
 
 
-@pytest.mark.parametrize("schedule", [Schedule(), Schedule(3, 2, RACE, 2), Schedule(5, 0)])
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(3, 2, TUNING, 2), Schedule(5, 0)])
 def test_until_the_next_step_that_is_not_plain_all_are(schedule: Schedule) -> None:
     phases = schedule.phases(1_000)
     for step, phase in enumerate(phases):
         until = schedule.plain_until(step)
         assert until >= step
         assert {*phases[step:until]} <= {Phase.MEASURE}
-        if step < schedule.race_steps.stop or phase is not Phase.MEASURE:
+        if step < schedule.tuning_steps.stop or phase is not Phase.MEASURE:
             assert until == step

@@ -18,15 +18,15 @@ from parabench.watching.loop import WIDTH
 from parabench.watching.schedule import Schedule
 from parabench.watching.workload import WatchWorkload
 
-RACED = tuple(Case(strategy="ddp", world_size=2, bucket_mib=cap) for cap in (1, 25))
-RACE = Schedule(warmup=2, race=TurnsProtocol(rounds=2, settle=1, timed=2), arms=2)
+CAPS = tuple(Case(strategy="ddp", world_size=2, bucket_mib=cap) for cap in (1, 25))
+TUNED = Schedule(warmup=2, tuning=TurnsProtocol(rounds=2, settle=1, timed=2), caps=2)
 
 
 def recorded(*steps: int) -> Launch:
-    """Of ranks that took so many steps of a race and after it."""
-    launch = Launch(case=RACED[0], status=Status.OK, started_utc="2026-01-01T00:00:00.000Z", wall_s=1.0)
+    """Return the launch of ranks that took so many steps, those of the tuning included."""
+    launch = Launch(case=CAPS[0], status=Status.OK, started_utc="2026-01-01T00:00:00.000Z", wall_s=1.0)
     reports = [
-        RankReport(rank=rank, cases=[CaseReport(steps=taken, marked=RACE.recorded(taken, len(steps)).tolist())])
+        RankReport(rank=rank, cases=[CaseReport(steps=taken, marked=TUNED.recorded(taken, len(steps)).tolist())])
         for rank, taken in enumerate(steps)
     ]
     marks = [
@@ -36,17 +36,17 @@ def recorded(*steps: int) -> Launch:
     node = NodeResult(
         node=0, host="here", first_rank=0, reports=[*reports], marks=marks, outcome=ProcessOutcome(ok=True)
     )
-    WatchWorkload(RACE, RACED).record(launch, cast(Any, None), [node])
+    WatchWorkload(TUNED, CAPS).record(launch, cast(Any, None), [node])
     return launch
 
 
-def test_of_a_race_that_a_long_loop_follows_every_step_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_steps_are_all_recorded_in_a_long_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "RECORDED", 40)
     monkeypatch.setattr(schedule, "LEAST_RECORDED", 20)
     launch = recorded(400, 400)
     assert "steps_sampled" in {each.code for each in launch.findings}
     for place, arm in enumerate(launch.arms):
-        steps, _ = RACE.of_arm(place)
+        steps, _ = TUNED.of_cap(place)
         whole = [each.value for each in arm.samples if each.rank == 1 and each.metric == "step_s"]
         begun = [each.step for each in launch.samples if each.rank == 1 and each.metric == "step_s"]
         assert len(whole) == len(steps)
@@ -55,8 +55,8 @@ def test_of_a_race_that_a_long_loop_follows_every_step_is_recorded(monkeypatch: 
         assert "steps_sampled" not in {each.code for each in arm.findings}
 
 
-def test_a_race_that_not_all_ranks_came_through_has_no_caps() -> None:
-    last = RACE.race_steps.stop
+def test_tuning_has_no_caps_when_a_rank_did_not_finish_it() -> None:
+    last = TUNED.tuning_steps.stop
     assert len(recorded(last, last).arms) == 2
     short = recorded(last, last - 1)
     assert not short.arms

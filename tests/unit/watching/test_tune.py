@@ -1,4 +1,4 @@
-"""A race of bucket caps: what can be raced, what is wrapped anew, and who wins."""
+"""Tuning of bucket caps: which models it takes, what is wrapped again, and which cap is the fastest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from parabench.errors import UsageError
 from parabench.plan.turns import TurnsProtocol
 from parabench.watching.describe import caps_of
-from parabench.watching.group import Group
-from parabench.watching.race import Verdict, agreed, checked, set_cap, verdict
+from parabench.watching.loop import WIDTH
+from parabench.watching.schedule import Schedule
+from parabench.watching.tune import Tuning, checked, sentence, set_cap, slower
 
-PROTOCOL = TurnsProtocol(rounds=12, settle=1, timed=3)
+ROUNDS = 12
 
 
 @pytest.fixture
@@ -29,57 +30,59 @@ def alone(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def steps_of(mean_s: float, seed: int) -> list[float]:
-    lot = np.random.default_rng(seed)
-    return list(mean_s * np.exp(lot.normal(0, 0.02, PROTOCOL.rounds * 3)))
+def test_slower_is_relative_to_the_best_cap() -> None:
+    turns = np.log([[1.1], [1.0], [1.03]]) + np.random.default_rng(0).normal(0, 0.02, (3, ROUNDS))
+    found, half = slower(turns, 1)
+    assert found == pytest.approx([0.1, 0, 0.03], abs=0.02)
+    assert (half[[0, 2]] > 0).all()
+    assert (half[[0, 2]] < 0.05).all()
+    text = sentence((0.2, 1, 25), turns, 1)
+    assert text.startswith("Tuning of 3 bucket caps over 12 rounds of this run: 1 MiB is fastest; 0.2 MiB +")
+    assert "25 MiB +" in text
 
 
-def test_the_fastest_cap_wins_and_the_others_are_behind_it() -> None:
-    found = verdict([steps_of(1.1, 0), steps_of(1.0, 1), steps_of(1.03, 2)], PROTOCOL)
-    assert found.best == 1
-    assert found.slower[1] == 0
-    assert found.slower[0] == pytest.approx(0.1, abs=0.02)
-    assert found.slower[2] == pytest.approx(0.03, abs=0.02)
-    assert all(0 < half < 0.05 for at, half in enumerate(found.half_widths) if at != 1)
-    assert "1 MiB is fastest" in found.sentence((0.2, 1, 25), 12)
-    assert "25 MiB +" in found.sentence((0.2, 1, 25), 12)
-
-
-def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+def test_slower_interval_contains_the_truth_at_its_level() -> None:
     held = 0
     for seed in range(200):
         lot = np.random.default_rng(seed)
-        drift = np.repeat(np.exp(np.cumsum(lot.normal(0, 0.05, PROTOCOL.rounds))), 3)
-        steps = [list(drift * mean * np.exp(lot.normal(0, 0.05, drift.size))) for mean in (1.0, 1.2)]
-        found = verdict(steps, PROTOCOL)
-        held += abs(found.slower[1] - 0.2) <= 1.2 * found.half_widths[1]
+        drift = np.cumsum(lot.normal(0, 0.05, ROUNDS))
+        found, half = slower(drift + np.log([[1.0], [1.2]]) + lot.normal(0, 0.05, (2, ROUNDS)), 0)
+        held += abs(found[1] - 0.2) <= 1.2 * half[1]
     assert 0.90 <= held / 200 <= 0.99
 
 
-def test_all_ranks_have_the_verdict_of_the_first() -> None:
-    store, verdicts = dist.HashStore(), [Verdict(0, (0.0, 0.1), (0.0, 0.05)), Verdict(1, (0.2, 0.0), (0.01, 0.0)), None]
-    ranks = [Group(store, rank, ("a",) * 3) for rank in range(3)]
-    assert [agreed(*each) for each in zip(ranks, verdicts, strict=True)] == [verdicts[0]] * 3
-    late = [Group(dist.PrefixStore("late", store), rank, ("a",) * 2) for rank in range(2)]
-    assert [agreed(*each) for each in zip(late, [None, verdicts[0]], strict=True)] == [None, None]
+@pytest.mark.parametrize("missing", [False, True])
+def test_tuning_ends_with_the_fastest_cap(alone: None, missing: bool) -> None:
+    module = DistributedDataParallel(nn.Linear(4, 4), bucket_cap_mb=2)
+    schedule = Schedule(warmup=2, tuning=TurnsProtocol(rounds=ROUNDS, settle=1, timed=2), caps=2)
+    lines: list[str] = []
+    tuning = Tuning(module=module, caps=(1.0, 25.0), schedule=schedule, device=torch.device("cpu"), log=lines.append)
+    marks = np.zeros((schedule.first_measured, WIDTH))
+    last = None
+    for step in range(schedule.first_measured):
+        tuning.before(step, lambda: marks)
+        turn = schedule.turn(step)
+        if turn is not None:
+            assert caps_of(module) == tuning.caps[turn.arm]
+            marks[step, -1] = (0.5, 0.25)[turn.arm] * (1 + step % 3 / 100)
+            last = turn.arm
+    if missing:
+        marks[-3:, -1] = np.nan
+    for _ in range(2):  # a step begins twice if a loader ends before it
+        tuning.before(schedule.first_measured, lambda: marks)
+    (line,) = lines
+    assert last is not None
+    assert caps_of(module) == (tuning.caps[last] if missing else 25)
+    assert ("because the times of a rank are missing" in line) is missing
 
 
 @pytest.mark.parametrize(
-    "race",
-    [
-        {},
-        {"bucket_mib": [1]},
-        {"bucket_mib": [1, 1]},
-        {"bucket_mib": [0, 1]},
-        {"bucket_mib": ["one", 2]},
-        {"bucket_mib": 4},
-        {"algorithm": ["ring", "tree"]},
-        [1, 4],
-    ],
+    "asked",
+    [{}, {"bucket_mib": [1]}, {"bucket_mib": [1, 1]}, {"bucket_mib": [0, 1]}, {"bucket_mib": ["one", 2]}, [1, 4]],
 )
-def test_checked_refuses_what_is_no_race(race: Any) -> None:
+def test_checked_refuses_a_wrong_tune(asked: Any) -> None:
     with pytest.raises(UsageError, match="give two or more bucket caps"):
-        checked(race, nn.Linear(1, 1))
+        checked(asked, nn.Linear(1, 1))
 
 
 def test_a_module_has_the_buckets_of_its_new_cap_and_trains_on(alone: None) -> None:

@@ -1,24 +1,30 @@
-"""Keep errors of instruments away from the training that they watch."""
+"""The instruments of a watched loop. None of their errors reaches the training: the first one switches an instrument
+off."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from parabench.probes import CaseReport, ProbedRank
 from parabench.probes.collective_calls import Recorder
-from parabench.probes.step_clock import StepClock
+from parabench.probes.communication import CommunicationProbe
+from parabench.probes.ddp import DdpLoggerProbe
+from parabench.probes.memory import MemoryClock
 from parabench.strategies.base import StepMarker
+from parabench.watching.loop import WIDTH
 
 T = TypeVar("T")
 
 
 @dataclass
 class Guard:
-    """Call instruments so that none of their errors reaches the training. The first error of an instrument switches
-    it off; `failures` maps each instrument that failed to the reason."""
+    """Call instruments so that none of their errors reaches the training. `failures` maps each instrument that failed
+    to the reason."""
 
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -38,11 +44,25 @@ class Guard:
         self.failures.setdefault(instrument, f"{type(why).__name__}: {first_line}")
 
 
-class GuardedMarker:
-    """Mark steps with `marker`, which marks them on `clock`; after an error of the marker, with the clock alone."""
+class Instruments:
+    """The instruments of a few consecutive steps, from now until `off`. The steps mark `self`: if an instrument fails,
+    `failed` receives its error, and the clock alone marks them."""
 
-    def __init__(self, clock: StepClock, marker: StepMarker, failed: Callable[[Exception], None]) -> None:
-        self._clock, self._marker, self._failed = clock, marker, failed
+    def __init__(
+        self, rank: ProbedRank, before_reading: Callable[[], object], failed: Callable[[Exception], None]
+    ) -> None:
+        communication = CommunicationProbe(rank)
+        guarded = GuardedRecorder(communication.recorder, failed)
+        communication.recorder.follow = guarded.follow  # type: ignore[method-assign]
+        communication.recorder.follow_all = guarded.follow_all  # type: ignore[method-assign]
+        self._probes = (DdpLoggerProbe(rank), communication)
+        self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
+        self._clock, self._failed = rank.clock, failed
+        self._marker: StepMarker = self._memory
+        with contextlib.ExitStack() as on:
+            for probe in self._probes:
+                self._marker = on.enter_context(probe.instrumented(self._marker))
+            self._on = on.pop_all()
 
     def mark(self) -> None:
         self._guarded(self._marker.mark, self._clock.mark)
@@ -61,6 +81,20 @@ class GuardedMarker:
             self._failed(why)
             if self._clock.marked == before:
                 marks_alone()
+
+    def off(self, step: int) -> None:
+        """Switch them off; forget what was read in `step` and later ones, which are no steps."""
+        try:
+            self._on.close()
+        except Exception as why:
+            self._failed(why)
+        self._memory.readings = [each for each in self._memory.readings if each[0] < step]
+
+    def report(self, report: CaseReport) -> None:
+        """Add what they saw, once the clock is finished."""
+        report.readings += self._memory.readings
+        for probe in self._probes:
+            probe.report(report)
 
 
 class GuardedRecorder:
@@ -83,21 +117,18 @@ class GuardedRecorder:
     ) -> Any:
         if not self._on:
             return call()
+        started: list[bool] = []
         works: list[Any] = []
-        raised: list[BaseException] = []
 
         def once() -> Any:
-            try:
-                works.append(call())
-            except BaseException as why:
-                raised.append(why)
-                raise
+            started.append(True)
+            works.append(call())
             return works[0]
 
         try:
             return self._follow(op, group, results, once, waits=waits)
         except Exception as why:
-            if raised:
+            if started and not works:  # the call itself failed
                 raise
             self._on = False
             self._failed(why)

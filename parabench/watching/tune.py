@@ -1,0 +1,197 @@
+"""Tune DDP's bucket cap during a training run: the caps take turns of a few steps, and the fastest one stays.
+
+The training is the same: gradients are the mean over ranks, whatever buckets they travel in. With more than two ranks,
+their order of addition can change, and with it the last bit of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from scipy.special import stdtrit
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from parabench.analysis.text import format
+from parabench.analysis.turns import compared
+from parabench.errors import UsageError
+from parabench.launch.results import Marks
+from parabench.probes.ddp import only_ddp
+from parabench.store.record import Phase
+from parabench.watching.schedule import Schedule
+
+# In the first step with a new cap, DDP reduces by guessed buckets, from which it makes those that stay.
+SETTLE, TIMED, ROUNDS = 2, 5, 15
+AXIS = "bucket_mib"
+CONFIDENCE = 0.95
+
+# The attributes of a DDP module that belong to its buckets; torch before 2.13 has only some of them. With a static
+# graph, the first backward of a reducer reduces at its end, which DDP requests once: the last attribute notes it.
+OF_BUCKETS = (
+    "reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_list", "bucket_bytes_cap_default", "_bucket_config",
+    "_static_graph_delay_allreduce_enqueued",
+)  # fmt: skip
+# Options of a reducer that stay; torch before 2.13 has none of them.
+KEPT = ("skip_all_reduce_unused_params", "batched_grad_copy")
+
+Numbers = npt.NDArray[np.float64]
+
+
+def checked(tune: Mapping[str, Sequence[float]], model: nn.Module) -> tuple[float, ...]:
+    """Return the caps to try, in MiB. Raises UsageError if DDP cannot change between them."""
+    try:
+        caps = tuple(float(each) for each in tune[AXIS])
+        wrong = len(tune) > 1 or len(set(caps)) < max(2, len(caps)) or not min(caps) > 0
+    except (KeyError, TypeError, ValueError):
+        wrong = True
+    if wrong:
+        raise UsageError(f"watch: tune is {tune!r}; give two or more bucket caps, tune={{'{AXIS}': [1, 4, 25]}}")
+    module = only_ddp(model)
+    if module is None or model is not module:
+        raise UsageError(
+            "watch: tune needs one DistributedDataParallel, as the outermost module; give it what torch.compile returns"
+        )
+    if module.mixed_precision is not None:
+        raise UsageError("watch: tune cannot wrap a model with DistributedDataParallel's mixed_precision again")
+    hook = module._get_ddp_logging_data().get("comm_hook")
+    if hook and not module._comm_hooks:
+        raise UsageError(f"watch: tune cannot register the communication hook {hook} again")
+    if any(hasattr(state, "error_dict") for _, state in module._comm_hooks):
+        raise UsageError("watch: tune cannot change buckets under PowerSGD, which keeps a state for each bucket")
+    return caps
+
+
+@dataclass(kw_only=True)
+class Tuning:
+    """Bucket caps in MiB that take turns, as `schedule` has it. All ranks call `before` before the same steps."""
+
+    module: DistributedDataParallel
+    caps: tuple[float, ...]
+    schedule: Schedule
+    device: torch.device
+    log: Callable[[str], None]
+    _place: int | None = None
+    _over: bool = False
+
+    def before(self, step: int, marks: Callable[[], Marks]) -> None:
+        """Set the cap of the next turn, or after the last turn the fastest cap. `marks` returns those of all steps so
+        far. If a rank cannot set a cap, all ranks keep the cap that they have, and each raises an error."""
+        turn = self.schedule.turn(step)
+        if turn is not None and turn.arm != self._place:
+            self._place = turn.arm
+            self._set(self.caps[turn.arm])
+        elif step == self.schedule.tuning_steps.stop and not self._over:
+            self._over = True  # a step begins twice if a loader ends before it
+            self._set_fastest(marks)
+
+    def _set(self, cap_mib: float) -> None:
+        try:
+            set_cap(self.module, cap_mib, lambda can: bool(self._reduced(can, dist.ReduceOp.MIN)))
+        except Exception as why:
+            self.log(f"watch: the tuning of bucket caps ends, and the cap stays as it is: {why}")
+            raise
+
+    def _set_fastest(self, marks: Callable[[], Marks]) -> None:
+        protocol = self.schedule.tuning
+        assert protocol is not None
+        seconds = np.full((len(self.caps), protocol.rounds * protocol.timed), np.inf)
+        try:
+            seconds = timed_seconds(marks(), self.schedule)
+        finally:  # a rank that fails here must still take part, because the others wait for it
+            slowest = self._reduced(seconds, dist.ReduceOp.MAX)
+        if not np.isfinite(slowest).all():
+            self.log("watch: the tuning of bucket caps has no result, because the times of a rank are missing")
+            return
+        turns = np.array([np.median(np.log(each).reshape(protocol.rounds, -1), axis=1) for each in slowest])
+        # One choice, should processors round logarithms differently.
+        best = int(self._reduced(np.argmin(compared(turns)), dist.ReduceOp.MIN))
+        self._set(self.caps[best])
+        self.log(sentence(self.caps, turns, best))
+
+    def _reduced(self, values: Any, op: Any) -> Any:
+        """Return `values` reduced over all ranks. A collective call, which waits for the device."""
+        tensor = torch.as_tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, op, group=self.module.process_group)
+        return tensor.cpu().numpy()
+
+
+def set_cap(module: DistributedDataParallel, cap_mib: float, all_can: Callable[[bool], bool] = bool) -> None:
+    """Reduce in buckets of another cap from the next step on. Call it between two steps, on every rank.
+
+    A second wrapper is made around the same module, in 1 to 2 ms and without communication. If all ranks could make
+    one, its reducer replaces the old one; else the old one stays on all ranks.
+
+    Args:
+        all_can: Returns whether all ranks could make a wrapper, given whether this one could. A collective call.
+
+    Raises:
+        Exception: The error of this rank, or RuntimeError for that of another rank.
+    """
+    other: DistributedDataParallel | None = None
+    failed: Exception | None = None
+    try:
+        other = wrapped_again(module, cap_mib)
+    except Exception as why:
+        failed = why
+    if not all_can(other is not None) or other is None:
+        if other is not None:
+            other._remove_autograd_hooks()
+        raise failed or RuntimeError("another rank could not change its bucket cap")
+    module._remove_autograd_hooks()
+    for name in OF_BUCKETS:
+        if name in other.__dict__:
+            module.__dict__[name] = other.__dict__[name]
+    for hook, state in module._comm_hooks:
+        dist._register_comm_hook(module.reducer, state, hook)  # type: ignore[attr-defined]
+
+
+def wrapped_again(module: DistributedDataParallel, cap_mib: float) -> DistributedDataParallel:
+    """Return a second wrapper around what `module` wraps, with the same options and another cap."""
+    return DistributedDataParallel(
+        module.module,
+        device_ids=module.device_ids,
+        output_device=module.output_device,
+        process_group=module.process_group,
+        bucket_cap_mb=cap_mib,
+        find_unused_parameters=module.find_unused_parameters,
+        gradient_as_bucket_view=module.gradient_as_bucket_view,
+        static_graph=module.static_graph,
+        init_sync=False,
+        **{name: getattr(module, name) for name in KEPT if hasattr(module, name)},
+    )
+
+
+def timed_seconds(marks: Marks, schedule: Schedule) -> Numbers:
+    """Return the seconds of the measured steps of each cap, shape (caps, steps)."""
+    steps = marks[:, -1] - marks[:, 0]
+    turns = map(schedule.of_cap, range(schedule.caps))
+    return np.array([[steps[at] for at, phase in zip(*each, strict=True) if phase is Phase.MEASURE] for each in turns])
+
+
+def slower(turns: Numbers, best: int) -> tuple[Numbers, Numbers]:
+    """Return by how much each cap is slower than the best one, as a fraction, and the half-width of its 95% confidence
+    interval: Student's over the rounds, for one cap at a time. `turns` are logarithms, shape (caps, rounds)."""
+    rounds = turns.shape[1]
+    apart = turns - turns[best]
+    half = stdtrit(rounds - 1, (1 + CONFIDENCE) / 2) * apart.std(axis=1, ddof=1) / np.sqrt(rounds)
+    means = compared(turns)
+    return np.expm1(means - means[best]), np.expm1(half)
+
+
+def sentence(caps: Sequence[float], turns: Numbers, best: int) -> str:
+    """Describe the result of a tuning."""
+    others = [
+        f"{cap:g} MiB {format.signed(by)} (±{format.percent(half)})"
+        for at, (cap, by, half) in enumerate(zip(caps, *slower(turns, best), strict=True))
+        if at != best
+    ]
+    return (
+        f"Tuning of {len(caps)} bucket caps over {turns.shape[1]} rounds of this run: {caps[best]:g} MiB is fastest; "
+        f"{', '.join(others)}. The training goes on with {caps[best]:g} MiB."
+    )
