@@ -10,13 +10,13 @@ from rich.console import Console
 
 from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import MOST_APART
-from parabench.ab.driver import AbRequest, Turns, measure
+from parabench.ab.driver import AbRequest, measure
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
-from parabench.analysis.compare.gate import Comparison, compare
+from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.sides import sides_of
 from parabench.session.request import TrainingRequest
 from parabench.store.record import FIRST_BLOCK
-from parabench.store.results import Results, load
+from parabench.store.results import load
 from parabench.store.store import STORE_NAME
 
 TREE = Path(__file__).parents[2]
@@ -44,15 +44,10 @@ def equal_sides(target: Target) -> Outcome:
             suite=str(folder / "equal.py"), argv=["parabench", "ab"], out=out, launches=launches, rounds=rounds
         )
         request = AbRequest(a=str(TREE), b=str(TREE), run=run, tolerance=TOLERANCE, alpha=ALPHA)
-        found: list[tuple[Results, Comparison]] = []
-
-        def compared(turns: Turns) -> int:
-            results = load(out / STORE_NAME)
-            found.append((results, compare(*sides_of(results, turns.sessions), TOLERANCE, ALPHA)))
-            return 0
-
-        measure(request, Console(file=log, width=200), compared)
-        results, comparison = found[0]
+        turns = measure(request, Console(file=log, width=200))
+        assert turns is not None
+        results = load(out / STORE_NAME)
+        comparison = compare(*sides_of(results, turns.sessions), TOLERANCE, ALPHA)
         counted = results.launch[results.launch["block"] >= FIRST_BLOCK]
         statuses = counted["status"].value_counts().to_dict()
         interleaved = int(counted["facts"].str.contains('"pair"', regex=False).sum())
