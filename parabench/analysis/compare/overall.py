@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -343,7 +343,7 @@ def explore(*origins: Origin) -> str:
 
 def steps(of: Several, works: Sequence[Overall]) -> list[tuple[str, str]]:
     """Return (reason, command) for what would add to the answer: missing launches, a verdict, interleaved sides."""
-    found = [step for at in range(1, len(of.sides)) for step in (_lacking(of, works, at) or [_judged(of, at)])]
+    found = [step for at in range(1, len(of.sides)) for step in (_lacking(of, works, at) or _judged(of, at))]
     interleaved = all(paired or other for paired, other in zip(of.paired[1:], of.other_hardware[1:], strict=True))
     if any(work.others for work in works) and not interleaved:
         why = (
@@ -386,13 +386,11 @@ def _lacking(of: Several, works: Sequence[Overall], at: int) -> list[tuple[str, 
     ]
 
 
-def _judged(of: Several, at: int) -> tuple[str, str]:
-    """Return the command that compares a side with the first."""
-    machines = of.other_hardware[at]
-    what = "ratios of step time, energy and memory of" if machines else "a verdict with a known false-alarm rate on"
-    options: Iterable[str] = ["--across-hardware"] if machines else []
-    if not machines and not of.paired[at]:
-        differing = [each.name for each in differences(of.first, of.sides[at]) if each.matters]
-        options = [word for name in differing for word in ("--changed", name)]
+def _judged(of: Several, at: int) -> list[tuple[str, str]]:
+    """Return the command that judges a side against the first; none for other hardware, which has no verdict."""
+    if of.other_hardware[at]:
+        return []
+    differing = [] if of.paired[at] else [each.name for each in differences(of.first, of.sides[at]) if each.matters]
+    options = [word for name in differing for word in ("--changed", name)]
     command = ["parabench", "compare", of.origins[0].at, of.origins[at].at, *options]
-    return f"{what} {of.names[at]} against {of.names[0]}", shlex.join(command)
+    return [(f"a verdict with a known false-alarm rate on {of.names[at]} against {of.names[0]}", shlex.join(command))]
