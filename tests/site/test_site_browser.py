@@ -46,7 +46,7 @@ def test_the_search_finds_an_option(browser: Any) -> None:
     with reader(browser, WIDE, "light") as page:
         page.goto((SITE / "index.html").as_uri())
         page.fill(".md-search__input", "between-sessions")
-        page.locator(".md-search-result__item a[href*='commands.html']").first.wait_for()
+        page.locator(".md-search-result__item a[href*='reference/compare.html']").first.wait_for()
 
 
 def test_the_report_of_the_run_is_one_click_away(browser: Any) -> None:

@@ -210,14 +210,13 @@ def bus_table(sizes: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(
         good=good.groupby([sizes[name] for name in KEY]).sum(),
         launches=every.size(),
-        **own[["calls", "batches"]].sum(),
+        **own[["calls", "batches"]].sum().astype(int).reindex(table.index, fill_value=0),
         **logs.transform(np.exp),
         low_s=own["call_s"].min(),
         high_s=own["call_s"].max(),
         spread=(own["call_s"].max() / own["call_s"].min() - 1).where(own.size() > 1),
         n_wrong=every["n_wrong"].sum(min_count=1),
     ).reset_index()
-    table = table.fillna({"calls": 0, "batches": 0}).astype({"calls": int, "batches": int})
     algbw = table["bytes"] / table["call_s"] / GB
     factors = [bus_factor(op, n) for op, n in zip(table["op"], table["world_size"], strict=True)]
     table = table.assign(algbw=algbw, busbw=algbw * factors)
