@@ -22,4 +22,4 @@ def test_many_cases_are_opened_filtered_and_sorted_without_a_word(tmp_path, caps
     assert report_cost.read(report, CHROMIUM) == []
     told = capsys.readouterr().out
     for use in ("open", "tab data", "buckets: filter strategy", "anatomy: show all", "sort by Case", "open a case"):
-        assert f" ms  {use}\n" in told
+        assert f" of processor time  {use}\n" in told
