@@ -1,4 +1,4 @@
-"""The rows of a watched loop in the results database, from what its ranks handed over."""
+"""The rows of a watched loop in the results database, from what its ranks sent."""
 
 from __future__ import annotations
 
