@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.heartbeat import Heartbeat, abort, abort_of, beat_once
+from parabench.cluster.membership import Heartbeat, abort, abort_of, beat_once
 from parabench.cluster.secret import Secret, meet, new_nonce
 from parabench.cluster.shared_store import ID_KEY, TRY_EVERY_S, TRY_S, SharedStore, reach_store
 from parabench.cluster.topology import RUN_ID_LETTERS, Topology

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from parabench.cluster.fingerprint import user_code
-from parabench.cluster.heartbeat import Heartbeat, abort, abort_of
-from parabench.cluster.membership import Membership
+from parabench.cluster.membership import Heartbeat, Membership, abort, abort_of
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import begin
 from parabench.cluster.shared_store import SharedStore

@@ -15,7 +15,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from guard import GUARD_S
-from parabench.cluster.heartbeat import abort, abort_of, beat_once, beats
+from parabench.cluster.membership import abort, abort_of, beat_once, beats
 from parabench.cluster.secret import FILE, HELLO, VALUE, Seal, Secret, begin, meet, read_secret
 from parabench.errors import UsageError
 from parabench.launch import store_client
