@@ -9,9 +9,8 @@ import ctypes
 import os
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import pynvml
 
@@ -19,8 +18,13 @@ from parabench.machine.host import ROOT, network
 from parabench.machine.machine import Machine
 from parabench.machine.nvml import session
 from parabench.machine.torch_devices import in_child
+from parabench.records import Record
 
-OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
+Level = Literal["ok", "warning", "fault", "unknown"]
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAULT: Final = "fault"
+UNKNOWN: Final = "unknown"
 
 GIB = 1 << 30
 # NCCL takes some MiB for each pair of ranks, loaders a batch for each worker; docker gives 64 MiB.
@@ -46,22 +50,21 @@ print(json.dumps(seen))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One thing that was looked at, where ("GPU0", or the host), and what it means; `advice` if it is not well."""
+class Row(Record, frozen=True):
+    """A check of a GPU, or of the host: its place ("GPU0", "host"), its verdict, and `advice` if it is not well."""
 
     where: str
     what: str
     value: str
-    verdict: str = OK
+    verdict: Level = OK
     advice: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.where} {self.what}: {self.value}"
-        return said if self.verdict == OK else f"{said} ({self.verdict}; {self.advice})"
+        line = f"{self.where} {self.what}: {self.value}"
+        return line if self.verdict == OK else f"{line} ({self.verdict}; {self.advice})"
 
 
-Verdict = tuple[str, str, str]
+Verdict = tuple[str, Level, str]
 
 
 def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:

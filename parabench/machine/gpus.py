@@ -15,6 +15,7 @@ from typing import Any
 
 import pynvml
 
+from parabench.errors import runs
 from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
@@ -252,12 +253,5 @@ def _numa_node(handle: Handle, root: Path) -> int:
 
 
 def _cpus(words: Sequence[int]) -> str:
-    """A set of CPUs, 64 in each of NVML's words, as the kernel lists one: `0-15,32-47`."""
-    there = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
-    runs: list[list[int]] = []
-    for cpu in there:
-        if runs and runs[-1][1] == cpu - 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    """Return a set of CPUs, 64 in each of NVML's words, as the kernel lists one: `0-15,32-47`."""
+    return runs((64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1), ",")

@@ -216,16 +216,12 @@ def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
         return None, f"NVML {'failed' if begun else 'is not available'}: {error}"
 
 
-def keep_nvml() -> None:
-    """Begin with NVML for as long as this process lives: without persistence mode a driver whose last user has gone
-    unloads itself, and each launch would wait until it is back. Where there is none, nothing happens."""
-    with suppress(pynvml.NVMLError):
-        _begin_once()
-
-
 @functools.cache
-def _begin_once() -> None:
-    pynvml.nvmlInit()
+def keep_nvml() -> None:
+    """Start NVML, if it is there, until this process ends. Without persistence mode, a driver without users unloads
+    itself, and each launch would wait for it."""
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
 
 
 @dataclass(frozen=True, slots=True)

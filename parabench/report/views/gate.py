@@ -185,7 +185,7 @@ def _range(changes: pd.DataFrame, tolerance: float) -> list[float]:
     bounds = sorted(changes["upper"][changes["upper"] <= 100])
     points += bounds[: math.ceil(0.9 * len(bounds))]
     far = _REACH * max(map(abs, points))
-    points += changes[["low", "high"]].stack().dropna().clip(-far, far).tolist()
+    points += [min(max(end, -far), far) for end in (*changes["low"].dropna(), *changes["high"].dropna())]
     margin = 0.04 * (max(points) - min(points))
     return [min(points) - margin, max(points) + margin]
 
