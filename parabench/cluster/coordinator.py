@@ -94,7 +94,7 @@ class Coordinator(Participants):
             if not missing:
                 return
             who = numbered("node", missing)
-            waiting.still(partial("waiting for {}, {:.0f} s at most".format, who, waiting.left_s))
+            waiting.still(f"waiting for {who}, {waiting.left_s:.0f} s at most")
             if not waiting.left_s:
                 raise NodeGone(
                     f"{who} did not come within {seconds:g} s; start it with the same "

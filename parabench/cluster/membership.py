@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import Struct, convert, field
@@ -176,7 +175,7 @@ class Membership:
         try:
             self.wait_list.append(self._client.pop_blob(f"join/{join_id}", member))
         except ForeignValue as why:
-            self._refused.still(partial("refused: {}".format, why))
+            self._refused.still(f"refused: {why}")
 
     def is_here(self, number: int) -> bool:
         """Return whether this member was admitted and lives."""

@@ -23,11 +23,11 @@ class Waiting:
         """The time that is left, in seconds."""
         return max(0.0, self._until - time.monotonic())
 
-    def still(self, line: Callable[[], str]) -> None:
-        """Log `line()` if it is time to."""
+    def still(self, line: str) -> None:
+        """Log the line if it is time to."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + AGAIN_S
-            self._log(line())
+            self._log(line)
 
 
 def numbered(unit: str, numbers: Sequence[int]) -> str:

@@ -182,7 +182,7 @@ def test_a_value_is_verified_before_anything_is_made_of_it(
     [
         (OURS, OTHER, "node 0 at .* has another secret than this node"),
         (OURS, None, "has a secret, and this node has none"),
-        (None, OURS, "this node has a secret, and node 0 at .* has none"),
+        (None, OURS, "node 0 at .* has no secret, and this node has one"),
     ],
 )
 def test_nodes_with_unlike_secrets_do_not_meet(
