@@ -9,7 +9,7 @@ import click
 
 from parabench import json_text
 from parabench.commands.options import store_argument
-from parabench.commands.output import Command, file_option, files_in, give
+from parabench.commands.output import Command, Name, file_option, files_in, give
 from parabench.errors import UsageError
 
 
@@ -24,7 +24,7 @@ from parabench.errors import UsageError
 @store_argument
 @click.option(
     "--objective",
-    type=click.Choice(["step_time_s", "tokens_per_s", "memory", "joules"]),
+    type=Name(["step_time_s", "tokens_per_s", "memory", "joules"]),
     default="step_time_s",
     show_default=True,
     help="What to rank by: step time, throughput, peak memory per rank, or energy per token.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parabench import json_text
-from parabench.errors import UsageError, print_error
+from parabench.errors import UsageError, print_error, unknown
 from parabench.files import STANDARD_OUTPUT, write_whole
 
 if TYPE_CHECKING:
@@ -59,6 +59,15 @@ class Command(Exampled):
                 help="Print the answer alone, and where a file gets it nothing.",
             )
         )
+
+
+class Name(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
+    """One of a few names. The error for another one has the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in self.choices:
+            raise unknown(str(param and param.name), value, self.choices)
+        return str(value)
 
 
 def is_quiet() -> bool:
