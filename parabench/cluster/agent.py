@@ -163,18 +163,15 @@ class Agent:
         Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted if it is asked to stop.
         """
         where, seconds = f"node 0 at {self.topology.endpoint}", self.topology.timeout_s
-        waiting, was_here = Waiting(self._log, seconds, TRY_S), False
-
+        waiting = Waiting(self._log, seconds, TRY_S)
         while True:
             try:
                 store = reach_store(self.topology, waiting)
             except StoreLost as why:
-                remedy = "start it there, open the port in its firewall, or give a longer --rdzv-timeout"
-                ended = f"was not reached within {seconds:g} s ({why}); {remedy}"
-                if was_here:
-                    remedy = "its own output says whether the session has ended meanwhile"
-                    ended = f"was lost and did not come back within {seconds:g} s ({why}); {remedy}"
-                raise UsageError(f"{where} {ended}") from why
+                raise UsageError(
+                    f"{where} was not reached within {seconds:g} s ({why}); start it there unless its session has "
+                    "ended, open the port in its firewall, or give a longer --rdzv-timeout"
+                ) from why
             try:
                 return self.serve(replace(store, secret=self._secret))
             except ForeignValue as why:
@@ -182,5 +179,5 @@ class Agent:
             except StoreLost as why:
                 if self.joined:
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
-                    self.joined, was_here, waiting = False, True, Waiting(self._log, seconds, TRY_S)
+                    self.joined, waiting = False, Waiting(self._log, seconds, TRY_S)
                 time.sleep(TRY_EVERY_S)

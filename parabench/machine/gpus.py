@@ -30,10 +30,6 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_NODE: "NODE",
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
-ITSELF = "X"
-
-# NVLinks of unknown number.
-NVLINK = "NV?"
 
 # What NVLinks lead to when it is no device.
 SWITCH = "switch"
@@ -43,12 +39,6 @@ TURING = 7, 5
 
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
-
-# Read from the MIG instance; everything else is read from the whole device.
-OF_INSTANCE = ("name", "memory_bytes")
-
-# Fields that only torch fills.
-OF_TORCH = ("architecture", "multiprocessors")
 
 Handle = Any
 Ask = Callable[[Any], Any]
@@ -102,7 +92,7 @@ def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
     return {
         "gpus": [
             {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index}
-            | {name: value for name in OF_TORCH if (value := getattr(gpu, name)) is not None}
+            | {name: value for name in ("architecture", "multiprocessors") if (value := getattr(gpu, name)) is not None}
             for gpu in found
         ],
         "links": {"matrix": None, **reasons},
@@ -180,7 +170,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
     seen = [_asked(_nvlinks, handle) for handle in handles]
     reasons = {str(at): reason for at, (_, reason) in enumerate(seen) if reason}
     to_peers = [found or Counter() for found, _ in seen]
-    matrix: list[list[str | None]] = [[ITSELF] * len(handles) for _ in handles]
+    matrix: list[list[str | None]] = [["X"] * len(handles) for _ in handles]
     for a in range(len(handles)):
         for b in range(a + 1, len(handles)):
             pair = handles[a], handles[b]
@@ -190,7 +180,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
                 cell: str | None = f"NV{count}"
             elif _asked(_over_nvlink, pair)[0]:
                 # A virtual machine may hide what NVLinks lead to, but not that they do.
-                cell = NVLINK
+                cell = "NV?"
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
             else:
@@ -228,7 +218,8 @@ def _device(index: int, root: Path) -> dict[str, Any]:
     whole = pynvml.nvmlDeviceGetHandleByIndex(index)
     part = mig_instance(index) or whole
     questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
-    return facts({name: _asked(ask, part if name in OF_INSTANCE else whole) for name, ask in questions.items()})
+    of_part = ("name", "memory_bytes")  # all else is read from the whole device
+    return facts({name: _asked(ask, part if name in of_part else whole) for name, ask in questions.items()})
 
 
 def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:

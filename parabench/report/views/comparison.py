@@ -253,15 +253,11 @@ def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
     titles: list[str] = []
     points["scaling"] = -1
     for kind, fixed in FIXED.items():
-        own = points[points["kind"] == kind]
-        for _, group in own.groupby([*alike, fixed], dropna=False, sort=False):
+        for _, group in points[points["kind"] == kind].groupby([*alike, fixed], dropna=False, sort=False):
             points.loc[group.index, "scaling"] = len(titles)
             titles.append(_scaling_title(kind, fixed, group.iloc[0], points, alike))
-    kept = [
-        "side", "case", "scaling", "curve", "strategy", "algorithm", "bucket_mib", "world_size", "tokens_per_s",
-        "efficiency",
-    ]  # fmt: skip
-    return {"scaling": packed(points[kept]), "scalings": titles}
+    axes = ["curve", "strategy", "algorithm", "bucket_mib", "world_size", "tokens_per_s", "efficiency"]
+    return {"scaling": packed(points[["side", "case", "scaling", *axes]]), "scalings": titles}
 
 
 def _scaling_title(kind: str, fixed: str, work: Any, points: pd.DataFrame, alike: list[str]) -> str:

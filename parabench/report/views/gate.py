@@ -36,7 +36,7 @@ def render(of: Comparison) -> str:
             "tables": {"gate": declared(COLUMNS, [str(name) for name in table if name not in _WORDS])},
         },
         upper=format.UNKNOWN if of.upper is None else format.signed(of.upper - 1),
-        launches_needed=_needed(of),
+        launches_needed=str(gate.needed(of) or "no number") if of.not_ruled_out else "",
         differences=[difference_section("Other differences", of.differences)],
         findings=[FindingGroup(each.code, each.advice, (each.message,)) for each in of.findings],
         launches=launch_section((row.label, (row.base_launches, row.candidate_launches)) for row in of.rows),
@@ -92,13 +92,6 @@ def gate_rows(of: Comparison) -> pd.DataFrame:
         n_base=[len(row.base_launches) for row in of.rows],
         n_candidate=[len(row.candidate_launches) for row in of.rows],
     )
-
-
-def _needed(of: Comparison) -> str:
-    """With how many launches a side two equal sides would pass; empty where every case has ruled the tolerance out."""
-    if not of.not_ruled_out:
-        return ""
-    return str(gate.needed(of) or "no number")
 
 
 # More dots than this are scrolled past; the table has every case.
