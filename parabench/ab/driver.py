@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -105,7 +106,7 @@ def measure(request: AbRequest, console: Console, enough: Enough = lambda sessio
 
 def conclude(request: AbRequest, turns: Turns) -> Comparison:
     """Compare the variants, write the report of b, and print the answer and where everything is."""
-    from parabench.analysis.compare.gate import command, compare, lines
+    from parabench.analysis.compare.gate import compare, lines
     from parabench.analysis.compare.sides import sides_of
     from parabench.analysis.environment.diff import differences
     from parabench.report.build import write_report
@@ -117,12 +118,15 @@ def conclude(request: AbRequest, turns: Turns) -> Comparison:
     changed = tuple(each.name for each in differences(base, candidate) if each.matters)
     outcome = compare(base, candidate, request.tolerance, request.alpha, changed)
     report = write_report(results, path.with_name(REPORT_NAME), str(turns.sessions[1]))
+    again = ["parabench", "compare", f"{path}@{base.session.name}", f"{path}@{candidate.session.name}"]
+    again += request.judging()
+    again += chain.from_iterable(("--changed", name) for name in changed)
     for each in turns.variants:
         turns.log(f"{each.name}: {each.shown() or 'this checkout and environment'}")
     answer = logger(turns.console, answers=not request.files)
     for line in lines(outcome):
         answer(line)
-    for line in (f"store:  {path}", f"report: {report}", f"again:  {command(outcome)}"):
+    for line in (f"store:  {path}", f"report: {report}", f"again:  {shlex.join(again)}"):
         turns.log(line)
     return outcome
 
