@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from parabench import json_text
-from parabench.cluster.join import join_cluster
-from parabench.cluster.participants import Participants
+from parabench.cluster.participants import Participants, join_cluster
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.files import STANDARD_OUTPUT, is_special, write_whole
