@@ -13,7 +13,7 @@ from parabench.analysis.step.timeline import Row
 from parabench.analysis.text import format
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
-from parabench.report.figures.figures import Panel, Trace, lay_out, listed, name_bars, name_case, plain, short
+from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_bars, name_case, plain, short
 from parabench.report.figures.timeline import READY
 from parabench.report.palette import SHARE, algorithm_line, algorithm_symbol
 from parabench.store.record import MIB
@@ -33,36 +33,16 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
     overlapped = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
     places = list(range(len(rows)))
     colour = SHARE["exposed_s"][0]
+    hovers = _bucket_hovers(rows)
     pieces: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
         ("overlapped", rows["start_s"], overlapped, {"color": colour, "pattern": _HATCH}),
         ("exposed", rows["start_s"] + overlapped, rows["exposed_s"], {"color": colour}),
     )
-    hovers: Trace = {"customdata": _bucket_hovers(rows), "hovertemplate": "%{customdata}<extra></extra>"}
-    traces: list[Trace] = [
-        {
-            "type": "bar",
-            "y": places,
-            "x": listed(length * 1e3),
-            "base": listed(start * 1e3),
-            "width": 0.6,
-            "orientation": "h",
-            "name": name,
-            "marker": {"line": {"width": 0}} | marker,
-            **hovers,
-        }
+    traces = [
+        bars(places, start, length, name, hovers, width=0.6, marker={"line": {"width": 0}} | marker)
         for name, start, length, marker in pieces
     ]
-    traces.append(
-        {
-            "type": "scatter",
-            "y": places,
-            "x": listed(rows["ready_s"] * 1e3),
-            "mode": "markers",
-            "name": "ready",
-            "marker": READY,
-            **hovers,
-        }
-    )
+    traces.append(marks(rows["ready_s"] * 1e3, places, "ready", hovers, READY))
     name_case(traces, label)
     axis = name_bars([f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
     figure = lay_out(
