@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis.energy import phases
 from parabench.analysis.environment.nodes import several_nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import (
@@ -15,12 +16,12 @@ from parabench.analysis.step.device_time import (
     device_table,
     drawn_launches,
     host_table,
+    memory_timeline,
     node_table,
     throttled_at,
     too_short_said,
     unread,
 )
-from parabench.analysis.step.memory import launch_phases, memory_timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
@@ -50,7 +51,7 @@ def memory_section(seen: SessionData) -> Section:
         crowded |= timeline["place"].nunique() > MOST_LINES
         if len(timeline):
             case_id, label = _case(seen, launch_id)
-            panels.append(replace(memory_panel(label, timeline, launch_phases(seen, launch_id)), case=case_id))
+            panels.append(replace(memory_panel(label, timeline, phases(seen.facts[launch_id])), case=case_id))
     return Section(
         "time-memory",
         "Memory over time",
@@ -81,7 +82,7 @@ def devices_section(seen: SessionData) -> Section | None:
     if by_node:
         table = node_table(table)
     for launch_id in drawn_launches(seen, "device_sample"):
-        phases, held_down = launch_phases(seen, launch_id), throttled_at(seen, launch_id)
+        ran, held_down = phases(seen.facts[launch_id]), throttled_at(seen, launch_id)
         case_id, label = _case(seen, launch_id)
         read = {metric: device_line(seen, launch_id, metric) for metric, *_ in OVER_TIME}
         # A device has one colour in all figures of a launch: they have the same order of devices.
@@ -93,7 +94,7 @@ def devices_section(seen: SessionData) -> Section | None:
                 lines = _first(lines, held_down) if many else lines
                 lines = lines.assign(value=lines["value"] / divisor)
                 marks = held_down if metric == "sm_clock_hz" else None
-                panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
+                panel = device_panel(f"{title} · {label}", lines, ran, axis, unit, marks)
                 panels.append(replace(panel, case=case_id))
     missing = [*unread(seen), *filter(None, [too_short_said(seen)])]
     lacking = f" Not read: {'; '.join(missing)}." if missing else ""
