@@ -74,8 +74,8 @@ def sentences(seen: SessionData) -> Iterator[str]:
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
     for of in wirings(seen):
-        network = f"network {of.network}" if of.network else "an unknown network"
-        yield f"NCCL's debug logs are of version {format.or_unknown(of.version)} and {network}."
+        network = f"network {of['network']}" if of["network"] else "an unknown network"
+        yield f"NCCL's debug logs are of version {format.or_unknown(of['version'])} and {network}."
 
 
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
