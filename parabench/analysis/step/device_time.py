@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 
@@ -184,8 +185,8 @@ def _energy(seen: SessionData) -> pd.DataFrame:
     rows = seen.rows("device_sample")
     rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(seen.once(windows), on="launch_id")
     found = []
-    for key, own in rows.groupby([*_DEVICE, "launch_id", "begin_s", "end_s"], sort=False, dropna=False):
-        *device, _, begin_s, end_s = key
+    groups: Any = rows.groupby([*_DEVICE, "launch_id", "begin_s", "end_s"], sort=False, dropna=False)
+    for (*device, _, begin_s, end_s), own in groups:
         joules, _ = joules_between(own, begin_s, end_s, COUNTER)
         found.append((*device, joules if not too_short(begin_s, end_s) else math.nan))
     return pd.DataFrame(found, columns=[*_DEVICE, "energy_j"]).groupby(_DEVICE).mean()
