@@ -47,7 +47,7 @@ def ddp_comparison(seen: SessionData) -> pd.DataFrame:
     calls = calls.assign(end_s=calls["start_s"] + calls["duration_s"]).merge(told[[*_STEP, "forward_end_s"]], on=_STEP)
     # With gradient accumulation, `begins` is unknown, and buckets count from the end of the last forward.
     by_step = calls[calls["made_s"] >= calls["forward_end_s"]].groupby(_STEP)
-    ends = by_step["end_s"].max(skipna=False)
+    ends = by_step["end_s"].agg(lambda each: each.max(skipna=False))
     times = {"begin": begins, "first": by_step["made_s"].min(), "last": by_step["made_s"].max(), "end": ends}
     known = told.join(pd.DataFrame(times, dtype=float), on=_STEP)
     ours = {

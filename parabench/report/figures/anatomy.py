@@ -95,40 +95,19 @@ def bandwidth_panels(
             look = algorithm_line(str(algorithm))
             style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
             rows = [sorted(places[case] for case in ids) for ids in (point["case_ids"] for point in own)]
-            cases = {"cases": sorted({row for of_point in rows for row in of_point})}
+            style["meta"] = {"cases": sorted({row for of_point in rows for row in of_point})}
             symbol = algorithm_symbol(str(algorithm))
-            traces.append(
-                {
-                    "type": "scatter",
-                    "x": [float(point["bytes"]) for point in own],
-                    "y": [float(point["busbw"]) for point in own],
-                    "name": name,
-                    "mode": "markers",  # sizes of several cases: no line joins them
-                    "marker": {"size": 8, "symbol": symbol, "color": look["color"]},
-                    "customdata": rows,
-                    "text": _bandwidth_hovers(own, rows, labels),
-                    "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-                    "meta": cases,
-                    **style,
-                }
-            )
-            theirs = measured.get((op, algorithm, ranks, dtype, device, node, nodes), [])
-            if theirs:
-                traces.append(
-                    {
-                        "type": "scatter",
-                        "x": [float(point["bytes"]) for point in theirs],
-                        "y": [float(point["busbw"]) for point in theirs],
-                        "name": f"{name}, alone",
-                        "mode": "lines+markers",
-                        "line": look | {"dash": "dot", "width": 1.5},
-                        "marker": {"size": 8, "symbol": f"{symbol}-open"},
-                        "customdata": [size_text(int(point["bytes"])) for point in theirs],
-                        "hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
-                        "meta": cases,
-                        **style,
-                    }
-                )
+            marker = {"size": 8, "symbol": symbol, "color": look["color"]}
+            hover = {"hovertemplate": "%{text}<extra>%{fullData.name}</extra>"}
+            texts = _bandwidth_hovers(own, rows, labels)
+            # These are sizes of several cases, so no line joins them.
+            traces.append(marks(*_curve(own), name, rows, marker, text=texts, **hover, **style))
+            if theirs := measured.get((op, algorithm, ranks, dtype, device, node, nodes), []):
+                style |= {"mode": "lines+markers", "line": look | {"dash": "dot", "width": 1.5}}
+                hover = {"hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>"}
+                sizes = [size_text(int(point["bytes"])) for point in theirs]
+                marker = {"size": 8, "symbol": f"{symbol}-open"}
+                traces.append(marks(*_curve(theirs), f"{name}, alone", sizes, marker, **hover, **style))
         figure = lay_out(
             traces,
             "size of the whole buffer",
@@ -139,6 +118,10 @@ def bandwidth_panels(
         title = f"{op}, {ranks_in_words(int(str(ranks)), int(str(nodes)))}"
         panels.append(Panel(title, figure, 340 + 10 * len(traces)))
     return panels
+
+
+def _curve(points: Sequence[Row]) -> tuple[list[float], list[float]]:
+    return [float(point["bytes"]) for point in points], [float(point["busbw"]) for point in points]
 
 
 def _bandwidth_hovers(rows: Sequence[Row], cases: list[list[int]], labels: Sequence[str]) -> list[str]:

@@ -63,13 +63,13 @@ def bars(y: Any, begin_s: Any, length_s: Any, name: str, hovers: list[str], **mo
     return {"type": "bar", "orientation": "h", "y": y, "x": x, "base": base, "name": name, **_hovers(hovers), **more}
 
 
-def marks(x: Any, y: Any, name: str, hovers: list[str], marker: dict[str, Any], **more: Any) -> Trace:
+def marks(x: Any, y: Any, name: str, hovers: list[Any], marker: dict[str, Any], **more: Any) -> Trace:
     """Return marks at places of both axes."""
     own = {"type": "scatter", "mode": "markers", "x": listed(x), "y": y, "name": name, "marker": marker}
     return own | _hovers(hovers) | more
 
 
-def _hovers(texts: list[str]) -> Trace:
+def _hovers(texts: list[Any]) -> Trace:
     return {"customdata": texts, "hovertemplate": "%{customdata}<extra></extra>"}
 
 

@@ -102,7 +102,7 @@ def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
             yield "Which rank is late is unknown: no timed collective of all ranks of a known group is in the traces."
         return
     by_rank = table.groupby("rank")[["total_s", "last", "calls"]].sum().astype(float)
-    own = by_rank.loc[by_rank["total_s"].idxmax()]
+    own = by_rank.sort_values("total_s", ascending=False, kind="stable").iloc[0]
     steps_s = recorded.slowest_lengths(seen).sum()
     share = own["total_s"] / steps_s if steps_s else 0.0
     if share < _WORTH:
