@@ -9,7 +9,9 @@ step = data + compute + exposed + idle.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -122,7 +124,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     )
     communication = (together & steps.whole) | (messages & steps.stood)
     parts = steps.table
-    computing = union(*_joined(steps.within.values())) & steps.whole
+    computing = reduce(operator.or_, steps.within.values()) & steps.whole
     exposed = communication & steps.stood
     table = parts[["launch_id"]].assign(
         case_id=parts["launch_id"].map(seen.counted.set_index("launch_id")["case"]),
@@ -144,11 +146,6 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     table["calls"] = np.bincount(made[made >= 0], minlength=n)
     table["unknown_calls"] = np.bincount(made[(made >= 0) & ~known], minlength=n)
     return table
-
-
-def _joined(sets: Any) -> tuple[Keys, Floats, Floats]:
-    sets = list(sets)
-    return tuple(np.concatenate([getattr(each, name) for each in sets]) for name in ("key", "start", "end"))  # type: ignore[return-value]
 
 
 def case_anatomy(seen: SessionData) -> pd.DataFrame:

@@ -75,15 +75,11 @@ _NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_cloc
 
 
 def drawn_launches(seen: SessionData, table: str) -> list[int]:
-    """Of the fastest cases that were read by a sampler (`table`), the launch in the middle each, fastest case first."""
+    """Return the median launch of each of the fastest configurations with readings in `table`, the fastest first."""
     read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
-    known = set(read["case"])
-    fastest = [case_id for case_id in seen.cases["case_id"] if case_id in known][:MOST_LAUNCHES]
-    chosen = []
-    for case_id in fastest:
-        ordered = read[read["case"] == case_id].sort_values("step_s", kind="stable")
-        chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
-    return chosen
+    read = read.sort_values("step_s", kind="stable")
+    launches = {case_id: own["launch_id"].iloc[(len(own) - 1) // 2] for case_id, own in read.groupby("case")}
+    return [int(launches[case_id]) for case_id in seen.cases["case_id"] if case_id in launches][:MOST_LAUNCHES]
 
 
 def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
@@ -152,20 +148,18 @@ def device_table(seen: SessionData) -> pd.DataFrame:
 
 
 def _too_short(seen: SessionData) -> dict[int, str]:
-    """Why power, energy and utilization are unknown of launches whose timed steps were too short for the sensors."""
+    """Return why power, energy and utilization of launches are unknown: the sensors need longer measured steps."""
     table = seen.once(windows)
     whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
     return {int(at): why for at, why in whys if why}
 
 
 def too_short_said(seen: SessionData) -> str:
-    """What of launches is unknown because it was too short for the sensors, in words; empty where nothing is."""
-    short, read = _too_short(seen), set(seen.rows("device_sample")["launch_id"])
-    whys = [why for at, why in short.items() if at in read]
-    if not whys:
-        return ""
+    """Return what is unknown of launches that were too short for the sensors; empty if there are none."""
+    read = set(seen.rows("device_sample")["launch_id"])
+    whys = [why for at, why in _too_short(seen).items() if at in read]
     more = f" (and {format.count(len(whys) - 1, 'launch')} alike)" if len(whys) > 1 else ""
-    return f"power, energy and utilization of a launch: {whys[0]}{more}"
+    return f"power, energy and utilization of a launch: {whys[0]}{more}" if whys else ""
 
 
 def node_table(devices: pd.DataFrame) -> pd.DataFrame:

@@ -101,13 +101,15 @@ def bandwidth_panels(
             hover = {"hovertemplate": "%{text}<extra>%{fullData.name}</extra>"}
             texts = _bandwidth_hovers(own, rows, labels)
             # These are sizes of several cases, so no line joins them.
-            traces.append(marks(*_curve(own), name, rows, marker, text=texts, **hover, **style))
+            x, y = ([float(point[column]) for point in own] for column in ("bytes", "busbw"))
+            traces.append(marks(x, y, name, rows, marker, text=texts, **hover, **style))
             if theirs := measured.get((op, algorithm, ranks, dtype, device, node, nodes), []):
                 style |= {"mode": "lines+markers", "line": look | {"dash": "dot", "width": 1.5}}
                 hover = {"hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>"}
                 sizes = [size_text(int(point["bytes"])) for point in theirs]
                 marker = {"size": 8, "symbol": f"{symbol}-open"}
-                traces.append(marks(*_curve(theirs), f"{name}, alone", sizes, marker, **hover, **style))
+                x, y = ([float(point[column]) for point in theirs] for column in ("bytes", "busbw"))
+                traces.append(marks(x, y, f"{name}, alone", sizes, marker, **hover, **style))
         figure = lay_out(
             traces,
             "size of the whole buffer",
@@ -118,10 +120,6 @@ def bandwidth_panels(
         title = f"{op}, {ranks_in_words(int(str(ranks)), int(str(nodes)))}"
         panels.append(Panel(title, figure, 340 + 10 * len(traces)))
     return panels
-
-
-def _curve(points: Sequence[Row]) -> tuple[list[float], list[float]]:
-    return [float(point["bytes"]) for point in points], [float(point["busbw"]) for point in points]
 
 
 def _bandwidth_hovers(rows: Sequence[Row], cases: list[list[int]], labels: Sequence[str]) -> list[str]:

@@ -164,50 +164,29 @@ def health_section(seen: SessionData) -> Section | None:
     """Warnings about devices and host; only where one of them was read."""
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
-    found = findings(seen)
     labels = seen.labels
     place = {case_id: at for at, case_id in enumerate(labels)}
-    table = pd.DataFrame(
-        [
-            (each.case_id or "", each.code, each.message)
-            for each in sorted(found, key=lambda each: place.get(each.case_id or "", -1))
-        ],
-        columns=["case_id", "code", "message"],
+    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
+    rows = [(each.case_id or "", each.code.replace("_", " "), each.message) for each in found]
+    table = pd.DataFrame(rows, columns=["case_id", "code", "message"])
+    columns = (
+        Column("Case", lambda row: labels.get(row["case_id"], "all")),
+        Column("Warning", lambda row: row["code"].replace(" ", "\u00a0")),
+        Column("Observed", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
     )
-    tables: tuple[Table, ...] = ()
-    if found:
-        tables = (
-            case_table(
-                "Health warnings",
-                (
-                    Column("Case", lambda row: labels.get(row["case_id"], "all")),
-                    Column("Warning", lambda row: row["code"].replace("_", "\u00a0")),
-                    Column("Observed", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
-                ),
-                table,
-                closed=len(table) > _MOST_OPEN,
-            ),
-        )
+    counts = [
+        str(code) + f" in {format.count(own['case_id'].nunique(), 'case')}" * bool(own["case_id"].any())
+        for code, own in table.groupby("code", sort=False)
+    ]
     return Section(
         "health",
         "Health",
         "Advice on each is under Trust.",
         "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
         "they were read.",
-        tables,
-        lead=_counted(table),
+        (case_table("Health warnings", columns, table, closed=len(table) > _MOST_OPEN),) if found else (),
+        lead=f"Found: {', '.join(counts)}." if counts else "",
     )
-
-
-def _counted(table: pd.DataFrame) -> str:
-    """'Found: host busy in 3 cases, throttled in 1 case.'"""
-    said = [
-        f"{str(code).replace('_', ' ')} in {format.count(own['case_id'].nunique(), 'case')}"
-        if own["case_id"].any()
-        else str(code).replace("_", " ")
-        for code, own in table.groupby("code", sort=False)
-    ]
-    return f"Found: {', '.join(said)}." if said else ""
 
 
 def _device_rows(table: pd.DataFrame) -> Table:
