@@ -16,8 +16,9 @@ import fake_results as fake
 import memory_helpers
 from fake_nvml import Clock
 from guard import GUARD_S
+from parabench.analysis.energy import phases
 from parabench.analysis.session import session_data
-from parabench.analysis.step.memory import launch_phases, memory_timeline
+from parabench.analysis.step.device_time import memory_timeline
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.metrics import METRICS
@@ -173,12 +174,12 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
 
     gathered = fake.write(tmp_path / "r.db", [seen])
     known = session_data(gathered)
-    timeline, phases = memory_timeline(known, 1), launch_phases(known, 1)
+    timeline, ran = memory_timeline(known, 1), phases(known.facts[1])
     steps = [s.value for s in seen.samples if s.metric == "step_s" and s.rank == 0]
-    begin_s = phases[Phase.WARMUP][0] + sum(steps[: memory_helpers.GRABS_IN])
+    begin_s = ran[Phase.WARMUP][0] + sum(steps[: memory_helpers.GRABS_IN])
     end_s = begin_s + steps[memory_helpers.GRABS_IN]
     for place in ("rank 0", "rank 1"):
-        line = timeline[(timeline["place"] == place) & (timeline["t_s"] > phases[Phase.WARMUP][1])]
+        line = timeline[(timeline["place"] == place) & (timeline["t_s"] > ran[Phase.WARMUP][1])]
         # On a busy host filling takes as long as the step.
         (found,) = allocations(line, 100 * MIB, pause_s=end_s - begin_s)
         assert found.bytes == pytest.approx(memory_helpers.GRABBED_BYTES, rel=0.02)
@@ -187,6 +188,6 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
         assert found.after_s >= line.loc[line["t_s"] < begin_s, "t_s"].iloc[-2]
         assert found.until_s <= line.loc[line["t_s"] > end_s, "t_s"].iloc[0]
     # The same clock: phases follow one another, and the launch's readings begin where it began.
-    assert 0 < phases[Phase.WARMUP][0] < phases[Phase.WARMUP][1] <= phases[Phase.MEASURE][1] < seen.wall_s
+    assert 0 < ran[Phase.WARMUP][0] < ran[Phase.WARMUP][1] <= ran[Phase.MEASURE][1] < seen.wall_s
     assert seen.facts["sampler"]["cpu_s"] < 0.1 * seen.wall_s
     assert seen.facts["sampler"]["unread"] == {}
