@@ -19,9 +19,10 @@ from parabench.store.record import LinkMessage
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from parabench.machine.nvml import Used
     from parabench.plan.case import Case
     from parabench.plan.protocol import Protocol
-    from parabench.probes.sampler import Source, Watched
+    from parabench.probes.sampler import RankPids, Source
     from parabench.probes.step_clock import StepClock
     from parabench.strategies.base import Compute, OptimizerLike, ParallelModel, RankInfo, StepMarker
 
@@ -183,10 +184,10 @@ def probe_classes() -> list[type[Probe]]:
     return [load(PROBES, "probe", name) for name in PROBES]
 
 
-def sources_of(watched: Watched) -> list[Source]:
-    """Return each of SOURCES that has something to read around a launch."""
-    classes = [load(SOURCES, "source", name) for name in SOURCES]
-    return [source for each in classes if (source := each.of(watched)) is not None]
+def sources_of(began_s: float, pids: RankPids, devices: Callable[[], Sequence[Used]] | None, ours: int) -> list[Source]:
+    """Make the SOURCES of a launch (`sampler.Source`); `devices` returns those that its ranks use, `None` for CPUs."""
+    host: Source = load(SOURCES, "source", "host")(began_s, pids, ours=ours)
+    return [host] if devices is None else [host, load(SOURCES, "source", "nvml")(began_s, pids, devices, ours=ours)]
 
 
 def environment(protocol: Protocol, folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from parabench.data.datasets import first_sample
 from parabench.errors import UsageError
 from parabench.models.base import Model
 from parabench.models.batches import inputs_of
-from parabench.models.buffers import copies_of_buffers, set_buffers
+from parabench.models.suspects import copies_of_buffers, set_buffers
 from parabench.strategies.base import StrategyContext
 
 T = TypeVar("T")

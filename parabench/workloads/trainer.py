@@ -28,9 +28,8 @@ from parabench.models.base import (
     sizes,
 )
 from parabench.models.batches import Batch
-from parabench.models.buffers import buffers_of, changed
 from parabench.models.compiled import CompileCounts
-from parabench.models.suspects import buffer_suspect, ignores_labels, suspects_of
+from parabench.models.suspects import buffer_suspect, buffers_of, changed, ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.probes import CaseReport, Probe
 from parabench.registry import load
