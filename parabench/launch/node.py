@@ -24,7 +24,7 @@ from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
-from parabench.probes import sources_of
+from parabench.probes.devices import sources_of
 from parabench.probes.sampler import RankPids, Sampler
 from parabench.probes.step_clock import read_counts
 from parabench.store.record import DeviceSample, HostSample

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from parabench.machine import nvml
-from parabench.probes.host import descendants
+from parabench.probes.host import Host, descendants
 from parabench.probes.sampler import PERIOD_S, RankPids, Source
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
@@ -203,6 +203,14 @@ class _Device:
     def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
         """One row, of the moment of the last question."""
         self._source.keep(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
+
+
+def sources_of(
+    began_s: float, pids: RankPids, used: Callable[[], Sequence[nvml.Used]] | None, ours: int
+) -> list[Source]:
+    """Make the sources of a launch; `used` returns the devices that its ranks use, `None` for CPUs."""
+    host = Host(began_s, pids, ours=ours)
+    return [host] if used is None else [host, Devices(began_s, pids, used, ours=ours)]
 
 
 def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:

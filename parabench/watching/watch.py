@@ -30,7 +30,7 @@ from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.machine.nvml import Used, keep_nvml
 from parabench.plan.turns import TurnsProtocol
-from parabench.probes import sources_of
+from parabench.probes.devices import sources_of
 from parabench.probes.sampler import RankPids, Sampler, leave_pid
 from parabench.session.progress import logger
 from parabench.session.request import check_label

@@ -15,7 +15,7 @@ from parabench import Model
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models.base import apply_options
-from parabench.models.gpt import Block
+from parabench.models.reference import Block
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import TurnsProtocol

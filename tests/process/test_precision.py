@@ -15,7 +15,7 @@ from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models import PRECISIONS, base
-from parabench.models.base import build_model
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status

@@ -16,7 +16,8 @@ from parabench import Model
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models import BATCH_NORM, DROPOUT
-from parabench.models.base import apply_options, build_model, loss_of, set_arithmetic
+from parabench.models.base import apply_options, loss_of, set_arithmetic
+from parabench.models.factory import build_model
 from parabench.models.suspects import ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.plan.validate import missing_requirement
