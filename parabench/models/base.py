@@ -1,9 +1,7 @@
-"""A model and how to train it, and what a case changes of any model: its arithmetic, activation checkpointing and
-torch.compile, block by block."""
+"""A model and how to train it, and what is known of its size."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -12,20 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
-from torch.utils.checkpoint import checkpoint
 
 from parabench.errors import UsageError
 from parabench.models import EXACT, MODELS
 from parabench.models.batches import Batch, call, inputs_of, targets_of
-from parabench.models.compiled import compile_blocks
 from parabench.plan.case import Case
 from parabench.registry import find
 
 Loss = Callable[[Any, Any], Tensor]
 MakeBatch = Callable[..., Batch]
-
-# Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
-OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -118,14 +111,6 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
     return loss
 
 
-def move_model(model: Model, device: torch.device) -> None:
-    """Move the model's modules to `device`, in place."""
-    # The parameters of a stem and a head are the module's, but their buffers can be separate, as a loss's weights are.
-    for part in (model.module, model.stem, model.head, model.loss):
-        if isinstance(part, nn.Module):
-            part.to(device)
-
-
 def sizes(model: Model) -> dict[str, int]:
     """Bytes of all parameters, and of those that tensor parallel would split; how many numbers they are, and how many
     of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
@@ -155,58 +140,3 @@ def attention_of(case: Case) -> dict[str, int]:
     if entry is None or entry.heads is None or entry.width is None:
         return {}
     return {"layers": entry.blocks, "heads": entry.heads, "head_dim": entry.width // entry.heads}
-
-
-def set_arithmetic(model: Model, case: Case) -> None:
-    """Convert the model to the case's dtype, and set whether float32 products of this process may use TF32.
-
-    By default, torch allows TF32 in cuDNN's convolutions but not in matrix products. Both settings hold for the whole
-    process, so cases that need different ones never share a launch (`plan.cohorts`). These two setters keep torch's
-    older and newer settings of TF32 in agreement; torch.compile reads the older one.
-    """
-    wanted = case.arithmetic
-    torch.set_float32_matmul_precision("high" if wanted.allows_tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = wanted.allows_tf32
-    parameters = getattr(torch, wanted.parameters)
-    if parameters is not torch.float32:
-        # Not `module.to`: it would drop the imaginary part of complex parameters and buffers.
-        model.module._apply(lambda tensor: tensor.to(parameters) if tensor.is_floating_point() else tensor)
-
-
-def arithmetic_of(left_out: int | None) -> dict[str, Any]:
-    """{"arithmetic": ...}: which arithmetic this process allows float32 products at the end of a training, after
-    the user's own code; how many steps a scaled loss left out, where it was scaled."""
-    facts: dict[str, Any] = {
-        "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
-        "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
-        "overrides": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
-    }
-    return {"arithmetic": facts | ({} if left_out is None else {"steps_left_out": left_out})}
-
-
-def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
-    """What torch says; it refuses where a user's code set the same thing in its older and its newer way."""
-    try:
-        return setting()
-    except RuntimeError:
-        return "mixed settings"
-
-
-def apply_options(model: Model, case: Case) -> None:
-    """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
-    blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a block that is used twice is wrapped once
-    if case.compile:
-        compile_blocks(blocks)
-    if case.activation_checkpointing:
-        # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
-        for block in blocks:
-            block.forward = checkpointed(block.forward)
-
-
-def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `forward` with activations that are not kept but computed again in backward."""
-
-    def again(*inputs: Any, **named: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False, **named)
-
-    return again

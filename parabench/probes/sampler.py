@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from parabench.files import hand_over_file
 from parabench.store.record import DeviceSample, HostSample
@@ -61,13 +61,6 @@ class Source:
         self.samples.append(sample)
 
 
-class Stop(Protocol):
-    """What ends the sampler; threading.Event is one."""
-
-    def set(self) -> None: ...
-    def wait(self, timeout: float) -> bool: ...
-
-
 class Sampler:
     """Reads `sources` while its block runs, every `period_s` from `began_s` on, on `clock`.
 
@@ -82,11 +75,11 @@ class Sampler:
         *,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = perf_counter,
-        stop: Stop | None = None,
+        stop: Any = None,
     ) -> None:
         self._began_s, self._period_s = began_s, period_s
         self._clock = clock
-        self._stop: Stop = stop or threading.Event()
+        self._stop = stop or threading.Event()
         self._all, self._sources = tuple(sources), list(sources)
         self._unread: dict[str, str] = {}
         self._ticks = self._missed = 0

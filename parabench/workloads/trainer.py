@@ -16,10 +16,10 @@ from parabench.errors import UsageError
 from parabench.launch.rank import loaded_nccl
 from parabench.metrics import METRICS
 from parabench.models import IGNORED_LABELS, RANDOM_DATA
-from parabench.models.base import Model, apply_options, arithmetic_of, attention_of, move_model, set_arithmetic, sizes
+from parabench.models.base import Model, attention_of, sizes
 from parabench.models.batches import Batch
-from parabench.models.compiled import CompileCounts
 from parabench.models.factory import build_model, own_scheduler
+from parabench.models.options import CompileCounts, apply_options, arithmetic_of, move_model, set_arithmetic
 from parabench.models.suspects import buffer_suspect, buffers_of, changed, ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.probes import CaseReport, Probe

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fake_results as fake
 from answers_helpers import check
-from parabench.models.compiled import CompileCounts, compile_blocks
+from parabench.models.options import CompileCounts, compile_blocks
 from parabench.plan.case import Case
 from parabench.strategies.base import RankInfo
 from parabench.workloads.trainer import build
@@ -40,7 +40,7 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Size]]:
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    monkeypatch.setattr("parabench.models.compiled.share_compile_threads", lambda: None)
+    monkeypatch.setattr("parabench.models.options.share_compile_threads", lambda: None)
     return seen
 
 
