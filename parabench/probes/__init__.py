@@ -17,14 +17,14 @@ from parabench.registry import Entry, load
 from parabench.store.record import LinkMessage
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from parabench.plan.case import Case
     from parabench.plan.protocol import Protocol
     from parabench.probes.step_clock import StepClock
-    from parabench.strategies.base import Compute, OptimizerLike, ParallelModel, RankInfo, StepMarker
+    from parabench.strategies.base import OptimizerLike, ParallelModel, RankInfo, StepMarker
 
-# The probes of each rank that trains, in the order of their calls. Those that take further steps come last.
+# The probes of each rank that trains, in the order of their calls.
 PROBES: dict[str, Entry] = {
     "memory": Entry(target="parabench.probes.memory:MemoryProbe", summary="peaks, parts of a step, training state"),
     "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="what DDP logs of itself"),
@@ -36,7 +36,6 @@ PROBES: dict[str, Entry] = {
         target="parabench.probes.program:ProgramProbe", summary="what a rank alone computes, calls and waits for"
     ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
-    "flops": Entry(target="parabench.probes.flops:FlopsProbe", summary="floating-point operations of a step"),
 }
 
 
@@ -74,9 +73,7 @@ class ProbedRank:
     protocol: Protocol
     info: RankInfo
     parallel: ParallelModel
-    compute: Compute
     optimizer: OptimizerLike
-    batches: Iterator[tuple[Tensor, Tensor]]
     clock: StepClock
     take_step: Callable[[], None]
     traces: Path | None = None

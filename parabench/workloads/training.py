@@ -28,6 +28,7 @@ from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
 from parabench.plan.turns import TurnsProtocol, turns
 from parabench.probes import CaseReport, ProbedRank, nccl, probe_classes, switched_on
+from parabench.probes.flops import count_flops
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
@@ -155,9 +156,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         protocol=protocol,
         info=rank_info,
         parallel=training.parallel,
-        compute=training.compute,
         optimizer=training.optimizer,
-        batches=training.batches,
         clock=clock,
         take_step=lambda: training.take(clock, 1),
         traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
@@ -196,6 +195,8 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         probe.report(report)
     report.numbers |= {**numbers, **clock.moments.numbers()}
     report.readings += clock.lags()
+    if case == case.reference():  # its operations count for all strategies that train the same
+        report.facts["flops"] = count_flops(training.compute, training.batches)
     return report
 
 
