@@ -70,7 +70,7 @@ def entry_of_model(case: Case) -> ModelEntry:
     entry = find(MODELS, "model", case.model)
     if entry is not None:
         return entry
-    from parabench.models.user import describe  # it needs torch, which our own models do not here
+    from parabench.models.factory import describe  # it needs torch, which our own models do not here
 
     return describe(case)
 

@@ -6,9 +6,6 @@ over.
 
 from __future__ import annotations
 
-import gzip
-import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -62,26 +59,13 @@ class ProfilerProbe(Probe):
         start = f"{stem.name}-rank{self.rank.info.rank}"
         if self._profile is not None:
             path = stem.with_name(f"{start}.json.gz")
-            _export(self._profile, path)
+            self._profile.export_chrome_trace(str(path))  # compressed, by its name
             report.rank_facts["profile"] = _file(path)
         if self._on_cuda and self.rank.protocol.memory_snapshot:
             path = stem.with_name(f"{start}.pickle")
             accelerator.api().memory._dump_snapshot(str(path))
             accelerator.api().memory._record_memory_history(enabled=None)
             report.rank_facts["memory_snapshot"] = _file(path)
-
-
-def _export(seen: profile, path: Path) -> None:
-    """The trace, compressed, named after its file: torch names it after where it wrote it, on this machine."""
-    with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder, "trace.json")
-        seen.export_chrome_trace(str(plain))
-        text = plain.read_bytes()
-    at = text.rfind(b'"traceName"')
-    named = re.sub(rb'(?<="traceName": ")[^"]*', path.name.encode(), text[at:]) if at >= 0 else b""
-    with gzip.open(path, "wb") as file:
-        file.write(text[:at] if at >= 0 else text)
-        file.write(named)
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import namedtuple
 from dataclasses import dataclass
 from itertools import pairwise
@@ -76,7 +77,7 @@ class FakeHost:
 
     def __init__(self, clock: Clock, others: float) -> None:
         self.clock = clock
-        self.loads = {host.os.getpid(): 0.0, 501: 1.0, 502: 0.5}
+        self.loads = {os.getpid(): 0.0, 501: 1.0, 502: 0.5}
         self.others = others
         self.ended: set[int] = set()
         self.stands_still = False
@@ -100,7 +101,7 @@ class FakeHost:
             if pid in self.ended:
                 raise psutil.NoSuchProcess(pid or 0)
             # The driver has run before; what the launch starts begins with nothing.
-            before_s = 50.0 if pid == host.os.getpid() else 0.0
+            before_s = 50.0 if pid == os.getpid() else 0.0
             return SimpleNamespace(user=before_s + self.spent_s(pid or 0), system=0.0)
 
         return SimpleNamespace(pid=pid, memory_info=memory_info, cpu_times=cpu_times)
@@ -137,7 +138,7 @@ def test_launches_of_one_driver_that_take_turns_are_no_load_to_each_other(monkey
     clock, ab, partner = Clock(3.0), 77, 503
     faked = FakeHost(clock, others=0.4).install(monkeypatch)
     faked.loads |= {ab: 0.1, partner: 1.0}
-    children = {ab: [host.os.getpid(), 501, 502, partner]}
+    children = {ab: [os.getpid(), 501, 502, partner]}
     monkeypatch.setattr(host, "descendants", lambda pid: children.get(pid, []))
     (tmp_path / "pid0").write_text("501")
     source = Host(clock.began_s, RankPids(tmp_path, range(1)), ours=ab, clock=clock)
