@@ -135,7 +135,7 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
     table = by_launch.groupby(["case_id", "bucket"]).median().reset_index().astype({"bucket": int})
     parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(case_of))
     table["since"] = table["case_id"].map(parts.groupby(level=0).first())
-    facts = {case: seen.facts[at] for at, case in case_of.items()}
+    facts = {case: seen.facts[at] for at, case in zip(seen.counted["launch_id"], seen.counted["case"], strict=True)}
     made = [
         (facts[case].get("buckets") or [])[bucket : bucket + 1]
         for case, bucket in zip(table["case_id"], table["bucket"], strict=True)
