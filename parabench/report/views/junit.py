@@ -18,8 +18,8 @@ from parabench.analysis.text import format
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
-# Characters that XML 1.0 does not allow (https://www.w3.org/TR/xml/#charsets), and on which a terminal acts: other
-# controls, and Unicode's marks of direction.
+# Characters that XML 1.0 does not allow (https://www.w3.org/TR/xml/#charsets), and characters that control a terminal:
+# other controls, and Unicode's marks of direction.
 _FORBIDDEN = re.compile(
     "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
@@ -74,7 +74,7 @@ def _test(test: ElementTree.Element, row: CaseResult, of: Comparison) -> None:
 
 
 def _add(parent: ElementTree.Element, tag: str, *lines: str, **attributes: object) -> ElementTree.Element:
-    """Add an element. Characters that XML does not allow, or on which a terminal acts, are replaced by a mark."""
+    """Add an element. Characters that XML does not allow, or that control a terminal, are replaced by a mark."""
     values = {name: _FORBIDDEN.sub("\ufffd", str(value)) for name, value in attributes.items()}
     element = ElementTree.SubElement(parent, tag, values)
     if lines:
