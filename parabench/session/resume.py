@@ -19,8 +19,8 @@ from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
-from parabench.session.base_runner import launches_left
 from parabench.session.request import Planned, Request, TrainingRequest
+from parabench.session.runner import launches_left
 from parabench.store.record import TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference

@@ -19,7 +19,6 @@ from parabench.errors import NodeGone, UsageError
 from parabench.files import STANDARD_OUTPUT, is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
-from parabench.session.base_runner import Executor, Runner, launches_left
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines, trial_lines, warner
 from parabench.session.request import Planned, Request
@@ -35,7 +34,7 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, peak_metric
+from parabench.session.runner import RUNNERS, Executor, Runner, launches_left, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.database import StoreError
