@@ -306,12 +306,6 @@ def peak_metric(device: str) -> str:
     return "peak_reserved_bytes" if device == accelerator.TYPE else "peak_rss_bytes"
 
 
-def peaks_of(launch: Launch) -> list[float]:
-    """Return the known peaks of the ranks' memory."""
-    metric = peak_metric(launch.case.device)
-    return [each.value for each in launch.samples if each.metric == metric and each.value]
-
-
 def training_operations(parameters: int, case: Case, steps: int) -> int:
     """Return the floating-point operations of these steps on all ranks: 6 per parameter and token.
 
@@ -375,7 +369,8 @@ class TrainingRunner(Runner[Case, Protocol]):
     def _finish(self, launch: Launch) -> None:
         if launch.status is Status.OK and launch.block == FIRST_BLOCK:
             self.step_times[launch.case.id] = launch_number(launch.step_times(Phase.MEASURE), launch.case.device)
-            if peaks := peaks_of(launch):
+            metric = peak_metric(launch.case.device)
+            if peaks := [each.value for each in launch.samples if each.metric == metric and each.value]:
                 self.peaks[launch.case.id] = peaks
         super()._finish(launch)
 
