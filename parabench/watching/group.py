@@ -19,7 +19,7 @@ from parabench.errors import UsageError
 from parabench.launch.rendezvous import RendezvousPoint
 
 # How long a rank waits for the others: at the start they are all there soon, at the end one may still write a
-# checkpoint. If this rank failed, others that failed with it have handed over their results long before.
+# checkpoint. If this rank failed, others that failed with it have sent their results long before.
 ENTER_S, LEAVE_S, FAILED_S = 60.0, 120.0, 5.0
 LOOK_S = 0.02
 
@@ -91,8 +91,8 @@ class Group:
             return None
         return RendezvousPoint("", 0, "", self.nodes, self.ranks_per_node).clock_offset(self.store, self.rank)
 
-    def hand_over(self, found: Mapping[str, Any]) -> None:
-        """Leave `found`, which JSON can hold, for rank 0."""
+    def send(self, found: Mapping[str, Any]) -> None:
+        """Send `found`, which JSON can hold, to rank 0."""
         text = zlib.compress(json.dumps(found).encode(), level=1)
         pieces = [text[at : at + PIECE_BYTES] for at in range(0, len(text), PIECE_BYTES)]
         for at, piece in enumerate(pieces):
@@ -100,7 +100,7 @@ class Group:
         self.store.set(f"found/{self.rank}", str(len(pieces)))
 
     def collect(self, own: Mapping[str, Any], timeout_s: float, hurried: Callable[[], bool]) -> list[Any]:
-        """Return at rank 0 what each rank handed over, in order; `None` for a rank that did not within that time, or
+        """Return at rank 0 what each rank sent, in order; `None` for a rank that did not within that time, or
         within FAILED_S once it is `hurried`."""
         missing = await_keys(self.store, [f"found/{rank}" for rank in range(1, self.size)], timeout_s, hurried)
         return [own, *(None if f"found/{rank}" in missing else self._of(rank) for rank in range(1, self.size))]

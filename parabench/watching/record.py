@@ -97,7 +97,7 @@ def found_of(
 
 
 def results_of(observer: Observer, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
-    """Return the result of each rank, of what they handed over within `waited_s` seconds.
+    """Return the result of each rank, from what they sent within `waited_s` seconds.
 
     If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
     """
@@ -128,7 +128,7 @@ def record(
     label: str | None,
     log: Callable[[str], None],
 ) -> int:
-    """Store what the ranks handed over (`found_of`, in order; None for a rank that did not within `waited_s` seconds),
+    """Store what the ranks sent (`found_of`, in order; None for a rank that did not within `waited_s` seconds),
     write the report, and return the session's number.
 
     Raises UsageError if the folder cannot be written.

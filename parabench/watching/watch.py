@@ -166,12 +166,12 @@ def _block(
             finally:
                 stoppable.leaving = True
                 out = out if Path.cwd() == where else where / out
-                _hand_over(observer, (sampler, clock), error, stoppable, out, label, log)
+                _finish(observer, (sampler, clock), error, stoppable, out, label, log)
                 observer.release()
                 error = None  # its traceback has this frame
 
 
-def _hand_over(
+def _finish(
     observer: Observer,
     seen: tuple[Sampler, dict[str, float] | None],
     error: BaseException | None,
@@ -180,7 +180,7 @@ def _hand_over(
     label: str | None,
     log: Callable[[str], None],
 ) -> None:
-    """Hand over what this rank saw; rank 0 records what all ranks saw. The training is over, so errors are logged."""
+    """Send what this rank saw to rank 0, which records what all ranks saw. The training is over, so errors are logged."""
     group = observer.group
     own: dict[str, Any] = {}
     try:
@@ -188,7 +188,7 @@ def _hand_over(
             own = found_of(observer, *seen, error, log)
         finally:
             if group.rank:
-                group.hand_over(own)  # also if it is empty: rank 0 must not wait for it
+                group.send(own)  # also if it is empty: rank 0 must not wait for it
         if group.rank:
             return
         began_s = perf_counter()
