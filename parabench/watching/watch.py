@@ -180,7 +180,7 @@ def _finish(
     label: str | None,
     log: Callable[[str], None],
 ) -> None:
-    """Send what this rank saw to rank 0, which records what all ranks saw. The training is over, so errors are logged."""
+    """Send what this rank saw to rank 0, which records it. The training is over, so errors are logged."""
     group = observer.group
     own: dict[str, Any] = {}
     try:
