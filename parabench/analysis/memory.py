@@ -49,7 +49,8 @@ def case_states(seen: SessionData) -> pd.DataFrame:
     rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)].astype({"value": float})
     held = rows.pivot_table("value", ["launch_id", "rank"], "metric", "max").reindex(columns=list(PARTS)).dropna()
     held = held.assign(measured=held.sum(axis=1)).reset_index("launch_id")
-    held["case"] = held["launch_id"].map(dict(zip(seen.counted["launch_id"], seen.counted["case"], strict=True)))
+    case_of = seen.counted.set_index("launch_id")["case"]
+    held["case"] = held["launch_id"].map(case_of).astype(object)  # without a launch it would be float
     most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case")
     firsts = seen.counted.drop_duplicates("case").merge(most.drop(columns="launch_id"), on="case")
     return pd.DataFrame([_state(seen, row) for row in firsts.to_dict("records")], columns=list(COLUMNS)).sort_values(
