@@ -6,6 +6,9 @@ over.
 
 from __future__ import annotations
 
+import gzip
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +62,26 @@ class ProfilerProbe(Probe):
         start = f"{stem.name}-rank{self.rank.info.rank}"
         if self._profile is not None:
             path = stem.with_name(f"{start}.json.gz")
-            self._profile.export_chrome_trace(str(path))  # compressed, by its name
+            _export(self._profile, path)
             report.rank_facts["profile"] = _file(path)
         if self._on_cuda and self.rank.protocol.memory_snapshot:
             path = stem.with_name(f"{start}.pickle")
             accelerator.api().memory._dump_snapshot(str(path))
             accelerator.api().memory._record_memory_history(enabled=None)
             report.rank_facts["memory_snapshot"] = _file(path)
+
+
+def _export(seen: profile, path: Path) -> None:
+    """Write the compressed trace. torch puts the path of its file on this machine into it; name it after the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder, "trace.json")
+        seen.export_chrome_trace(str(plain))
+        text = plain.read_bytes()
+    at = text.rfind(b'"traceName"')
+    named = re.sub(rb'(?<="traceName": ")[^"]*', path.name.encode(), text[at:]) if at >= 0 else b""
+    with gzip.open(path, "wb") as file:
+        file.write(text[:at] if at >= 0 else text)
+        file.write(named)
 
 
 def _file(path: Path) -> dict[str, Any]:
