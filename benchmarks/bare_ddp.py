@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.models.gpt import GPT, next_token_loss
+from parabench.models.reference import GPT, next_token_loss
 
 
 class Bare:

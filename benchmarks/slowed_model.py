@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from parabench import Model
-from parabench.models.base import build_model
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 
 

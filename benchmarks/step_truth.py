@@ -29,7 +29,7 @@ from parabench.analysis.turns import compared
 from parabench.plan.case import Case
 from parabench.probes.step_clock import StepClock
 from parabench.strategies.base import RankInfo
-from parabench.workloads.trainer import build, train
+from parabench.workloads.trainer import build
 
 CASE = Case(strategy="ddp", world_size=2, device="cpu", backend="gloo", seq_len=64)
 WARMUP, TIMED = 5, 2
@@ -42,15 +42,12 @@ def rank_main(rounds: int, folder: Path) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     bare = Bare(CASE.global_batch, CASE.seq_len)
-    training, _, _ = build(CASE, RankInfo(rank, dist.get_world_size(), torch.device("cpu")))
+    training = build(CASE, RankInfo(rank, dist.get_world_size(), torch.device("cpu")))
     rows = WARMUP + rounds * (1 + TIMED)
     clock = StepClock(folder / f"marks.{rank}", rows, torch.device("cpu"))
-    taken = 0
 
     def ours(steps: int) -> None:
-        nonlocal taken
-        train(training, clock, range(taken, taken + steps))
-        taken += steps
+        training.take(clock, steps)
 
     def hand_written(steps: int) -> None:
         for _ in range(steps):

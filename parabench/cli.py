@@ -43,7 +43,7 @@ COMMANDS = {
     "run": "Measure a suite and write the report.",
     "serve": "Show the report in a browser, live while a session runs.",
 }
-MODULES = {"check": "init", "noise": "ab", "serve": "report"}
+MODULES = {"check": "init", "collectives": "run", "noise": "ab", "serve": "report"}
 # Inside torchrun, mpirun or srun, one process of each host runs these; the commands of the second line refuse that.
 ON_NODES = ("run", "collectives")
 IN_ONE_PROCESS = ("ab", "noise")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
@@ -62,6 +63,14 @@ def unknown(kind: str, name: object, known: Iterable[str], otherwise: str = "", 
     known = list(known)
     hint = did_you_mean(str(name), known) or hint
     return UsageError(f"{kind} {name!r} is unknown; {hint}use one of {', '.join(known)}{otherwise}")
+
+
+def runs(numbers: Iterable[int], comma: str = ", ") -> str:
+    """Return whole numbers in order, consecutive ones as a range: '1-4, 9'."""
+    # Consecutive numbers have the same distance from their places.
+    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    ends = [[number for _, number in group] for _, group in groups]
+    return comma.join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ends)
 
 
 def needs_package(name: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.check import Outcome, Target, check
 from benchmarks.gpu.launches import case, failure, launched
 from parabench import Model
-from parabench.models.base import build_model
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import MIB, Launch, Status

@@ -6,9 +6,10 @@ Their launches run at the same time and take turns round by round; cases that ca
 from __future__ import annotations
 
 import os
+import random
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
@@ -18,7 +19,6 @@ from uuid import uuid4
 from rich.console import Console
 
 from parabench.ab.memory import lack_of_memory
-from parabench.ab.pairing import LaunchPair, pairs, shared
 from parabench.ab.remote import VariantProcess, end, hear_turns, running
 from parabench.ab.variant import Variant, read_variant
 from parabench.analysis.compare.cases import ALPHA, TOLERANCE
@@ -26,6 +26,8 @@ from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import launch_folder
 from parabench.launch.token import Pair, Token
+from parabench.plan.fields import option_fields
+from parabench.plan.protocol import Protocol
 from parabench.plan.suite import shipped
 from parabench.session.progress import PlainProgress, logger, make_progress, warner
 from parabench.session.request import TrainingRequest, check_label
@@ -346,3 +348,69 @@ def hide(request: AbRequest, variants: Sequence[Variant]) -> list[str]:
         return f"{option}{equals}{shown[text]}" if joined else shown.get(word, word)
 
     return [recorded(word) for word in request.run.argv]
+
+
+# The options that make a part of the plan equal in both variants.
+OPTIONS = {name: each.field.option for name, each in option_fields(Protocol).items() if not each.field.role}
+OPTIONS |= {"seed": "--seed"}
+
+
+def shared(plans: Sequence[dict[str, Any]], log: Callable[[str], None]) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the cases that both variants can run, and for each variant the skipped cases, {case id: reason}.
+
+    `plans` are the answers of a and b to `plan`. Raises UsageError if the variants would measure differently, or share
+    no case.
+    """
+    check_alike(plans)
+    apart = [
+        {
+            case: f"side {name} does not run it: {other['skipped'].get(case, 'its suite has no such case')}"
+            for case in own["cases"]
+            if case not in other["cases"]
+        }
+        for own, other, name in ((plans[0], plans[1], "b"), (plans[1], plans[0], "a"))
+    ]
+    both = [case for case in plans[0]["cases"] if case in plans[1]["cases"]]
+    if not both:
+        why = next(chain(*(each.values() for each in apart)), "no cases")
+        raise UsageError(f"there is no case that both sides can run: {why}")
+    for own, aside, name in zip(plans, apart, "ab", strict=True):
+        for case, reason in aside.items():
+            log(f"skipped {own['cases'][case]} in {name}: {reason}")
+    return both, apart
+
+
+def check_alike(plans: Sequence[dict[str, Any]]) -> None:
+    """Raise UsageError if the protocols differ in a field that both versions of parabench have."""
+    own, other = (plan["protocol"] | {"seed": plan["seed"]} for plan in plans)
+    found = {name: (own[name], other[name]) for name in own if name in other and own[name] != other[name]}
+    if found:
+        differ = ", ".join(f"{name}: {a} in a, {b} in b" for name, (a, b) in found.items())
+        options = ", ".join(OPTIONS[name] for name in found if name in OPTIONS)
+        raise UsageError(f"{differ}; {options and f'give {options}, or '}make both suites say the same")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPair:
+    """A launch of each variant, of the same case in the same repetition; `order` has the variants in their order."""
+
+    case: str
+    block: int
+    order: tuple[int, int]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.case, self.block
+
+
+def pairs(turns: Sequence[tuple[str, int]], seed: int) -> Iterator[LaunchPair]:
+    """Yield a pair for each (case, repetition).
+
+    The first variant is random in a case's first repetition, and alternates from then on, so that an effect of the
+    place affects both variants equally often.
+    """
+    draw = random.Random(f"who is first, {seed}")
+    first: dict[str, int] = {}
+    for case, block in turns:
+        first[case] = 1 - first[case] if case in first else draw.randrange(2)
+        yield LaunchPair(case, block, (first[case], 1 - first[case]))

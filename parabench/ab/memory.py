@@ -43,23 +43,14 @@ def device_need(cases: Sequence[Case], held: Mapping[str, float]) -> Need:
     if not there:
         return {"unknown": "NVML does not tell which devices the ranks use"}
     needs = -(-size // len(there)) * (launch_bytes(cases, held) + CONTEXT_BYTES)
-    return {
-        "parts": [
-            {
-                "place": f"device {each.number} ({each.address})",
-                "bytes": needs,
-                "free_bytes": None if free is None else SEEN_SHARE * free,
-            }
-            for each, free in there
-        ]
-    }
+    free_bytes = {f"device {each.number} ({each.address})": free and SEEN_SHARE * free for each, free in there}
+    return {"parts": [{"place": place, "bytes": needs, "free_bytes": free} for place, free in free_bytes.items()]}
 
 
 def lack_of_memory(needs: Sequence[Need]) -> str | None:
     """Return why launches with these needs cannot run at the same time; `None` if they can."""
-    for each in needs:
-        if "unknown" in each:
-            return str(each["unknown"])
+    if unknown := next((each["unknown"] for each in needs if "unknown" in each), None):
+        return str(unknown)
     parts = [part for each in needs for part in each["parts"]]
     for place in dict.fromkeys(part["place"] for part in parts):
         of_place = [part for part in parts if part["place"] == place]

@@ -32,11 +32,10 @@ from parabench.plan.plan import PlannedLaunch, Skipped, TrainingPlan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
 from parabench.registry import import_from_here
-from parabench.session.base_runner import Executor
 from parabench.session.progress import Progress, outcome
 from parabench.session.request import Planned, TrainingRequest, plan_training
 from parabench.session.resume import SessionState, begin_session, check_traces, load_state
-from parabench.session.runner import TrainingRunner
+from parabench.session.runner import Executor, TrainingRunner
 from parabench.session.session import runner_of
 from parabench.signals import STOPPED, Interrupted, die_with_parent, stop_signals
 from parabench.store.record import AnyCase, Launch, Status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,12 @@ SENSOR_S = 2.0
 SENSOR_MOVES = 10
 
 
-def phases(facts: object) -> dict[str, tuple[float, float]]:
-    """{phase: (begin, end)} from a launch's facts (JSON text); without those that it did not come to."""
-    known: dict[str, Any] = json_text.parsed(facts) if isinstance(facts, str) else {}
-    began_s = (known.get("clock") or {}).get("began_s")
+def phases(facts: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return {phase: (begin, end)} of a launch, in seconds after it began, for the phases that it reached."""
+    began_s = (facts.get("clock") or {}).get("began_s")
     if began_s is None:
         return {}
-    return {name: (begin - began_s, end - began_s) for name, (begin, end) in (known.get("phases") or {}).items()}
+    return {name: (begin - began_s, end - began_s) for name, (begin, end) in (facts.get("phases") or {}).items()}
 
 
 def too_short(begin_s: float, end_s: float) -> str:
@@ -72,14 +72,15 @@ def _energy(device: str, n_steps: int, facts: object, own: pd.DataFrame | None) 
         return np.nan, None, "it ran on CPU cores, whose energy is not read"
     if own is None:
         return np.nan, None, "no energy of its devices was recorded"
-    begin, end = phases(facts).get("measure", (np.nan, np.nan))
+    known = json_text.parsed(facts) if isinstance(facts, str) else {}
+    begin, end = phases(known).get("measure", (np.nan, np.nan))
     if np.isnan(begin):
         return np.nan, None, "when the measured steps ran was not recorded"
     if why := too_short(begin, end):
         return np.nan, None, why
     devices = [group for _, group in own.groupby(["node", "device"])]
     for source, metric in ((COUNTER, "energy_j"), (POWER, "power_w")):
-        spent = [_spent(group[group["metric"] == metric], begin, end, source) for group in devices]
+        spent = [joules_between(group[group["metric"] == metric], begin, end, source) for group in devices]
         if not any(np.isnan(joules) for joules, _ in spent):
             return sum(joules for joules, _ in spent) / n_steps, source, ""
         if why := next((why for _, why in spent if why), ""):
@@ -89,9 +90,12 @@ def _energy(device: str, n_steps: int, facts: object, own: pd.DataFrame | None) 
     return np.nan, None, why
 
 
-def _spent(rows: pd.DataFrame, begin: float, end: float, source: str) -> tuple[float, str]:
-    """Joules of one device between two moments, on straight lines between its readings; NaN where a reading before or
-    after is missing, a counter ran backwards, or, with the reason, it moved too seldom."""
+def joules_between(rows: pd.DataFrame, begin: float, end: float, source: str) -> tuple[float, str]:
+    """Return the joules of one device between two times, interpolated between its readings, and a reason.
+
+    They are NaN if a reading before or after is missing, if a counter ran backwards, or, with the reason, if it moved
+    too rarely.
+    """
     rows = rows.assign(value=pd.to_numeric(rows["value"])).dropna(subset=["value"]).sort_values("t_s")
     t, value = rows["t_s"].to_numpy(float), rows["value"].to_numpy(float)
     if not len(t) or t[0] > begin or t[-1] < end:

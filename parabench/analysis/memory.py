@@ -10,10 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from parabench import json_text
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.metrics import STATE_PARTS
@@ -41,62 +39,63 @@ COLUMNS = (
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
-    """One row per case whose ranks told what they hold, with COLUMNS, by world size and then by what is measured.
+    """Return one row per configuration whose ranks counted their states, with COLUMNS, by world size and size.
 
-    The parts are those of the rank that holds most, in the launch in which it did; `theory` is NaN where there is no
-    formula or the launch did not tell what it needs, `ratio` is measured / theory. `exact` is False where theory can
-    only be an even split. `why_unknown` is the launch's reason why the formula does not hold, None if there is none.
+    The parts are those of the rank that holds most, in the launch in which it did. `theory` is NaN without a formula or
+    the sizes of the model; `why_unknown` is the launch's reason. `ratio` is measured / theory. `exact` is False if the
+    formula is only an even split.
     """
-    good = seen.numbers[seen.numbers["counted"]]
-    case_of = dict(zip(good["launch_id"], good["case"], strict=True))
-    most_of: dict[str, tuple[float, ...]] = {}
-    for (launch_id, _), parts in _held(seen.results.whole).items():
-        case = case_of.get(launch_id)
-        if case is not None and (case not in most_of or sum(parts) > sum(most_of[case])):
-            most_of[case] = parts
-    firsts = {row["case"]: row for row in reversed(records(good, _TOLD)) if row["case"] in most_of}
-    table = []
-    for case, first in reversed(firsts.items()):
-        why_unknown = facts_of(first).get("model", {}).get("no_formula")
-        formula = None if why_unknown else entry_of(first["strategy"]).memory
-        shape = shape_of(first)
-        theory = formula.state(shape) if formula is not None and shape is not None else None
-        expected = [theory.parameters, theory.gradients, theory.optimizer] if theory else [float("nan")] * 3
-        measured = sum(most_of[case])
-        told = [first[name] for name in ("case", "label", "model", "strategy", "world_size")]
-        about = (formula.text if formula else None, formula is not None and formula.exact, why_unknown)
-        table.append(
-            (*told, *most_of[case], measured, *expected, sum(expected), measured / sum(expected), *about),
-        )
-    table.sort(key=lambda row: tuple(dict(zip(COLUMNS, row, strict=True))[name] for name in _ORDER))
-    return pd.DataFrame(table, columns=list(COLUMNS))
+    rows = seen.results.whole
+    rows = rows[(rows["phase"] == Phase.MEASURE) & rows["metric"].isin(PARTS)].astype({"value": float})
+    held = rows.pivot_table("value", ["launch_id", "rank"], "metric", "max").reindex(columns=list(PARTS)).dropna()
+    held = held.assign(measured=held.sum(axis=1)).reset_index("launch_id")
+    case_of = seen.counted.set_index("launch_id")["case"]
+    held["case"] = held["launch_id"].map(case_of).astype(object)  # without a launch it would be float
+    most = held.sort_values("measured", ascending=False, kind="stable").drop_duplicates("case")
+    firsts = seen.counted.drop_duplicates("case").merge(most.drop(columns="launch_id"), on="case")
+    return pd.DataFrame([_state(seen, row) for row in firsts.to_dict("records")], columns=list(COLUMNS)).sort_values(
+        ["world_size", "measured", "label"], kind="stable", ignore_index=True
+    )
 
 
-_ORDER = ("world_size", "measured", "label")
+def _state(seen: SessionData, row: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the row of `case_states` for a configuration's first launch."""
+    facts = seen.facts[row["launch_id"]]
+    why_unknown = (facts.get("model") or {}).get("no_formula")
+    formula = None if why_unknown else entry_of(row["strategy"]).memory
+    shape = _shape(facts, row)
+    expected = (math.nan,) * len(PARTS)
+    if formula is not None and shape is not None:
+        state = formula.state(shape)
+        expected = (state.parameters, state.gradients, state.optimizer)
+    return row | {
+        "case_id": row["case"],
+        **{f"{part}_theory": size for part, size in zip(PARTS, expected, strict=True)},
+        "theory": sum(expected),
+        "ratio": row["measured"] / sum(expected),
+        "formula": formula.text if formula else None,
+        "exact": formula is not None and formula.exact,
+        "why_unknown": why_unknown,
+    }
 
 
-def _held(whole: pd.DataFrame) -> dict[tuple[int, int], tuple[float, ...]]:
-    """What each rank of each launch held, part by part, by launch and rank; the largest where a rank told several.
-    Without ranks that did not tell all."""
-    held: dict[tuple[int, int], list[float]] = {}
-    timed = np.asarray(whole["phase"]) == Phase.MEASURE
-    for at, part in enumerate(PARTS):
-        rows = whole[timed & (np.asarray(whole["metric"]) == part)]
-        for launch_id, rank, value in zip(*(np.asarray(rows[name]).tolist() for name in _NAMES), strict=True):
-            parts = held.setdefault((launch_id, rank), [math.nan] * len(PARTS))
-            parts[at] = value if not parts[at] > value else parts[at]
-    return {at: tuple(held[at]) for at in sorted(held) if not math.isnan(sum(held[at]))}
-
-
-_NAMES = ("launch_id", "rank", "value")
-
-# What of a launch says what its ranks should hold.
-_TOLD = ("case", "label", "model", "strategy", "world_size", "tp_size", "ranks_per_node", "facts")
+def _shape(facts: Mapping[str, Any], row: Mapping[Any, Any]) -> Shape | None:
+    """Return the sizes of a launch's model and the arrangement of its ranks; None if it recorded no sizes."""
+    model, units, ranks = facts.get("model") or {}, facts.get("unit_bytes"), int(row["world_size"])
+    if "bytes" not in model:
+        return None
+    return Shape(
+        whole=float(model["bytes"]),
+        tensor=float(model.get("tensor_parallel_bytes", math.nan)),
+        root=float(units[-1]) if units else math.nan,
+        ranks=ranks,
+        sharing=int(row["tp_size"]) if format.known(row["tp_size"]) else ranks,
+        node=int(row["ranks_per_node"]) if format.known(row["ranks_per_node"]) else ranks,
+    )
 
 
 def sentences(states: pd.DataFrame) -> list[str]:
-    """What a state table answers, a sentence or more for each model: which case holds least on the rank that holds
-    most, against one device's, and how measured and theory compare."""
+    """Return for each model which case holds least, against one device's, and how measured and theory compare."""
     models: dict[str, list[State]] = {}
     for state in records(states, COLUMNS):
         models.setdefault(state["model"], []).append(state)
@@ -175,31 +174,3 @@ def _between(states: list[State]) -> str:
     ratios = [state["ratio"] for state in states]
     low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
     return f"{low} times" if low == high else f"{low} to {high} times"
-
-
-def shape_of(launch: Any) -> Shape | None:
-    """The sizes that a launch told, with its case's ranks; None when it told none."""
-    facts = facts_of(launch)
-    model = facts.get("model") or {}
-    if "bytes" not in model:
-        return None
-    ranks = int(launch["world_size"])
-
-    def option(name: str, instead: int) -> int:
-        return int(launch[name]) if format.known(launch[name]) else instead
-
-    units = facts.get("unit_bytes")
-    return Shape(
-        whole=float(model["bytes"]),
-        tensor=float(model.get("tensor_parallel_bytes", float("nan"))),
-        root=float(units[-1]) if units else float("nan"),
-        ranks=ranks,
-        sharing=option("tp_size", ranks),
-        node=option("ranks_per_node", ranks),
-    )
-
-
-def facts_of(launch: Any) -> dict[str, Any]:
-    """Return the facts of a row of the launch table."""
-    facts: dict[str, Any] = json_text.parsed(launch["facts"]) if isinstance(launch["facts"], str) else {}
-    return facts

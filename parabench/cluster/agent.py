@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from parabench.cluster import fingerprint
-from parabench.cluster.heartbeat import Heartbeat, abort, abort_of, beat_once
+from parabench.cluster.membership import Heartbeat, abort, abort_of, beat_once
 from parabench.cluster.secret import Secret, meet, new_nonce
-from parabench.cluster.shared_store import ID_KEY, TRY_EVERY_S, TRY_S, SharedStore, reach_store
-from parabench.cluster.topology import RUN_ID_LETTERS, Topology
+from parabench.cluster.shared_store import TRY_EVERY_S, TRY_S, SharedStore, reach_store
+from parabench.cluster.topology import Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.node import run_on_node
@@ -106,7 +106,7 @@ class Agent:
                 of_own = client.get(f"{code}/asked", lambda names: fingerprint.of_own(json.loads(names)))
                 client.put(f"{code}/told", of_own)
                 told = True
-            waiting.still(lambda: "node 0 is busy with a launch; waiting until it is over")
+            waiting.still("node 0 is busy with a launch; waiting until it is over")
             time.sleep(LOOK_S)
         return client.get(f"answer/{self._join_id}", self._answered)
 
@@ -163,21 +163,15 @@ class Agent:
         Raises UsageError if node 0 is not reached in time or rejects this node, Interrupted if it is asked to stop.
         """
         where, seconds = f"node 0 at {self.topology.endpoint}", self.topology.timeout_s
-        waiting, was_here = Waiting(self._log, seconds, TRY_S), False
-
-        def line(why: str) -> str:
-            return f"waiting for {where}, {waiting.left_s:.0f} s at most ({why})"
-
+        waiting = Waiting(self._log, seconds, TRY_S)
         while True:
             try:
-                store = reach_store(self.topology, waiting, line, self._check_id)
+                store = reach_store(self.topology, waiting)
             except StoreLost as why:
-                remedy = "start it there, open the port in its firewall, or give a longer --rdzv-timeout"
-                ended = f"was not reached within {seconds:g} s ({why}); {remedy}"
-                if was_here:
-                    remedy = "its own output says whether the session has ended meanwhile"
-                    ended = f"was lost and did not come back within {seconds:g} s ({why}); {remedy}"
-                raise UsageError(f"{where} {ended}") from why
+                raise UsageError(
+                    f"{where} was not reached within {seconds:g} s ({why}); start it there unless its session has "
+                    "ended, open the port in its firewall, or give a longer --rdzv-timeout"
+                ) from why
             try:
                 return self.serve(replace(store, secret=self._secret))
             except ForeignValue as why:
@@ -185,14 +179,5 @@ class Agent:
             except StoreLost as why:
                 if self.joined:
                     self._log(f"node 0 is lost: {why}; waiting for it, {seconds:.0f} s at most")
-                    self.joined, was_here, waiting = False, True, Waiting(self._log, seconds, TRY_S)
+                    self.joined, waiting = False, Waiting(self._log, seconds, TRY_S)
                 time.sleep(TRY_EVERY_S)
-
-    def _check_id(self, client: StoreClient) -> None:
-        """Raise UsageError if the store is another session's."""
-        there = client.call("get", ID_KEY, timeout_s=TRY_S).decode(errors="replace")[:RUN_ID_LETTERS]
-        if there != self.topology.run_id:
-            raise UsageError(
-                f"what listens at {self.topology.endpoint} has --rdzv-id {there!a}, and this node "
-                f"{self.topology.run_id}; give all nodes the same"
-            )

@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from parabench.cluster.fingerprint import user_code
-from parabench.cluster.heartbeat import Heartbeat, abort, abort_of
-from parabench.cluster.membership import Membership
+from parabench.cluster.membership import Heartbeat, Membership, abort, abort_of
 from parabench.cluster.participants import Participants
 from parabench.cluster.secret import begin
 from parabench.cluster.shared_store import SharedStore
@@ -95,7 +94,7 @@ class Coordinator(Participants):
             if not missing:
                 return
             who = numbered("node", missing)
-            waiting.still(partial("waiting for {}, {:.0f} s at most".format, who, waiting.left_s))
+            waiting.still(f"waiting for {who}, {waiting.left_s:.0f} s at most")
             if not waiting.left_s:
                 raise NodeGone(
                     f"{who} did not come within {seconds:g} s; start it with the same "

@@ -10,15 +10,26 @@ initialize CUDA.
 #   GROUP_RANK. A pod of Kubeflow has RANK and WORLD_SIZE, which count pods, and no LOCAL_RANK.
 # - OMPI_COMM_WORLD_*, PMIX_NAMESPACE: Open MPI, "Environment variables set for MPI applications".
 # - PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS: Hydra, the mpiexec of MPICH and Intel MPI.
-# - SLURM_*: see `slurm`.
+# - SLURM_*: seen with Slurm 22.05; torchrun reads none of them.
+#   - A batch script has the job's variables (SLURM_NNODES, SLURM_NTASKS, ...) and SLURM_NODEID=0, SLURM_PROCID=0, as
+#     if it were a task. SLURM_STEP_* exist only in processes that srun starts. The shell of `salloc` may be a task as
+#     well: of an interactive step of one node.
+#   - `srun --pty` connects its first task to a terminal, and sets SLURM_PTY_PORT, which steps that are started there
+#     inherit. No other task has a terminal.
+#   - SLURM_STEP_NODELIST and SLURM_NODEID are the step's own, also if it has only some of the job's nodes: node 0 is
+#     the first of that list, which is sorted. SLURM_PROCID counts tasks; with `srun -m arbitrary` task 0 is on another
+#     node.
+#   - SLURM_LAUNCH_NODE_IPADDR is where srun itself runs: a batch script's node 0, or a login node.
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -26,7 +37,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from parabench.cluster import slurm
+from parabench.cluster.network import addresses_of, is_loopback
 from parabench.cluster.waiting import Waiting, numbered
 from parabench.errors import UsageError, print_error
 from parabench.machine import nvml
@@ -48,6 +59,8 @@ NAMES = {
 
 # Linux assigns ports from 32768 on to outgoing connections.
 FIRST_PORT, PORTS = 15000, 15000
+
+SCONTROL_DEADLINE_S = 30.0
 
 # How long processes of a host wait for each other, when the first line about it appears, and the time between tries.
 MEET_S, FIRST_S, TRY_EVERY_S = 600.0, 5.0, 0.05
@@ -130,7 +143,7 @@ def group_of(environ: Mapping[str, str], *, terminal: bool = False) -> ForeignGr
         )
     host = None
     if local_rank == 0 and size > local_size:
-        host = environ.get("MASTER_ADDR") or (slurm.reachable_host(nodelist, environ) if nodelist else None)
+        host = environ.get("MASTER_ADDR") or (reachable_host(nodelist, environ) if nodelist else None)
     name = "/".join(environ.get(each, "") for each in job)
     hashed = hashlib.sha256(name.encode()).hexdigest()[:12]
     return ForeignGroup(by, rank, size, local_rank, local_size, node=node, endpoint_host=host, job=hashed)
@@ -196,7 +209,7 @@ def gather(group: ForeignGroup, environ: Mapping[str, str]) -> list[Share]:
             try:
                 connection, _ = listening.accept()
             except TimeoutError:
-                waiting.still(lambda: f"waiting for {missing()}, {waiting.left_s:.0f} s at most")
+                waiting.still(f"waiting for {missing()}, {waiting.left_s:.0f} s at most")
                 if waiting.left_s:
                     continue
                 raise UsageError(
@@ -269,3 +282,46 @@ def take(shares: Sequence[Share], launcher: str, environ: MutableMapping[str, st
                 f"{launcher} hides {len(missing)} {what} of this host's other processes from the first one; start one "
                 "process per host instead, as srun --ntasks-per-node=1 or mpirun --map-by ppr:1:node does"
             )
+
+
+def reachable_host(nodelist: str, environ: Mapping[str, str]) -> str | None:
+    """Return a name or address of the list's first node; `None` if neither the network nor Slurm resolves it.
+
+    Loopback is the last choice: if /etc/hosts maps a host's own name to 127.0.1.1, no other host reaches its port.
+    """
+    known = []
+    for host in _hosts(first_host(nodelist), environ):
+        addresses = addresses_of(host)
+        if not all(is_loopback(address) for address in addresses):
+            return host
+        known += [host] if addresses else []
+    return known[0] if known else None
+
+
+def first_host(nodelist: str) -> str:
+    """Return the first name of Slurm's list: `rack1n03` for `rack[1-2]n[03-04],x`."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
+    assert first is not None
+    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first[0])
+
+
+def _hosts(name: str, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield names and addresses that may lead to a node, the best first."""
+    yield name
+    address = _slurms_address(name)
+    if address is not None:
+        yield address
+    # The host of the batch script, unless srun was started elsewhere, which no variable shows.
+    if "SLURM_LAUNCH_NODE_IPADDR" in environ and first_host(environ["SLURM_JOB_NODELIST"]) == name:
+        yield environ["SLURM_LAUNCH_NODE_IPADDR"]
+
+
+def _slurms_address(name: str) -> str | None:
+    """Return the address that Slurm itself uses, NodeAddr; `None` if scontrol fails, as in many containers."""
+    command = ["scontrol", "--oneliner", "show", "node", name]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_DEADLINE_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"\bNodeAddr=(\S+)", shown)
+    return found[1] if found else None

@@ -1,4 +1,4 @@
-"""The members of a session on several nodes: the admitted ones, those that ask to join, and their last signs of life.
+"""The members of a session on several nodes: the admitted ones, those that ask to join, their signs of life, aborts.
 
 torch elastic's dynamic rendezvous compares times of several hosts' clocks. With clocks 20 s apart and a limit of 10 s
 (tried with torch 2.13), a node drops the other one and continues as "rank 1 of 1". Here a member counts, and the
@@ -12,17 +12,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
+from msgspec import Struct, convert, field
+
 from parabench.cluster import fingerprint
-from parabench.cluster.heartbeat import KEEP_ALIVE_S, beats
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
-from parabench.launch.rendezvous import DEAD_AFTER_S
-from parabench.launch.store_client import ForeignValue, StoreClient
+from parabench.launch.rendezvous import DEAD_AFTER_S, FAILED, HUNG, LOST, STOP
+from parabench.launch.store_client import ForeignValue, StoreClient, StoreLost
 
+# The time between two beats: an abort is noticed after it at the latest.
+KEEP_ALIVE_S = 0.25
 # A member with a heartbeat within this time surely lives: some beats may be late.
 ALIVE_S = 8 * KEEP_ALIVE_S
 # The most ids whose requests are awaited at the same time.
@@ -31,8 +32,72 @@ MOST_PENDING = 100
 ANSWER_S = 30.0
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
+def beat_once(client: StoreClient, store: Any, key: str, count: int) -> None:
+    """Write the `count`-th sign of life under the key. Call it in the heartbeat's thread, which has the `store`."""
+    store.set(key, client.sealed(key, count))
+    store.check([key])  # unlike `set`, it waits for an answer
+
+
+def beats(client: StoreClient, store: Any, key: str, before: int) -> int:
+    """Return the number of beats under the key, or `before`, the last known one, if no member has written a higher."""
+    if not store.check([key]):
+        return before
+    try:
+        return max(before, client.read(key, store.get(key), lambda content: int(json.loads(content))))
+    except ForeignValue:
+        return before
+
+
+def abort(client: StoreClient, launch: int, reason: str) -> None:
+    """Tell all members that a launch is over. Only the first reason counts."""
+    key = f"abort/{launch}"
+    client.call("compare_set", key, "", client.sealed(key, reason))
+
+
+def abort_of(client: StoreClient, store: Any, launch: int) -> str | None:
+    """Return why a launch was aborted; `None` if it was not. Call it in the heartbeat's thread."""
+    key = f"abort/{launch}"
+    reasons = {each: each for each in (FAILED, HUNG, STOP, LOST)}
+    return client.read(key, store.get(key), lambda raw: reasons[json.loads(raw)]) if store.check([key]) else None
+
+
+class Heartbeat:
+    """Call `beat(store)` every KEEP_ALIVE_S in a separate thread.
+
+    If the store does not answer for `timeout_s`, or is gone, `lost` has the error and `when_lost` is called.
+    """
+
+    def __init__(
+        self, client: StoreClient, beat: Callable[[Any], None], when_lost: Callable[[], None], timeout_s: float
+    ) -> None:
+        self.client = client
+        self.lost: StoreLost | None = None
+        self._beat, self._when_lost, self._timeout_s = beat, when_lost, timeout_s
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="parabench heartbeat", daemon=True).start()
+
+    def check(self) -> None:
+        """Raise StoreLost if the store is lost."""
+        if self.lost is not None:
+            raise self.lost
+
+    def end(self) -> None:
+        self._over.set()
+        self.client.end()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.client.call(self._beat, timeout_s=self._timeout_s)
+            except StoreLost as why:
+                if not self._over.is_set():
+                    self.lost = why
+                    self._when_lost()
+                return
+            self._over.wait(KEEP_ALIVE_S)
+
+
+class Member(Struct, kw_only=True, forbid_unknown_fields=True):
     """A node that asks to join as `number`, or any, or has joined. `join_id` is unique to this attempt.
 
     `facts` must equal the coordinator's, `about` is its environment, and the answer repeats the random `nonce`.
@@ -42,24 +107,16 @@ class Member:
     number: int | None
     host: str
     address: str
-    facts: Mapping[str, Any]
-    about: Mapping[str, Any]
+    facts: dict[str, Any]
+    about: dict[str, Any]
     nonce: str
     lost: bool = False
     _beat: int = -1
     _at: float = field(default_factory=time.monotonic)
 
-    @classmethod
-    def of(cls, join_id: int, request: Mapping[str, Any]) -> Member:
-        """Return the member that sent this request. Raises ValueError or TypeError for a request of a stranger."""
-        member = cls(join_id=join_id, **request)
-        if not (member.host.isprintable() and member.address.isprintable()):  # a terminal shows both
+    def __post_init__(self) -> None:
+        if not (self.host.isprintable() and self.address.isprintable()):  # a terminal shows both
             raise ValueError("no name of a host")
-        if not (member.number is None or isinstance(member.number, int)):
-            raise TypeError("no number")
-        if not (isinstance(member.facts, dict) and isinstance(member.about, dict)):
-            raise TypeError("no facts")
-        return member
 
     def look(self, client: StoreClient, store: Any) -> None:
         """Read its heartbeat. A member that was lost for a while is back when it beats again."""
@@ -112,10 +169,13 @@ class Membership:
                     self._take(join_id)
 
     def _take(self, join_id: int) -> None:
+        def member(request: Any) -> Member:
+            return convert(request | {"join_id": join_id}, Member)
+
         try:
-            self.wait_list.append(self._client.pop_blob(f"join/{join_id}", partial(Member.of, join_id)))
+            self.wait_list.append(self._client.pop_blob(f"join/{join_id}", member))
         except ForeignValue as why:
-            self._refused.still(partial("refused: {}".format, why))
+            self._refused.still(f"refused: {why}")
 
     def is_here(self, number: int) -> bool:
         """Return whether this member was admitted and lives."""

@@ -30,8 +30,6 @@ HASH, TAG_BYTES = "sha256", 32
 HELLO = "hello"
 NONCE_BYTES = 16
 
-HOW = "give all nodes the same --secret-file, or none"
-
 
 @dataclass(frozen=True, slots=True)
 class Secret:
@@ -89,15 +87,13 @@ def meet(client: StoreClient, secret: Secret | None, session: str, timeout_s: fl
     if not client.wait(HELLO, timeout_s=timeout_s):
         raise StoreLost(f"{client.where} has not said for {timeout_s:g} s whether it has a secret")
     hello = client.get(HELLO, _hello)
-    if hello is None:
-        if secret is not None:
-            raise UsageError(f"this node has a secret, and node 0 at {client.where} has none; {HOW}")
+    if hello is None and secret is None:
         return
-    nonce, tag = hello
-    if secret is None:
-        raise UsageError(f"node 0 at {client.where} has a secret, and this node has none; {HOW}")
-    if not hmac.compare_digest(tag, secret.tag(session.encode(), HELLO.encode(), nonce.encode())):
-        raise UsageError(f"node 0 at {client.where} has another secret than this node; {HOW}")
+    nonce, tag = hello or ("", b"")
+    if secret is None or not hmac.compare_digest(tag, secret.tag(session.encode(), HELLO.encode(), nonce.encode())):
+        has = "has a secret, and this node has none" if secret is None else "has another secret than this node"
+        has = has if hello else "has no secret, and this node has one"
+        raise UsageError(f"node 0 at {client.where} {has}; give all nodes the same --secret-file, or none")
     client.seal = Seal(secret, session, nonce.encode())
 
 

@@ -7,14 +7,13 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
 from parabench.cluster.network import LOOPBACK, Route, addresses_of, is_ours, listen_route, route_to
 from parabench.cluster.secret import Secret
-from parabench.cluster.topology import Topology
+from parabench.cluster.topology import RUN_ID_LETTERS, Topology
 from parabench.cluster.waiting import Waiting
 from parabench.errors import UsageError
 from parabench.launch.rendezvous import LaunchContext, RendezvousPoint
@@ -96,12 +95,10 @@ def open_store(topology: Topology, log: Callable[[str], None]) -> SharedStore | 
     return SharedStore(address=route.address, port=topology.port, session=topology.run_id, route=route, server=server)
 
 
-def reach_store(
-    topology: Topology, waiting: Waiting, line: Callable[[str], str], check: Callable[[StoreClient], Any]
-) -> SharedStore:
-    """Return the store as soon as `check(client)` passes. `line(why)` is logged now and then.
+def reach_store(topology: Topology, waiting: Waiting) -> SharedStore:
+    """Return the store as soon as it answers, and log the reasons now and then.
 
-    Raises StoreLost with the last reason when the time is up.
+    Raises StoreLost with the last reason when the time is up, UsageError if the store is another session's.
     """
     while True:
         why = f"{topology.host} resolves to no address"
@@ -112,19 +109,23 @@ def reach_store(
             except OSError as error:
                 why = f"{address} port {topology.port}: {error.strerror or error}"
                 continue
-            client = StoreClient(address, topology.port, ID_PREFIX)
+            client, listens = StoreClient(address, topology.port, ID_PREFIX), f"what listens at {topology.endpoint}"
             try:
-                check(client)
+                there = client.call("get", ID_KEY, timeout_s=TRY_S).decode(errors="replace")[:RUN_ID_LETTERS]
             except StoreLost as lost:
                 # Node 0 may be paused, or about to start.
-                listens = f"what listens at {topology.endpoint} ({address})"
-                why = f"{listens} does not answer as a session of parabench does: {lost}"
+                why = f"{listens} ({address}) does not answer as a session of parabench does: {lost}"
                 continue
             finally:
                 client.end()
+            if there != topology.run_id:
+                raise UsageError(
+                    f"{listens} has --rdzv-id {there!a}, and this node {topology.run_id}; give all nodes the same"
+                )
             route = route_to(address, topology.port, topology.interface, topology.local_addr)
             return SharedStore(address=address, port=topology.port, session=topology.run_id, route=route)
-        waiting.still(partial(line, why))
+        line = f"waiting for node 0 at {topology.endpoint}, {waiting.left_s:.0f} s at most ({why})"
+        waiting.still(line)
         if not waiting.left_s:
             raise StoreLost(why)
         time.sleep(TRY_EVERY_S)

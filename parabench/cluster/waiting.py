@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from parabench.errors import runs
+
 AGAIN_S = 15.0
 
 
@@ -21,20 +23,13 @@ class Waiting:
         """The time that is left, in seconds."""
         return max(0.0, self._until - time.monotonic())
 
-    def still(self, line: Callable[[], str]) -> None:
-        """Log `line()` if it is time to."""
+    def still(self, line: str) -> None:
+        """Log the line if it is time to."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + AGAIN_S
-            self._log(line())
+            self._log(line)
 
 
 def numbered(unit: str, numbers: Sequence[int]) -> str:
-    """Return sorted numbers as `rank 3`, or `ranks 1, 4-7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"{unit}{'s' * (len(numbers) > 1)} {', '.join(texts)}"
+    """Return numbers as `rank 3`, or `ranks 1, 4-7`."""
+    return f"{unit}{'s' * (len(numbers) > 1)} {runs(numbers)}"

@@ -24,7 +24,7 @@ from parabench.errors import UsageError
 @store_argument
 @click.option(
     "--objective",
-    type=Name("objective", "step_time_s", "tokens_per_s", "memory", "joules"),
+    type=Name(["step_time_s", "tokens_per_s", "memory", "joules"]),
     default="step_time_s",
     show_default=True,
     help="What to rank by: step time, throughput, peak memory per rank, or energy per token.",

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from parabench import json_text
 from parabench.commands.options import between_sessions, check_no_effect, command, complete_stores, gate_options, shared
 from parabench.commands.output import Command, Files, file_option, files_in, give, renders_of
 
 # What only a gate has.
 _GATES = ("tolerance", "alpha", "between_sessions", "changed", "junit_file")
 
-# The files that a comparison can be written to, and what renders those of a gate and those of machines.
+# The files that a comparison can be written to, and the modules that render those of a gate.
 OUTPUTS = (
     file_option("json", "Write JSON (docs/reference/json.md)."),
     file_option("junit", "Write JUnit XML: a test for each case."),
@@ -25,9 +26,6 @@ OF_GATE = {
     "--markdown": "parabench.report.views.markdown",
     "--html": "parabench.report.views.gate",
 }
-OF_MACHINES = {"--markdown": "parabench.report.views.markdown"}
-OF_SIDES = {"--html": "parabench.report.views.comparison"}
-OF_RECORDINGS = {"--html": "parabench.report.views.recorded_pair"}
 
 
 @click.command(
@@ -83,7 +81,8 @@ def compare(
         found = machines.compared(*sides)
         outcome = machines.machines(found)
         code, lines = 0, machines.lines(outcome)
-        renders = renders_of(outcome, OF_MACHINES, machines.to_dict) | renders_of(found, OF_SIDES)
+        renders = renders_of(outcome, {"--markdown": OF_GATE["--markdown"]}, machines.to_dict)
+        renders |= renders_of(found, {"--html": "parabench.report.views.comparison"})
     else:
         from parabench.analysis.compare import gate
 
@@ -103,6 +102,9 @@ def _recordings(base: str, candidate: str, files: Files) -> None:
     argv = command()
     with results_of(Path(base), argv) as own, results_of(Path(candidate), argv) as new:
         found = recorded_pair.Pair(session_data(own), session_data(new), argv)
-        renders = renders_of(found, OF_RECORDINGS, recorded_pair.to_dict)
-        renders["--markdown"] = lambda: recorded_pair.to_markdown(found)
+        renders = {
+            "--json": lambda: json_text.written(recorded_pair.to_dict(found)),
+            "--markdown": lambda: recorded_pair.to_markdown(found),
+            "--html": lambda: recorded_pair.render(found),
+        }
         give(files, renders, recorded_pair.lines(found), "comparison")

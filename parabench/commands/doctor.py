@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from parabench import __version__, json_text
 from parabench.commands.output import Command, file_option, files_in, give
+from parabench.machine import gpu_checks
 from parabench.records import Record, read
 from parabench.registry import working_directory
-from parabench.store.record import Finding
 
 if TYPE_CHECKING:
     from parabench.machine.machine import Machine
@@ -62,18 +61,13 @@ class Driver(Record, frozen=True, kw_only=True):
     cuda: str | None
 
 
-class Check(Record, frozen=True, kw_only=True):
-    """A check of a GPU, or of the host."""
+class Check(gpu_checks.Row, frozen=True, kw_only=True):
+    """A check of a GPU, or of the host, with its sentence."""
 
-    where: str
-    what: str
-    value: str
-    verdict: Literal["ok", "warning", "fault", "unknown"]
-    advice: str
     sentence: str
 
 
-class Problem(Record, frozen=True, kw_only=True):
+class Problem(Record, frozen=True):
     """A condition that disturbs measurements here."""
 
     code: str
@@ -125,7 +119,6 @@ def examination() -> Examination:
     """Examine this machine."""
     import torch.distributed as dist
 
-    from parabench.machine.gpu_checks import check
     from parabench.machine.machine import environment, this_machine
 
     machine = this_machine()
@@ -142,13 +135,11 @@ def examination() -> Examination:
             "no_gpus": None if facts["gpus"] else str(facts["nvml"]["reason"]),
             "driver": {name: facts["driver"][name] for name in ("version", "cuda")} if facts["gpus"] else None,
             "links": facts["links"]["matrix"] if len(facts["gpus"]) > 1 else None,
-            "checks": [asdict(row) | {"sentence": str(row)} for row in check(machine, facts["gpus"])],
+            "checks": [row.to_dict() | {"sentence": str(row)} for row in gpu_checks.check(machine, facts["gpus"])],
             "samplers": _samplers(),
             "versions": {"parabench": __version__, **facts["versions"]},
             "backends": backends,
-            "warnings": [
-                {"code": each.code, "message": each.message, "advice": each.advice} for each in problems(machine)
-            ],
+            "warnings": list(problems(machine)),
             "can_launch": any(backends.values()),
         },
         "examination",
@@ -200,31 +191,31 @@ def _samplers() -> str:
     return "; ".join(found if why is None else [*found, f"no device: {why}"])
 
 
-def problems(machine: Machine) -> Iterator[Finding]:
-    """What would disturb a measurement on this machine now."""
+def problems(machine: Machine) -> Iterator[Problem]:
+    """Yield conditions that disturb measurements on this machine now."""
     import psutil
 
     if not machine.gpus:
-        yield Finding(
+        yield Problem(
             "shared_cpu",
             "ranks run on CPU cores, which other processes share",
             "a launch's step time is the 10th percentile of its steps, not the median; use more launches",
         )
     busy = psutil.cpu_percent(interval=LOOK_S) / 100
     if busy > BUSY_SHARE:
-        yield Finding(
+        yield Problem(
             "busy",
             f"{100 * busy:.0f} % of the CPU time is used by other processes",
             "end them, or measure when the machine is idle",
         )
     if machine.cores < 2:
-        yield Finding(
+        yield Problem(
             "one_core",
             "there is one core",
             "ranks share it; compare cases with each other, not times with those of other machines",
         )
     if machine.cores < (os.cpu_count() or 1):
-        yield Finding(
+        yield Problem(
             "limited_cores",
             f"this process may use {machine.cores} of {os.cpu_count()} cores",
             "other processes can still disturb caches and memory",
@@ -233,20 +224,20 @@ def problems(machine: Machine) -> Iterator[Finding]:
         path.read_text().strip() for path in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
     }
     if governors - {"performance"}:
-        yield Finding(
+        yield Problem(
             "governor",
             f"the CPU frequency governor is {', '.join(sorted(governors))}",
             "set it to performance, so that clocks don't move while measuring",
         )
     memory = psutil.virtual_memory()
     if memory.available < 2e9:
-        yield Finding(
+        yield Problem(
             "little_memory",
             f"{memory.available / 1e9:.1f} GB of memory is free",
             "a model that swaps measures the disk; use a smaller one",
         )
     if not os.access("/dev/shm", os.W_OK):
-        yield Finding(
+        yield Problem(
             "no_shared_memory",
             "/dev/shm cannot be written, so ranks keep their marks on disk",
             "mount it, or expect a little disk traffic during steps",

@@ -123,11 +123,8 @@ def _write(
             return []
         files: dict[Path, str | bytes] = {Path(place): content}
     else:
-        named = ", ".join(content)
-        if place == str(STANDARD_OUTPUT):
-            raise UsageError(f"{named} are several files; give -o a folder")
-        if Path(place).exists() and not Path(place).is_dir():
-            raise UsageError(f"{place} is not a folder, and {named} go into one; {REMEDY}")
+        if place == str(STANDARD_OUTPUT) or (Path(place).exists() and not Path(place).is_dir()):
+            raise UsageError(f"{place} is not a folder, and {', '.join(content)} go into one; {REMEDY}")
         files = {Path(place) / each: raw for each, raw in content.items()}
     for path, raw in files.items():
         write_whole(path, raw, "file of another tool", REMEDY)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from parabench import json_text
 from parabench.errors import UsageError, print_error, unknown
@@ -62,24 +61,13 @@ class Command(Exampled):
         )
 
 
-class Name(click.types.StringParamType):
+class Name(click.Choice):  # type: ignore[type-arg]  # generic since click 8.2
     """One of a few names. The error for another one has the nearest."""
 
-    name = "name"
-
-    def __init__(self, kind: str, *names: str) -> None:
-        self._kind, self.names = kind, names
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return f"[{'|'.join(self.names)}]"
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in self.names:
-            raise unknown(self._kind, value, self.names)
+        if value not in self.choices:
+            raise unknown(str(param and param.name), value, self.choices)
         return str(value)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(each) for each in self.names if each.startswith(incomplete)]
 
 
 def is_quiet() -> bool:

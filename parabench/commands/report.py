@@ -9,9 +9,8 @@ from html import escape
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
-from parabench.commands.options import DEFAULT_OUT, command, complete_stores, store_argument
+from parabench.commands.options import DEFAULT_OUT, command, complete_stores, store_argument, typed
 from parabench.commands.output import Command, note, say, show
 from parabench.errors import UsageError
 from parabench.signals import Interrupted, stop_signals
@@ -54,9 +53,7 @@ template_option = click.option(
     help="A folder of recordings, instead of STORE: traces of torch.profiler, flight recorder dumps, NCCL Inspector "
     "files, logs of nccl-tests, NCCL debug logs. Their store is written next to the page.",
 )
-@click.pass_context
 def report(
-    context: click.Context,
     stores: tuple[str, ...],
     output: Path,
     template: Path | None,
@@ -87,8 +84,7 @@ def report(
     if source is not None:
         if stores:
             raise UsageError(f"--from {source} stands in the place of a store; give it without {stores[0]}")
-        named = context.get_parameter_source("output") is ParameterSource.COMMANDLINE
-        conclusions, files = _of_recordings(source, output, named, template)
+        conclusions, files = _of_recordings(source, output, typed("output"), template)
         say(conclusions)
         note(files)
     elif len(chosen) > 1:

@@ -1,4 +1,4 @@
-"""`parabench run`: measure a suite."""
+"""`parabench run` and `parabench collectives`: measure a suite, or single collective operations."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from parabench.commands.options import (
     command,
     dry_run_option,
     flags_of,
+    label_option,
     launcher_options,
     links_option,
+    options_of,
+    out_option,
+    resume_option,
+    seed_option,
     session_options,
     shared,
     suite_argument,
@@ -23,6 +28,7 @@ from parabench.commands.options import (
 from parabench.commands.output import Command, console, file_option
 from parabench.errors import UsageError
 from parabench.files import STANDARD_OUTPUT
+from parabench.plan.collective_protocol import CollectiveProtocol, CollectiveSweep
 from parabench.registry import import_from_here
 
 if TYPE_CHECKING:
@@ -57,12 +63,39 @@ def run(**options: Any) -> None:
     measure(TrainingRequest, axes=axes_in(options), **options)
 
 
+@click.command(
+    cls=Command,
+    examples={
+        "Which all-reduce is fastest here, at which size?": "parabench collectives --op all_reduce --max 16MiB",
+        "How long does a single call take?": "parabench collectives --mode latency --algorithm native,ring",
+        "What do two nodes give? On each of them:": (
+            "parabench collectives --nnodes 2 --rdzv-endpoint node0:29500 --rdzv-id 1 --links"
+        ),
+    },
+)
+@shared(*options_of(CollectiveSweep))
+@shared(*options_of(CollectiveProtocol))
+@links_option
+@seed_option
+@label_option
+@file_option("json", "Write nccl-tests' JSON too.")
+@out_option
+@resume_option
+@shared(*launcher_options)
+@dry_run_option
+def collectives(**options: Any) -> None:
+    """Time single collective operations, as nccl-tests does, by every algorithm; check results exactly."""
+    from parabench.session.request import CollectivesRequest
+
+    measure(CollectivesRequest, **options)
+
+
 def measure(kind: type[Request], **options: Any) -> None:
-    """Run the session that a command's options ask for, or say what it would do; then exit."""
+    """Run the session of a command's options, or print its plan; then exit."""
     import_from_here()
-    flags, only_said = flags_of(options), options.pop("dry_run")
+    flags, dry = flags_of(options), options.pop("dry_run")
     request = kind.of(argv=command(), cluster=flags, **options)
-    if only_said:
+    if dry:
         from parabench.session.dry_run import dry_run
 
         if request.json_file is not None:

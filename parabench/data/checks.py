@@ -26,7 +26,7 @@ def check(case: Case, model: ModelEntry) -> None:
         if not model.synthetic:
             raise UsageError(f"model {case.model} makes no synthetic data; give Model.batch, or another data")
         if case.model not in MODELS:
-            from parabench.models.user import check_batch
+            from parabench.models.factory import check_batch
 
             check_batch(case.reference())
     else:

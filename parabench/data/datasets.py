@@ -17,8 +17,9 @@ from parabench.data import mnist as idx
 from parabench.data import text as corpus
 from parabench.errors import UsageError
 from parabench.models import ModelEntry
-from parabench.models.base import Model, make_samples
+from parabench.models.base import Model
 from parabench.models.batches import Batch, inputs_of, map_tensors, rows_of, take_rows, tensors_of
+from parabench.models.factory import make_samples
 from parabench.plan.case import Case
 from parabench.registry import call_factory, load, load_factory, users_code
 

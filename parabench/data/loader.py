@@ -6,14 +6,14 @@ import gc
 import os
 import signal
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, default_collate
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, default_collate
 
 from parabench.data import check_count
 from parabench.data.datasets import BatchDataset, check_global_batch, dataset_of, is_stream, samples_in
@@ -91,8 +91,7 @@ class Loading:
         if self._stream:
             found = self._parts_of_stream(data_rank, data_ranks)
         else:
-            kind = ShuffledBatches if case.split == "sample" else ContiguousBatches
-            found = self._own_samples(kind(self._samples, case.global_batch, data_rank, data_ranks, case.seed))
+            found = self._own_samples(data_rank, data_ranks)
         for batch in found:
             if columns[1] > 1:
                 batch = map_inputs(partial(columns_of, rank=columns[0], ranks=columns[1]), batch)
@@ -109,11 +108,12 @@ class Loading:
         # NaN, such as a padding value, is equal to itself here.
         return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
 
-    def _own_samples(self, sampler: ContiguousBatches | ShuffledBatches) -> Iterator[Batch]:
-        self._rank_batches.sampler = sampler
+    def _own_samples(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
+        case = self._case
+        place = (self._samples, case.global_batch, data_rank, data_ranks)
         for epoch in count():
-            if isinstance(sampler, ShuffledBatches):
-                sampler.set_epoch(epoch)
+            drawn = case.split == "sample"
+            self._rank_batches.indices = shuffled(*place, case.seed, epoch) if drawn else contiguous(*place)
             yield from self._loader
 
     def _parts_of_stream(self, data_rank: int, data_ranks: int) -> Iterator[Batch]:
@@ -148,42 +148,26 @@ def end_workers() -> None:
     _working.clear()
 
 
-class ContiguousBatches(Sampler[list[int]]):
-    """Batches of rows `rank * rows` to `(rank + 1) * rows` of each global batch, in the data's own order.
+def contiguous(count: int, global_batch: int, rank: int, ranks: int) -> Iterator[list[int]]:
+    """Give rows `rank * rows` to `(rank + 1) * rows` of each global batch, in the data's own order.
 
     The tail of an epoch that fills no global batch is left out.
     """
-
-    def __init__(self, count: int, global_batch: int, rank: int, ranks: int, seed: int = 0) -> None:
-        self._batches, self._global_batch = count // global_batch, global_batch
-        self._rows = global_batch // ranks
-        self._first = rank * self._rows
-
-    def __len__(self) -> int:
-        return self._batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in range(self._batches):
-            start = batch * self._global_batch + self._first
-            yield list(range(start, start + self._rows))
+    rows = global_batch // ranks
+    for start in range(rank * rows, count - count % global_batch, global_batch):
+        yield list(range(start, start + rows))
 
 
-class ShuffledBatches(BatchSampler):
-    """What torch's DistributedSampler draws for this rank, another order every epoch.
+def shuffled(count: int, global_batch: int, rank: int, ranks: int, seed: int, epoch: int) -> BatchSampler:
+    """Return what torch's DistributedSampler draws for this rank, another order every epoch.
 
     It deals a shuffled epoch out like cards, so that the ranks' batches of a step are together the next global batch
     of the same shuffle, whatever the number of ranks.
     """
-
-    def __init__(self, count: int, global_batch: int, rank: int, ranks: int, seed: int) -> None:
-        indices: Any = range(count)
-        self._drawn: DistributedSampler[Any] = DistributedSampler(
-            indices, ranks, rank, shuffle=True, seed=seed, drop_last=True
-        )
-        super().__init__(self._drawn, global_batch // ranks, drop_last=True)
-
-    def set_epoch(self, epoch: int) -> None:
-        self._drawn.set_epoch(epoch)
+    indices: Any = range(count)
+    drawn: DistributedSampler[Any] = DistributedSampler(indices, ranks, rank, shuffle=True, seed=seed, drop_last=True)
+    drawn.set_epoch(epoch)
+    return BatchSampler(drawn, global_batch // ranks, drop_last=True)
 
 
 def columns_of(inputs: Tensor, rank: int, ranks: int) -> Tensor:
@@ -192,15 +176,12 @@ def columns_of(inputs: Tensor, rank: int, ranks: int) -> Tensor:
 
 
 class RankBatches:
-    """The indices of each of this rank's batches, from `sampler`; none before there is one."""
+    """The indices of each of this rank's batches in an epoch, which are set before it starts."""
 
-    sampler: ContiguousBatches | ShuffledBatches | tuple[()] = ()
+    indices: Iterable[list[int]] = ()
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.sampler)
-
-    def __len__(self) -> int:
-        return len(self.sampler)
+        return iter(self.indices)
 
 
 def _tie_to_rank(rank: int, worker: int) -> None:

@@ -20,12 +20,20 @@ from torch.utils._pytree import tree_leaves
 from parabench.data.loader import Loading
 from parabench.errors import UsageError
 from parabench.models import EXACT, IEEE, IGNORED_LABELS, MODELS, RANDOM_DATA, remedies
-from parabench.models.base import Model, build_model, loss_of, output_of, own_optimizer, own_scheduler
+from parabench.models.base import Model, loss_of, output_of
 from parabench.models.batches import Batch, inputs_of, rows_of, shapes_of, take_rows, tensors_of
-from parabench.models.buffers import buffers_of, changed, copies_of_buffers, same, set_buffers
-from parabench.models.checks import what_is
-from parabench.models.suspects import buffer_suspect, first_of, ignores_labels, suspects_of
-from parabench.models.user import describe
+from parabench.models.factory import build_model, describe, own_optimizer, own_scheduler, what_is
+from parabench.models.suspects import (
+    buffer_suspect,
+    buffers_of,
+    changed,
+    copies_of_buffers,
+    first_of,
+    ignores_labels,
+    same,
+    set_buffers,
+    suspects_of,
+)  # fmt: skip
 from parabench.plan.case import Case
 from parabench.registry import users_code
 from parabench.strategies import entry_of

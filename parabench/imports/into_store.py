@@ -145,7 +145,7 @@ def launch_of(folder: Folder) -> Launch:
     """
     _place([one for one in folder.recordings if one.kind == kineto.NAME])
     left_out = dict(folder.damaged)
-    found = [one for one in _of_one_run(folder.recordings, left_out) if not _other_nccl(one, folder, left_out)]
+    found = list(_of_one_run(folder.recordings, left_out))
     traces = [one for one in found if one.kind == kineto.NAME and one.rank is not None]
     dumps = [one for one in found if one.kind == flight_recorder.NAME]
     for one in found:
@@ -248,14 +248,15 @@ def _span(one: Recording) -> tuple[int, int]:
 def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> Iterator[Recording]:
     """Yield the recordings that can be of one training run, and put the others into `left_out` with the reason.
 
-    A rank's first trace of a step counts, and its newest dump. Raises UsageError if traces have different numbers of
-    ranks.
+    A rank's first trace of a step counts, its newest dump, and debug logs of the NCCL version of the first log. Raises
+    UsageError if traces have different numbers of ranks.
     """
     sizes = {one.world_size: one.file for one in recordings if one.world_size is not None and one.kind == kineto.NAME}
     if len(sizes) > 1:
         told = " and ".join(f"{file} of one of {size}" for size, file in list(sizes.items())[:2])
         raise UsageError(f"{told} ranks are not of one training; give a folder of one training")
     size, file = next(iter(sizes.items()), (MOST_RANKS, ""))
+    nccl_log = next((one for one in recordings if one.log.get("version")), None)
     kept: dict[tuple[str, int], list[Recording]] = {}
     for one in sorted(recordings, key=lambda one: _span(one)[0] if one.kind == kineto.NAME else -_span(one)[1]):
         own = kept.setdefault((one.kind, one.rank), []) if one.rank is not None else []
@@ -265,19 +266,11 @@ def _of_one_run(recordings: Sequence[Recording], left_out: dict[str, str]) -> It
             left_out[one.file] = f"left out, because it is of rank {one.rank}, and {file} of one of {size} ranks"
         elif other is not None:
             left_out[one.file] = f"left out, because {other.file} is of the same rank{' and steps' * (not is_dump)}"
+        elif nccl_log and one.log and one.log["version"] not in (None, version := nccl_log.log["version"]):
+            left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {nccl_log.file} of {version}"
         else:
             own.append(one)
             yield one
-
-
-def _other_nccl(one: Recording, folder: Folder, left_out: dict[str, str]) -> bool:
-    """Return whether a debug log is of another NCCL than the first one that names its version; then leave it out."""
-    versions = {each.log["version"]: each.file for each in reversed(folder.recordings) if each.log.get("version")}
-    *_, (version, file) = versions.items() or [(None, "")]
-    other = bool(one.log and one.log["version"] not in (None, version))
-    if other:
-        left_out[one.file] = f"left out: it is of NCCL {one.log['version']}, and {file} of {version}"
-    return other
 
 
 def _world_size(found: Sequence[Recording]) -> int:

@@ -24,8 +24,8 @@ from parabench.launch.workload import RankEnv, Workload
 from parabench.machine import accelerator
 from parabench.machine.nvml import keep_nvml, used_devices
 from parabench.plan.nccl_pins import launch_order
-from parabench.probes import sources_of
-from parabench.probes.sampler import RankPids, Sampler, Watched
+from parabench.probes.devices import sources_of
+from parabench.probes.sampler import RankPids, Sampler
 from parabench.probes.step_clock import read_counts
 from parabench.store.record import DeviceSample, HostSample
 
@@ -51,7 +51,7 @@ def run_on_node(spec: LaunchSpec, workload: Workload, context: LaunchContext | N
         devices = partial(used_devices, driven) if spec.device == accelerator.TYPE else None
         # The ranks of the other variant, which are interleaved with these, are children of the same `ab`.
         ours = os.getppid() if spec.pair else os.getpid()
-        sources = sources_of(Watched(began_s=began, pids=pids, devices=devices, ours=ours))
+        sources = sources_of(began, pids, devices, ours)
         sampler = stack.enter_context(Sampler(began, sources))
         env = RankEnv(
             folder=folder,

@@ -53,12 +53,13 @@ class RankReport:
 
     def later(self, by_s: float) -> RankReport:
         """Return the report on a clock that is ahead by `by_s`."""
-        return replace(self, cases=[each and _later(each, by_s) for each in self.cases])
-
-
-def _later(case: CaseReport, by_s: float) -> CaseReport:
-    stalls = [(step, start_s + by_s, end_s + by_s) for step, start_s, end_s in case.stalls]
-    return replace(case, calls=[call.later(by_s) for call in case.calls], stalls=stalls)
+        cases: list[CaseReport | None] = []
+        for case in self.cases:
+            if case is not None:
+                stalls = [(step, start_s + by_s, end_s + by_s) for step, start_s, end_s in case.stalls]
+                case = replace(case, calls=[call.later(by_s) for call in case.calls], stalls=stalls)
+            cases.append(case)
+        return replace(self, cases=cases)
 
 
 def as_json(value: Any) -> Any:

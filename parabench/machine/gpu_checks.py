@@ -9,9 +9,10 @@ import ctypes
 import os
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import pynvml
 
@@ -19,8 +20,13 @@ from parabench.machine.host import ROOT, network
 from parabench.machine.machine import Machine
 from parabench.machine.nvml import session
 from parabench.machine.torch_devices import in_child
+from parabench.records import Record
 
-OK, WARNING, FAULT, UNKNOWN = "ok", "warning", "fault", "unknown"
+Level = Literal["ok", "warning", "fault", "unknown"]
+OK: Final = "ok"
+WARNING: Final = "warning"
+FAULT: Final = "fault"
+UNKNOWN: Final = "unknown"
 
 GIB = 1 << 30
 # NCCL takes some MiB for each pair of ranks, loaders a batch for each worker; docker gives 64 MiB.
@@ -46,22 +52,21 @@ print(json.dumps(seen))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One thing that was looked at, where ("GPU0", or the host), and what it means; `advice` if it is not well."""
+class Row(Record, frozen=True):
+    """A check of a GPU, or of the host: its place ("GPU0", "host"), its verdict, and `advice` if it is not well."""
 
     where: str
     what: str
     value: str
-    verdict: str = OK
+    verdict: Level = OK
     advice: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.where} {self.what}: {self.value}"
-        return said if self.verdict == OK else f"{said} ({self.verdict}; {self.advice})"
+        line = f"{self.where} {self.what}: {self.value}"
+        return line if self.verdict == OK else f"{line} ({self.verdict}; {self.advice})"
 
 
-Verdict = tuple[str, str, str]
+Verdict = tuple[str, Level, str]
 
 
 def check(machine: Machine, gpus: Sequence[Mapping[str, Any]], root: Path = ROOT) -> list[Row]:
@@ -90,7 +95,9 @@ def _of_nvml(machine: Machine, gpus: Sequence[Mapping[str, Any]]) -> list[Row]:
             for at, handle in enumerate(handles):
                 rows += [_asked(f"GPU{at}", what, ask, handle) for what, ask in QUESTIONS.items()]
             rows += [row for at, gpu in enumerate(gpus) for row in _recorded(f"GPU{at}", gpu)]
-            rows += _peers(handles, [gpu.name for gpu in machine.gpus])
+            if len(handles) > 1:
+                peers = partial(_peers, names=[gpu.name for gpu in machine.gpus])
+                rows.append(_asked("host", "peer access", peers, handles))
     except pynvml.NVMLError as error:
         rows.append(Row("host", "NVML", str(error), UNKNOWN, "look at the device with nvidia-smi"))
     return rows
@@ -129,9 +136,9 @@ def built_for(capability: str, archs: Sequence[str]) -> bool:
     return False
 
 
-def _asked(where: str, what: str, ask: Callable[[Any], Verdict], handle: Any) -> Row:
+def _asked(where: str, what: str, ask: Callable[[Any], Verdict], of: Any) -> Row:
     try:
-        return Row(where, what, *ask(handle))
+        return Row(where, what, *ask(of))
     except Exception as error:  # a driver newer or older than the binding answers in many ways
         return Row(where, what, "unknown", UNKNOWN, str(error) or type(error).__name__)
 
@@ -224,40 +231,24 @@ def _recorded(where: str, gpu: Mapping[str, Any]) -> Iterator[Row]:
         yield Row(where, "NUMA node", f"{node}, CPUs {gpu.get('cpus') or 'unknown'}")
 
 
-def _peers(handles: Sequence[Any], names: Sequence[str]) -> Iterator[Row]:
-    """Report whether the devices can read each other's memory."""
-    apart = []
-    for a, first in enumerate(handles):
-        for b in range(a + 1, len(handles)):
-            try:
-                status = pynvml.nvmlDeviceGetP2PStatus(first, handles[b], pynvml.NVML_P2P_CAPS_INDEX_READ)
-            except Exception as error:
-                yield Row("host", f"GPU{a} to GPU{b}", "unknown", UNKNOWN, str(error) or type(error).__name__)
-                return
-            if status != pynvml.NVML_P2P_STATUS_OK:
-                apart.append((a, b))
-    if len(handles) < 2:
-        return
+def _peers(handles: Sequence[Any], names: Sequence[str]) -> Verdict:
+    """Return whether the devices can read each other's memory."""
+    apart = [
+        (a, b)
+        for (a, first), (b, second) in combinations(enumerate(handles), 2)
+        if pynvml.nvmlDeviceGetP2PStatus(first, second, pynvml.NVML_P2P_CAPS_INDEX_READ) != pynvml.NVML_P2P_STATUS_OK
+    ]
     if not apart:
-        yield Row("host", "peer access", "every device reads every other's memory")
-        return
+        return "every device reads every other's memory", OK, ""
     value = f"no access between {', '.join(f'GPU{a}-GPU{b}' for a, b in apart)}"
     if all("GeForce" in names[at] for pair in apart for at in pair):
-        yield Row("host", "peer access", f"{value}: GeForce devices have none over PCIe, so NCCL uses host memory")
-        return
-    advice = "NCCL goes through host memory between them; look at ACS and the IOMMU"
-    yield Row("host", "peer access", value, WARNING, advice)
+        return f"{value}: GeForce devices have none over PCIe, so NCCL uses host memory", OK, ""
+    return value, WARNING, "NCCL goes through host memory between them; look at ACS and the IOMMU"
 
 
 def host_rows(root: Path = ROOT) -> Iterator[Row]:
-    """What the host must give ranks on devices: shared memory and, where there is InfiniBand, memory that stays."""
-    try:
-        shm = os.statvfs(root / "dev/shm")
-        free = shm.f_bavail * shm.f_frsize
-        advice = "docker run --shm-size=8g, or --ipc=host: NCCL between processes and loaders' workers need it"
-        yield Row("host", "free /dev/shm", f"{free / GIB:.2g} GiB", WARNING if free < SHM_BYTES else OK, advice)
-    except OSError as error:
-        yield Row("host", "free /dev/shm", "unknown", UNKNOWN, str(error.strerror))
+    """Yield what ranks on devices need of the host: shared memory and, with InfiniBand, locked memory."""
+    yield _asked("host", "free /dev/shm", _free_shm, root)
     if not network(root)["infiniband"]:
         return
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -266,6 +257,13 @@ def host_rows(root: Path = ROOT) -> Iterator[Row]:
     advice = "ulimit -l unlimited: InfiniBand registers what it sends"
     yield Row("host", "locked memory", said, OK if unlimited else WARNING, advice)
     yield Row("host", "GPUDirect RDMA", *_gpudirect(root))
+
+
+def _free_shm(root: Path) -> Verdict:
+    shm = os.statvfs(root / "dev/shm")
+    free = shm.f_bavail * shm.f_frsize
+    advice = "docker run --shm-size=8g, or --ipc=host: NCCL between processes and loaders' workers need it"
+    return f"{free / GIB:.2g} GiB", WARNING if free < SHM_BYTES else OK, advice
 
 
 def _gpudirect(root: Path) -> Verdict:

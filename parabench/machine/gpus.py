@@ -15,6 +15,7 @@ from typing import Any
 
 import pynvml
 
+from parabench.errors import runs
 from parabench.machine import torch_devices, versions
 from parabench.machine.accelerator import Gpu
 from parabench.machine.host import ROOT, facts
@@ -29,10 +30,6 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_NODE: "NODE",
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
-ITSELF = "X"
-
-# NVLinks of unknown number.
-NVLINK = "NV?"
 
 # What NVLinks lead to when it is no device.
 SWITCH = "switch"
@@ -42,12 +39,6 @@ TURING = 7, 5
 
 # NVML counts clocks in MHz and power in mW.
 MEGA, MILLI = 10**6, 1e-3
-
-# Read from the MIG instance; everything else is read from the whole device.
-OF_INSTANCE = ("name", "memory_bytes")
-
-# Fields that only torch fills.
-OF_TORCH = ("architecture", "multiprocessors")
 
 Handle = Any
 Ask = Callable[[Any], Any]
@@ -101,7 +92,7 @@ def undescribed(found: Sequence[Gpu], reason: str | None) -> dict[str, Any]:
     return {
         "gpus": [
             {"name": gpu.name, "memory_bytes": gpu.memory_bytes, "index": gpu.index}
-            | {name: value for name in OF_TORCH if (value := getattr(gpu, name)) is not None}
+            | {name: value for name in ("architecture", "multiprocessors") if (value := getattr(gpu, name)) is not None}
             for gpu in found
         ],
         "links": {"matrix": None, **reasons},
@@ -179,7 +170,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
     seen = [_asked(_nvlinks, handle) for handle in handles]
     reasons = {str(at): reason for at, (_, reason) in enumerate(seen) if reason}
     to_peers = [found or Counter() for found, _ in seen]
-    matrix: list[list[str | None]] = [[ITSELF] * len(handles) for _ in handles]
+    matrix: list[list[str | None]] = [["X"] * len(handles) for _ in handles]
     for a in range(len(handles)):
         for b in range(a + 1, len(handles)):
             pair = handles[a], handles[b]
@@ -189,7 +180,7 @@ def links(handles: Sequence[Handle]) -> dict[str, Any]:
                 cell: str | None = f"NV{count}"
             elif _asked(_over_nvlink, pair)[0]:
                 # A virtual machine may hide what NVLinks lead to, but not that they do.
-                cell = NVLINK
+                cell = "NV?"
             elif str(a) in reasons or str(b) in reasons:
                 cell = None
             else:
@@ -227,7 +218,8 @@ def _device(index: int, root: Path) -> dict[str, Any]:
     whole = pynvml.nvmlDeviceGetHandleByIndex(index)
     part = mig_instance(index) or whole
     questions = QUESTIONS | {"numa_node": lambda of: _numa_node(of, root)}
-    return facts({name: _asked(ask, part if name in OF_INSTANCE else whole) for name, ask in questions.items()})
+    of_part = ("name", "memory_bytes")  # all else is read from the whole device
+    return facts({name: _asked(ask, part if name in of_part else whole) for name, ask in questions.items()})
 
 
 def _asked(ask: Ask, of: Any) -> tuple[Any, str | None]:
@@ -252,12 +244,5 @@ def _numa_node(handle: Handle, root: Path) -> int:
 
 
 def _cpus(words: Sequence[int]) -> str:
-    """A set of CPUs, 64 in each of NVML's words, as the kernel lists one: `0-15,32-47`."""
-    there = [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
-    runs: list[list[int]] = []
-    for cpu in there:
-        if runs and runs[-1][1] == cpu - 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+    """Return a set of CPUs, 64 in each of NVML's words, as the kernel lists one: `0-15,32-47`."""
+    return runs((64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1), ",")

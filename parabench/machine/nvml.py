@@ -216,16 +216,12 @@ def asked(question: Callable[[], T]) -> tuple[T | None, str | None]:
         return None, f"NVML {'failed' if begun else 'is not available'}: {error}"
 
 
-def keep_nvml() -> None:
-    """Begin with NVML for as long as this process lives: without persistence mode a driver whose last user has gone
-    unloads itself, and each launch would wait until it is back. Where there is none, nothing happens."""
-    with suppress(pynvml.NVMLError):
-        _begin_once()
-
-
 @functools.cache
-def _begin_once() -> None:
-    pynvml.nvmlInit()
+def keep_nvml() -> None:
+    """Start NVML, if it is there, until this process ends. Without persistence mode, a driver without users unloads
+    itself, and each launch would wait for it."""
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,24 +335,21 @@ def _named_devices() -> list[int]:
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return there
-    uuids = {}
-    if any(not entry.strip().isdigit() for entry in wanted.split(",")):
-        uuids = {text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i))): i for i in there}
-    found = []
+    found: list[int] = []
     for entry in map(str.strip, wanted.split(",")):
-        index = _index_of(entry, there, uuids)
-        if index is None:
+        if (index := _index_of(entry, there)) is None:
             break
         found.append(index)
     return found
 
 
-def _index_of(entry: str, there: Sequence[int], uuids: dict[str, int]) -> int | None:
+def _index_of(entry: str, there: Sequence[int]) -> int | None:
     if entry.isdigit():
         return there[int(entry)] if int(entry) < len(there) else None
     if entry.startswith("MIG-"):
         return _parent_of(entry)
-    return next((index for uuid, index in uuids.items() if entry.startswith("GPU-") and uuid.startswith(entry)), None)
+    uuids = ((index, text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))) for index in there)
+    return next((index for index, uuid in uuids if entry.startswith("GPU-") and uuid.startswith(entry)), None)
 
 
 def _parent_of(uuid: str) -> int | None:

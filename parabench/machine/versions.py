@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from parabench.machine.host import facts
+
 VERSIONS = ("torch", "triton", "numpy", "pandas", "scipy", "pytest-benchmark", "nvidia-ml-py")
 
 # NVIDIA's libraries come as wheels of their own, one for each major version of CUDA.
@@ -111,37 +113,28 @@ def _nccl_version(environ: Mapping[str, str]) -> tuple[int, ...] | None:
 
 
 def git(folder: Path) -> dict[str, Any]:
-    """{"commit", "dirty", "reasons"} of the repository that `folder` lies in: the project under test. No remote, branch
-    or path is read."""
-    commit, reason = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": None, "dirty": None, "reasons": {"commit": reason, "dirty": reason}}
-    changes, reason = _git(folder, "status", "--porcelain")
-    return {
-        "commit": commit,
-        "dirty": None if changes is None else bool(changes),
-        "reasons": {"dirty": reason} if changes is None else {},
-    }
+    """Return {"commit", "dirty", "reasons"} of the repository with `folder`, the project under test.
+
+    No remote, branch or path is read.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = None if commit is None else _git(folder, "status", "--porcelain")
+    return facts(
+        {
+            "commit": (commit, "git is not installed, or knows no commit of the working directory"),
+            "dirty": (None if changes is None else bool(changes), "git did not tell what has changed in time"),
+        }
+    )
 
 
-def _git(folder: Path, *words: str) -> tuple[str | None, str | None]:
-    """What git says, or None and why. It takes no lock, runs no hook and asks nobody for anything."""
+def _git(folder: Path, *words: str) -> str | None:
+    """Return the output of git, None if it fails. It takes no lock, runs no hook and asks for nothing."""
     command = ["git", "-c", "core.fsmonitor=false", *words]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=True
         )
-    except FileNotFoundError:
-        return None, "git is not installed"
-    except subprocess.TimeoutExpired:
-        return None, f"git took longer than {GIT_TIMEOUT_S:g} s"
-    except OSError as error:
-        return None, f"git cannot be run: {error.strerror}"
-    if done.returncode:
-        outside = "not a git repository" in done.stderr
-        return (
-            None,
-            "the working directory is in no git repository" if outside else "git refused, or there is no commit",
-        )
-    return done.stdout.strip(), None
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -80,7 +80,7 @@ def gpt_entry(layers: int, heads: int, width: int, vocabulary: int, summary: str
     context = 1024
     block = 12 * width * width + 13 * width
     return ModelEntry(
-        target="parabench.models.gpt:gpt",
+        target="parabench.models.reference:gpt",
         summary=summary,
         parameters=(vocabulary + context) * width + layers * block + 2 * width,
         brings=frozenset({BLOCKS, TENSOR, SEQUENCE}),
@@ -101,7 +101,7 @@ MODELS: dict[str, ModelEntry] = {
     "gpt2-large": gpt_entry(36, 20, 1280, GPT2_VOCABULARY, "774M parameters"),
     "gpt2-xl": gpt_entry(48, 25, 1600, GPT2_VOCABULARY, "1558M parameters"),
     "mlp": ModelEntry(
-        target="parabench.models.small:mlp",
+        target="parabench.models.reference:mlp",
         summary="4M parameters, 256 features to 16 classes; its first layer can be split by features",
         parameters=4_274_448,
         brings=frozenset({BLOCKS, TENSOR, FIRST}),
@@ -110,7 +110,7 @@ MODELS: dict[str, ModelEntry] = {
         features=MLP_FEATURES,
     ),
     "mnist": ModelEntry(
-        target="parabench.models.small:mnist",
+        target="parabench.models.reference:mnist",
         summary="1.2M parameters, PyTorch's MNIST example: two convolutions, two linear layers; no dropout",
         parameters=1_199_882,
         brings=frozenset({BLOCKS, TENSOR}),
@@ -119,7 +119,7 @@ MODELS: dict[str, ModelEntry] = {
         images=True,
     ),
     "toy": ModelEntry(
-        target="parabench.models.small:toy",
+        target="parabench.models.reference:toy",
         summary="121 parameters, 10-10-1",
         parameters=121,
         brings=frozenset({BLOCKS, TENSOR}),

@@ -1,39 +1,24 @@
-"""A model and how to train it; a case's model, built, and what a case changes of any model: its arithmetic, activation
-checkpointing and torch.compile, block by block."""
+"""A model and how to train it, and what is known of its size."""
 
 from __future__ import annotations
 
-import os
-import random
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from inspect import Parameter, signature
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
-from torch.utils.checkpoint import checkpoint
 
 from parabench.errors import UsageError
 from parabench.models import EXACT, MODELS
-from parabench.models.batches import Batch, call, inputs_of, targets_of, tensors_of
-from parabench.models.checks import check_model, what_is
-from parabench.models.compiled import compile_blocks
+from parabench.models.batches import Batch, call, inputs_of, targets_of
 from parabench.plan.case import Case
-from parabench.registry import call_factory, find, load, load_factory, takes_argument, users_code
+from parabench.registry import find
 
 Loss = Callable[[Any, Any], Tensor]
 MakeBatch = Callable[..., Batch]
-
-# Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
-OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-
-# Enough that no batch repeats within the steps that are verified, little enough to be made at once.
-SYNTHETIC_BATCHES = 8
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -126,84 +111,6 @@ def loss_of(model: Model, output: Any, batch: Batch) -> Tensor:
     return loss
 
 
-# Parameters that this process was given, by their identity: a factory that caches its module would hand out one that is
-# trained or sharded already.
-_given: dict[int, weakref.ref[nn.Parameter]] = {}
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch, numpy and Python's random."""
-    torch.manual_seed(seed)
-    numpy.random.seed(seed)
-    random.seed(seed)
-
-
-def build_model(case: Case, *, seed: int | None = None) -> Model:
-    """Build the case's model, with `seed_all` after its module was imported and before its factory is called. Raises
-    UsageError if the factory returns no valid Model, or a module that it returned before."""
-    entry = find(MODELS, "model", case.model)
-    make = load(MODELS, "model", case.model) if entry else load_factory(MODELS, "model", case.model, "Model")
-    if seed is not None:
-        seed_all(seed)
-    if entry is not None:
-        made: Model = make(entry, case)
-        return made
-    model: Model = call_factory(make, case)
-    check_model(case.model, model, Model)
-    parameters = [*model.module.parameters()]
-    if any((known := _given.get(id(each))) is not None and known() is each for each in parameters):
-        raise UsageError(f"model {case.model!r} returns a module that it returned before; make a new one in each call")
-    _given.update({id(each): weakref.ref(each) for each in parameters})
-    return model
-
-
-def move_model(model: Model, device: torch.device) -> None:
-    """Move the model's modules to `device`, in place."""
-    # The parameters of a stem and a head are the module's, but their buffers can be separate, as a loss's weights are.
-    for part in (model.module, model.stem, model.head, model.loss):
-        if isinstance(part, nn.Module):
-            part.to(device)
-
-
-def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return what `Model.optimizer` makes for `parameters`.
-
-    Raises UsageError unless it is a torch optimizer of these parameters that steps without a closure.
-    """
-    assert model.optimizer is not None
-    with users_code(f"model {case.model!r}: its optimizer cannot be made", "fix Model.optimizer"):
-        made: Any = model.optimizer(parameters)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise UsageError(
-            f"model {case.model!r}: optimizer gives {type(made).__name__}; return a torch.optim.Optimizer from it"
-        )
-    given = set(map(id, parameters))
-    if any(id(each) not in given for group in made.param_groups for each in group["params"]):
-        raise UsageError(
-            f"model {case.model!r}: its optimizer has a parameter that it was not given; use the list that "
-            "Model.optimizer receives, because strategies replace the module's parameters"
-        )
-    taken = [each for each in signature(made.step).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    if any(each.default is Parameter.empty for each in taken):
-        name = type(made).__name__
-        raise UsageError(
-            f"model {case.model!r}: {name} steps with a closure, and parabench's step has none; use another"
-        )
-    return made
-
-
-def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    """Return what `Model.scheduler` makes. Raises UsageError unless it is a torch scheduler."""
-    assert model.scheduler is not None
-    with users_code(f"model {case.model!r}: its scheduler cannot be made", "fix Model.scheduler"):
-        made: Any = model.scheduler(optimizer)
-    if not isinstance(made, (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)):
-        raise UsageError(
-            f"model {case.model!r}: scheduler gives {what_is(made)}; return one of torch.optim.lr_scheduler"
-        )
-    return made
-
-
 def sizes(model: Model) -> dict[str, int]:
     """Bytes of all parameters, and of those that tensor parallel would split; how many numbers they are, and how many
     of them are only looked up: embeddings that no other layer multiplies with, as a tied head does."""
@@ -233,80 +140,3 @@ def attention_of(case: Case) -> dict[str, int]:
     if entry is None or entry.heads is None or entry.width is None:
         return {}
     return {"layers": entry.blocks, "heads": entry.heads, "head_dim": entry.width // entry.heads}
-
-
-def make_samples(batch: MakeBatch, case: Case) -> Batch:
-    """Make the case's synthetic samples. Raises UsageError if a user's `batch` fails, or if its tensors do not have the
-    requested number of samples."""
-    rows = SYNTHETIC_BATCHES * case.global_batch
-    with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
-        given = (case.seq_len,) if takes_argument(batch, 2) else ()
-        made: Any = batch(rows, torch.Generator().manual_seed(case.seed), *given)
-    wanted = f"asked for {rows} samples; give tensors on the CPU whose first dimension is {rows}"
-    tensors = tensors_of(made)
-    if not tensors:
-        raise UsageError(f"model {case.model!r}: batch gives {type(made).__name__} without a tensor, {wanted}")
-    if any(each.is_nested for each in tensors):
-        raise UsageError(
-            f"model {case.model!r}: batch gives a nested tensor, which torch cannot index by sample; give a padded "
-            "tensor and the lengths"
-        )
-    if any(each.device.type != "cpu" or each.shape[:1] != (rows,) for each in tensors):
-        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors[:3])
-        raise UsageError(f"model {case.model!r}: batch gives {len(tensors)} tensors, {shapes}, {wanted}")
-    return made
-
-
-def set_arithmetic(model: Model, case: Case) -> None:
-    """Convert the model to the case's dtype, and set whether float32 products of this process may use TF32.
-
-    By default, torch allows TF32 in cuDNN's convolutions but not in matrix products. Both settings hold for the whole
-    process, so cases that need different ones never share a launch (`plan.cohorts`). These two setters keep torch's
-    older and newer settings of TF32 in agreement; torch.compile reads the older one.
-    """
-    wanted = case.arithmetic
-    torch.set_float32_matmul_precision("high" if wanted.allows_tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = wanted.allows_tf32
-    parameters = getattr(torch, wanted.parameters)
-    if parameters is not torch.float32:
-        # Not `module.to`: it would drop the imaginary part of complex parameters and buffers.
-        model.module._apply(lambda tensor: tensor.to(parameters) if tensor.is_floating_point() else tensor)
-
-
-def arithmetic_of(left_out: int | None) -> dict[str, Any]:
-    """{"arithmetic": ...}: which arithmetic this process allows float32 products at the end of a training, after
-    the user's own code; how many steps a scaled loss left out, where it was scaled."""
-    facts: dict[str, Any] = {
-        "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
-        "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
-        "overrides": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
-    }
-    return {"arithmetic": facts | ({} if left_out is None else {"steps_left_out": left_out})}
-
-
-def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
-    """What torch says; it refuses where a user's code set the same thing in its older and its newer way."""
-    try:
-        return setting()
-    except RuntimeError:
-        return "mixed settings"
-
-
-def apply_options(model: Model, case: Case) -> None:
-    """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
-    blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a block that is used twice is wrapped once
-    if case.compile:
-        compile_blocks(blocks)
-    if case.activation_checkpointing:
-        # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
-        for block in blocks:
-            block.forward = checkpointed(block.forward)
-
-
-def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `forward` with activations that are not kept but computed again in backward."""
-
-    def again(*inputs: Any, **named: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False, **named)
-
-    return again

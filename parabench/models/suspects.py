@@ -1,12 +1,14 @@
-"""Properties of a model and its data that make correct training runs differ from one device's."""
+"""Properties of a model and its data that make correct training runs differ from one device's: layers, labels, and
+buffers that a forward changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from parabench.models import BATCH_NORM, BUFFER, DROPOUT, IGNORED
 from parabench.models.batches import targets_of, tensors_of
@@ -44,3 +46,39 @@ def buffer_suspect(names: Sequence[str]) -> list[str]:
 def first_of(names: Sequence[str], most: int = 3) -> str:
     """Return the first few names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def copies_of_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a module's buffers by name."""
+    return {name: each.detach().clone() for name, each in module.named_buffers()}
+
+
+def set_buffers(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Give the module's buffers these values, in place."""
+    with torch.no_grad():
+        for name, each in module.named_buffers():
+            if name in values:
+                each.copy_(values[name])
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the buffers that a forward may change and read. Running statistics of norms are left out: in
+    training mode, forward changes them and does not read them."""
+    norms = {id(each) for part in module.modules() if isinstance(part, _NormBase) for each in part.buffers()}
+    return {name: each.clone() for name, each in module.named_buffers() if id(each) not in norms}
+
+
+def changed(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of the buffers that differ, or that one of both does not have."""
+    return [
+        name
+        for name in dict.fromkeys((*before, *after))
+        if name not in before or name not in after or not same(before[name], after[name])
+    ]
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have the same bits, NaN included."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one.contiguous().view(-1).view(torch.uint8).equal(other.contiguous().view(-1).view(torch.uint8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, NamedTuple
@@ -202,9 +203,7 @@ class CollectiveCase(BaseCase, frozen=True, kw_only=True):
 
     def turns(self) -> Iterator[tuple[int, bool]]:
         """Every size and form, in the order in which a launch measures them."""
-        for size in self.sizes:
-            for in_place in self.forms:
-                yield size, in_place
+        return itertools.product(self.sizes, self.forms)
 
     @property
     def premultiplies(self) -> bool:

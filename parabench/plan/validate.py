@@ -70,7 +70,7 @@ def entry_of_model(case: Case) -> ModelEntry:
     entry = find(MODELS, "model", case.model)
     if entry is not None:
         return entry
-    from parabench.models.user import describe  # it needs torch, which our own models do not here
+    from parabench.models.factory import describe  # it needs torch, which our own models do not here
 
     return describe(case)
 
@@ -261,24 +261,15 @@ def exceeds_machine(case: AnyCase, machine: Machine) -> str | None:
             f"world_size {case.world_size} cannot be spread evenly over {where} of {machine.ranks_per_node} ranks; "
             f"give a multiple of {machine.ranks_per_node}, up to {machine.nodes * machine.ranks_per_node}"
         )
-    if case.device == accelerator.TYPE and case.backend == "gloo":
-        return None  # gloo lets several ranks share a device
     most = machine.ranks(case.device)
     if case.world_size // case.nodes <= most:
         return None
-    if case.device == accelerator.TYPE:
-        return _one_rank_a_gpu(case, machine, most)
-    return (
-        f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
-        f"{machine.cores} core(s) here; use {most} or fewer"
-    )
-
-
-def _one_rank_a_gpu(case: AnyCase, machine: Machine, most: int) -> str | None:
-    """Why NCCL does not run the case's ranks on the fewer devices that a node has; None where its user lets it."""
-    if machine.nccl.may_share:
-        return None
-    said = f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer"
-    if machine.nccl.shares_gpu:
-        return f"{said} ({SHARED_GPU} needs NCCL 2.30 or later, and here is {machine.nccl})"
-    return said
+    if case.device == "cpu":
+        return (
+            f"world_size {case.world_size} is larger than {most}, {RANKS_PER_CORE} ranks on each of the "
+            f"{machine.cores} core(s) here; use {most} or fewer"
+        )
+    if case.backend == "gloo" or machine.nccl.may_share:
+        return None  # several ranks can share a device
+    old = f" ({SHARED_GPU} needs NCCL 2.30 or later, and here is {machine.nccl})" if machine.nccl.shares_gpu else ""
+    return f"world_size {case.world_size} is larger than the {most} device(s) here; use {most} or fewer{old}"

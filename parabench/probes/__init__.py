@@ -1,13 +1,13 @@
-"""Probes: what looks at a launch besides the step clock, one module each, and the tables of them.
+"""Probes: the instruments of a rank besides the step clock, one module each, and their table.
 
-Only the step clock runs inside timed steps. A probe of a rank says by its hooks when it looks; one of the driver is
-asked ten times a second while the ranks run. To add one: its module, its line here, and the names of its metrics in
-`parabench.metrics`.
+Only the step clock runs inside timed steps. The hooks of a probe say when it looks. To add one: its module, its line
+here, and the names of its metrics in `parabench.metrics`. Instruments outside of the ranks are sources of a
+`sampler.Sampler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +17,14 @@ from parabench.registry import Entry, load
 from parabench.store.record import LinkMessage
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from parabench.plan.case import Case
     from parabench.plan.protocol import Protocol
-    from parabench.probes.sampler import Source, Watched
     from parabench.probes.step_clock import StepClock
-    from parabench.strategies.base import Compute, OptimizerLike, ParallelModel, RankInfo, StepMarker
+    from parabench.strategies.base import OptimizerLike, ParallelModel, RankInfo, StepMarker
 
-# Of every rank that trains, in the order in which they are asked. What computes more of the training comes last.
+# The probes of each rank that trains, in the order of their calls.
 PROBES: dict[str, Entry] = {
     "memory": Entry(target="parabench.probes.memory:MemoryProbe", summary="peaks, parts of a step, training state"),
     "ddp_logger": Entry(target="parabench.probes.ddp:DdpLoggerProbe", summary="what DDP logs of itself"),
@@ -37,15 +36,6 @@ PROBES: dict[str, Entry] = {
         target="parabench.probes.program:ProgramProbe", summary="what a rank alone computes, calls and waits for"
     ),
     "profiler": Entry(target="parabench.probes.profiler:ProfilerProbe", summary="traces and memory snapshots"),
-    "nccl": Entry(target="parabench.probes.nccl:NcclProbe", summary="NCCL's log, and its Inspector"),
-    "replicas": Entry(target="parabench.probes.replicas:ReplicasProbe", summary="whether replicas stayed equal"),
-    "flops": Entry(target="parabench.probes.flops:FlopsProbe", summary="floating-point operations of a step"),
-}
-
-# Of the driver, or of a process beside the ranks where there is none; a report calls each by its name here.
-SOURCES: dict[str, Entry] = {
-    "host": Entry(target="parabench.probes.host:Host", summary="resident sets, and the CPU time of others"),
-    "nvml": Entry(target="parabench.probes.devices:Devices", summary="state of the devices, and who else is there"),
 }
 
 
@@ -83,9 +73,7 @@ class ProbedRank:
     protocol: Protocol
     info: RankInfo
     parallel: ParallelModel
-    compute: Compute
     optimizer: OptimizerLike
-    batches: Iterator[tuple[Tensor, Tensor]]
     clock: StepClock
     take_step: Callable[[], None]
     traces: Path | None = None
@@ -144,11 +132,6 @@ class Probe:
     def __init__(self, rank: ProbedRank) -> None:
         self.rank = rank
 
-    @classmethod
-    def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
-        """What must be set before ranks start; `folder` is the launch's on their node."""
-        return {}
-
     def after_first_backward(self) -> None:
         """In the first warm-up step, while its gradients are there."""
 
@@ -171,32 +154,10 @@ class Probe:
     def report(self, report: CaseReport) -> None:
         """All steps are over, and the clock is finished: add what was seen. All ranks do so together."""
 
-    @classmethod
-    def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
-        """The rank has left its group, and all that was built is gone: {name: facts of this rank} that libraries wrote
-        by then."""
-        return {}
-
 
 def probe_classes() -> list[type[Probe]]:
     """The classes of PROBES, imported now."""
     return [load(PROBES, "probe", name) for name in PROBES]
-
-
-def sources_of(watched: Watched) -> list[Source]:
-    """Return each of SOURCES that has something to read around a launch."""
-    classes = [load(SOURCES, "source", name) for name in SOURCES]
-    return [source for each in classes if (source := each.of(watched)) is not None]
-
-
-def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
-    """Return what probes set in the environment of ranks before they start."""
-    return {name: value for probe in probe_classes() for name, value in probe.environment(protocol, folder).items()}
-
-
-def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return {name: facts of this rank} from files that are there when it has left its group."""
-    return {name: facts for probe in probe_classes() for name, facts in probe.left_behind(protocol, folder).items()}
 
 
 @contextmanager

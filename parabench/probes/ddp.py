@@ -10,8 +10,10 @@ forward; here it is done after the last.
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,6 +101,42 @@ def only_ddp(module: nn.Module) -> DistributedDataParallel | None:
     return replicas[0] if len(replicas) == 1 else None
 
 
+class GradientsReady:
+    """Notes when each gradient of a module was accumulated, until `stop`."""
+
+    def __init__(self, module: nn.Module, moments: Moments) -> None:
+        self._moments = moments
+        trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        self._bytes = {name: each.nbytes for name, each in trained.items()}
+        self._seen: dict[str, list[Moment]] = {name: [] for name in trained}
+        self._hooks = [
+            each.register_post_accumulate_grad_hook(partial(self._note, self._seen[name]))
+            for name, each in trained.items()
+        ]
+
+    def _note(self, seen: list[Moment], _: nn.Parameter) -> None:
+        seen.append(self._moments.now())
+
+    def stop(self) -> None:
+        """Note nothing from here on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def seconds(self) -> dict[str, list[float]]:
+        """Return when the gradient of each parameter was ready, in every step."""
+        return {name: [self._moments.seconds(each) for each in seen] for name, seen in self._seen.items()}
+
+    def after_backward(self, begins: Sequence[float], backward: Sequence[float]) -> list[tuple[str, int, float]]:
+        """Return (name, bytes, seconds from the start of backward) of each parameter, the median over the steps that
+        began at `begins` and whose backward began at `backward`, in the order in which gradients are ready."""
+        found = []
+        for name, seen in self.seconds().items():
+            after = [at - backward[step] for at in seen if (step := step_of(at, begins)) is not None]
+            if after:
+                found.append((name, self._bytes[name], statistics.median(after)))
+        return sorted(found, key=lambda each: each[2])
+
+
 class Buckets:
     """Which all-reduce reduced which bucket of one DDP module, and when each gradient was ready, until `stop`.
 
@@ -107,7 +145,6 @@ class Buckets:
     """
 
     def __init__(self, module: DistributedDataParallel, moments: Moments) -> None:
-        self._moments = moments
         logged: dict[str, Any] = module._get_ddp_logging_data()
         self.cap_bytes: int | None = logged.get("bucket_cap_bytes")
         self.bytes = _numbers(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes"))
@@ -121,25 +158,8 @@ class Buckets:
             if [sum(reduced[i][1].nbytes for i in bucket) for bucket in indices] != self.bytes:
                 indices, self.reason = [], "DDP does not tell what is in its buckets, and its rule makes other sizes"
         self.parameters = [[reduced[i][0] for i in bucket] for bucket in indices]
-        self._seen: list[tuple[int, Moment]] = []
-        bucket_of = {name: index for index, names in enumerate(self.parameters) for name in names}
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._noting(bucket_of[name]))
-            for name, parameter in reduced
-            if name in bucket_of
-        ]
-
-    def _noting(self, bucket: int) -> Callable[[nn.Parameter], None]:
-        seen, now = self._seen, self._moments.now
-
-        def hook(_: nn.Parameter) -> None:
-            seen.append((bucket, now()))
-
-        return hook
-
-    def stop(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self._ready = GradientsReady(module.module, moments)
+        self.stop = self._ready.stop
 
     def index_of(self, position: int, size: int) -> int | None:
         """Which bucket the all-reduce at `position` among DDP's, of `size` bytes, reduced; None if none has that size.
@@ -150,8 +170,9 @@ class Buckets:
         return index if index < len(self.bytes) and self.bytes[index] == size else None
 
     def ready_s(self) -> list[tuple[int, float]]:
-        """(bucket, second) of each gradient, in the order in which they came."""
-        return [(bucket, self._moments.seconds(moment)) for bucket, moment in self._seen]
+        """Return (bucket, second) of each gradient of every step."""
+        seconds = self._ready.seconds()
+        return [(at, each) for at, names in enumerate(self.parameters) for name in names for each in seconds[name]]
 
     def facts(self) -> dict[str, Any]:
         parameters: list[list[str] | None] = [*self.parameters] or [None] * len(self.bytes)

@@ -12,8 +12,8 @@ from time import perf_counter
 from typing import Any
 
 from parabench.machine import nvml
-from parabench.probes.host import descendants
-from parabench.probes.sampler import PERIOD_S, RankPids, Source, Watched
+from parabench.probes.host import Host, descendants
+from parabench.probes.sampler import PERIOD_S, RankPids, Source
 from parabench.store.record import MAY_HAVE_WRAPPED, DeviceSample
 
 FOREIGN = ("foreign_processes", "foreign_bytes")
@@ -34,9 +34,8 @@ PAIR_S = 0.02
 
 
 class Devices(Source):
-    """All readings of the devices that `used` names once NVML is there. Raises nothing for a device that fails: its
-    values are null, each with its reason once, until the reason changes. Ranks with which this launch's take turns are
-    nobody foreign: what the process `ours` started and this one did not."""
+    """Read the devices that `used` returns once NVML is started. If a device fails, its values are null, each with its
+    reason until the reason changes. Processes that `ours` started are not foreign: ranks of an interleaved launch."""
 
     name = "nvml"
 
@@ -46,20 +45,14 @@ class Devices(Source):
         pids: RankPids,
         used: Callable[[], Sequence[nvml.Used]],
         *,
-        ours: int | None = None,
-        clock: Callable[[], float] = perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        **more: Any,
     ) -> None:
-        super().__init__(began_s, pids, clock=clock)
+        super().__init__(began_s, pids, **more)
         self._used, self._sleep = used, sleep
-        self._ours = os.getpid() if ours is None else ours
         self._nvml = ExitStack()
         self._devices: list[_Device] = []
         self._a_rank_was_listed = False
-
-    @classmethod
-    def of(cls, watched: Watched) -> Devices | None:
-        return cls(watched.began_s, watched.pids, watched.devices, ours=watched.ours) if watched.devices else None
 
     def start(self) -> None:
         """Find the devices. Raises pynvml.NVMLError where there is no NVML, or it does not tell."""
@@ -210,6 +203,14 @@ class _Device:
     def tell(self, metric: str, value: float | None, reason: str | None = None, *, rank: int | None = None) -> None:
         """One row, of the moment of the last question."""
         self._source.keep(DeviceSample(self._used.number, self._t_s, metric, value, rank, reason))
+
+
+def sources_of(
+    began_s: float, pids: RankPids, used: Callable[[], Sequence[nvml.Used]] | None, ours: int
+) -> list[Source]:
+    """Make the sources of a launch; `used` returns the devices that its ranks use, `None` for CPUs."""
+    host = Host(began_s, pids, ours=ours)
+    return [host] if used is None else [host, Devices(began_s, pids, used, ours=ours)]
 
 
 def unreadable_metrics() -> tuple[list[tuple[int, dict[str, str]]], str | None]:

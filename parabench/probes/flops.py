@@ -8,16 +8,7 @@ from typing import Any
 import torch
 
 from parabench.models.batches import Batch
-from parabench.probes import CaseReport, Probe
 from parabench.strategies.base import Compute
-
-
-class FlopsProbe(Probe):
-    """What a step of this training computes, whoever takes it: one plain device tells it for all, after its last."""
-
-    def report(self, report: CaseReport) -> None:
-        if self.rank.case == self.rank.case.reference():
-            report.facts["flops"] = count_flops(self.rank.compute, self.rank.batches)
 
 
 def count_flops(compute: Compute, batches: Iterator[Batch]) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from typing import Any
 
 import psutil
 
-from parabench.probes.sampler import RankPids, Source, Watched
+from parabench.probes.sampler import RankPids, Source
 from parabench.store.record import HostSample
 
 # Which processes are ours is looked up once in so many readings: it costs more than a reading.
@@ -21,25 +20,18 @@ UNCOUNTED = "the kernel counts no CPU time of the host"
 
 
 class Host(Source):
-    """The resident set of each rank, and the share of the host's CPU time that neither the process `ours` nor what it
-    started used since the reading before."""
+    """Read the resident set of each rank, and the share of the host's CPU time that other processes used since the
+    last reading."""
 
     name = "host"
 
-    def __init__(
-        self, began_s: float, pids: RankPids, *, ours: int | None = None, clock: Callable[[], float] = perf_counter
-    ) -> None:
-        super().__init__(began_s, pids, clock=clock)
-        self._ours = os.getpid() if ours is None else ours
+    def __init__(self, began_s: float, pids: RankPids, **more: Any) -> None:
+        super().__init__(began_s, pids, **more)
         self._processes: dict[int, psutil.Process] = {}
         self._spent: dict[int, float] = {}  # CPU seconds of each process of ours, since `start`
         self._before: dict[int, float] = {}
         self._begin = self._last = 0.0
         self._others_s = 0.0
-
-    @classmethod
-    def of(cls, watched: Watched) -> Host | None:
-        return cls(watched.began_s, watched.pids, ours=watched.ours) if watched.host else None
 
     def start(self) -> None:
         self._find_ours()

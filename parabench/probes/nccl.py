@@ -23,7 +23,6 @@ from statistics import median
 from typing import Any, TypeGuard
 
 from parabench.plan.protocol import Protocol
-from parabench.probes import Probe
 
 # Of a file that NCCL or its plugin writes, as much is read: the Inspector's has some hundred bytes a call.
 MOST_BYTES = 64 << 20
@@ -61,27 +60,25 @@ MESSAGE = re.compile(r"(\S+):\d+:\d+ \[\d+\].* NCCL [A-Z]+ ")
 COMMUNICATOR = re.compile(r" nranks (\d{1,7})\b")
 
 
-class NcclProbe(Probe):
-    """NCCL's log, in launches that explain; its Inspector, where the user has it."""
+def environment(protocol: Protocol, folder: Path) -> dict[str, str]:
+    """Return what makes NCCL write its log, one file for each process, into `folder`; nothing unless the protocol
+    explains."""
+    if not protocol.explain:
+        return {}
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,P2P,SHM,NET,TUNING",
+        "NCCL_DEBUG_FILE": str(folder / "nccl-%p.log"),
+    }
 
-    @classmethod
-    def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
-        """What makes NCCL write its log, one file for each process, into `folder`."""
-        if not protocol.explain:
-            return {}
-        return {
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,P2P,SHM,NET,TUNING",
-            "NCCL_DEBUG_FILE": str(folder / "nccl-%p.log"),
-        }
 
-    @classmethod
-    def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
-        """{"nccl": what this process' NCCL wrote, where it did, "nccl_inspector": what its Inspector did}."""
-        seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
-        if protocol.explain and log.exists():
-            seen["nccl"] = parse_log(_beginning(log))
-        return seen
+def left_behind(protocol: Protocol, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what NCCL ("nccl") and its Inspector ("nccl_inspector") wrote in this process, once it has left its
+    group."""
+    seen, log = read_inspector(os.environ), folder / f"nccl-{os.getpid()}.log"
+    if protocol.explain and log.exists():
+        seen["nccl"] = parse_log(_beginning(log))
+    return seen
 
 
 def _beginning(path: Path) -> str:

@@ -72,7 +72,7 @@ class ProfilerProbe(Probe):
 
 
 def _export(seen: profile, path: Path) -> None:
-    """The trace, compressed, named after its file: torch names it after where it wrote it, on this machine."""
+    """Write the compressed trace. torch puts the path of its file on this machine into it; name it after the file."""
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder, "trace.json")
         seen.export_chrome_trace(str(plain))

@@ -9,18 +9,15 @@ backward begins more than once a step, so nothing is told of accumulation.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
-
-from torch import nn
 
 from parabench.collectives import alone
 from parabench.machine.accelerator import Moment
 from parabench.probes import CaseReport, Probe, ProbedRank
-from parabench.probes.ddp import only_ddp
-from parabench.probes.step_clock import BACKWARD, MARKS, Moments, step_of
+from parabench.probes.ddp import GradientsReady, only_ddp
+from parabench.probes.step_clock import BACKWARD, MARKS, Moments
 from parabench.store.record import CALL, PART, WAIT_FOR, WORK
 from parabench.strategies.base import StepMarker
 
@@ -53,13 +50,13 @@ class ProgramProbe(Probe):
                 self._ready.stop()
 
     def report(self, report: CaseReport) -> None:
-        """The fact `program` of this rank: [kind, ...] in order, as `ProgramLog.program` has it; and `gradients`, as
-        `GradientsReady.told` has them."""
+        """Add the fact `program` of this rank, as `ProgramLog.program` returns it, and `gradients`, as
+        `GradientsReady.after_backward` does."""
         if self._log is not None:
             report.rank_facts["program"] = {"events": self._log.program()}
         if self._ready is not None:
             clock = self.rank.clock
-            report.facts["gradients"] = self._ready.told(clock.begins(), clock.came_to(BACKWARD))
+            report.facts["gradients"] = self._ready.after_backward(clock.begins(), clock.came_to(BACKWARD))
 
 
 class ProgramLog:
@@ -126,36 +123,3 @@ class ProgramLog:
             program += [[*what]] if what else []
             program.append([WORK, max(0.0, took)])
         return program
-
-
-class GradientsReady:
-    """Notes when each gradient of a module was accumulated."""
-
-    def __init__(self, module: nn.Module, moments: Moments) -> None:
-        self._moments = moments
-        self._bytes = {name: each.nbytes for name, each in module.named_parameters() if each.requires_grad}
-        self._seen: dict[str, list[Moment]] = {name: [] for name in self._bytes}
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._note, self._seen[name]))
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad
-        ]
-
-    def _note(self, seen: list[Moment], _: nn.Parameter) -> None:
-        seen.append(self._moments.now())
-
-    def stop(self) -> None:
-        """Note nothing any more."""
-        for hook in self._hooks:
-            hook.remove()
-
-    def told(self, begins: Sequence[float], backward: Sequence[float]) -> list[tuple[str, int, float]]:
-        """(name, bytes, seconds after backward began) of each parameter, the median over the steps that began at
-        `begins` and whose backward did at `backward`, in the order in which they are ready."""
-        found = []
-        for name, moments in self._seen.items():
-            seen = [self._moments.seconds(moment) for moment in moments]
-            after = [at - backward[step] for at in seen if (step := step_of(at, begins)) is not None]
-            if after:
-                found.append((name, self._bytes[name], statistics.median(after)))
-        return sorted(found, key=lambda each: each[2])

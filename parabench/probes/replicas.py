@@ -7,17 +7,13 @@ was left out, of one layer or in one late step, sets them apart at once, however
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from parabench.probes import CaseReport, Probe
-from parabench.strategies.base import full_tensor
-
-if TYPE_CHECKING:
-    from parabench.strategies.base import ParallelModel
+from parabench.strategies.base import ParallelModel, full_tensor
 
 # Elements that are weighted at once: on a device whole models fill, a parameter has no room for copies of 64 bits.
 PIECE = 2**20
@@ -25,13 +21,6 @@ PIECE = 2**20
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 # Odd, and its multiples are spread over 64 bits: 2^64 over the golden ratio (Knuth, TAOCP 3, 6.4), as a signed integer.
 SPREAD = 0x9E3779B97F4A7C15 - 2**64
-
-
-class ReplicasProbe(Probe):
-    """Checksums of a rank's parameters, if ranks must end with equal ones."""
-
-    def report(self, report: CaseReport) -> None:
-        report.checksums |= checksums(self.rank.parallel, self.rank.info.world_size)
 
 
 def checksums(parallel: ParallelModel, world_size: int) -> dict[str, int]:

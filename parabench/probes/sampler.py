@@ -10,17 +10,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from parabench.files import hand_over_file
 from parabench.store.record import DeviceSample, HostSample
-
-if TYPE_CHECKING:
-    from parabench.machine.nvml import Used
 
 T = TypeVar("T")
 
@@ -30,25 +26,16 @@ PERIOD_S = 0.1
 PATIENCE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What there is to read around ranks that began at `began_s`: their `host`, and the `devices` that they use, asked
-    for when reading begins; None where they use none. What the process `ours` started, and it itself, is no other load
-    of the host."""
-
-    began_s: float
-    pids: RankPids
-    host: bool = True
-    devices: Callable[[], Sequence[Used]] | None = None
-    ours: int = field(default_factory=os.getpid)
-
-
 class Source:
-    """Something to read. `name` is what a report calls it; what it reads it keeps, as rows of a table of the store."""
+    """Something to read while the ranks `pids`, which began at `began_s`, run: `samples` are rows of a table of the
+    results database. What the process `ours` started, and it itself, is no other load. `name` is used in reports."""
 
     name: str
 
-    def __init__(self, began_s: float, pids: RankPids, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, began_s: float, pids: RankPids, *, ours: int | None = None, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self._ours = os.getpid() if ours is None else ours
         self.samples: list[Any] = []
         self._began_s, self._pids, self._clock = began_s, pids, clock
         self._ticks = 0
@@ -74,13 +61,6 @@ class Source:
         self.samples.append(sample)
 
 
-class Stop(Protocol):
-    """What ends the sampler; threading.Event is one."""
-
-    def set(self) -> None: ...
-    def wait(self, timeout: float) -> bool: ...
-
-
 class Sampler:
     """Reads `sources` while its block runs, every `period_s` from `began_s` on, on `clock`.
 
@@ -95,11 +75,11 @@ class Sampler:
         *,
         period_s: float = PERIOD_S,
         clock: Callable[[], float] = perf_counter,
-        stop: Stop | None = None,
+        stop: Any = None,
     ) -> None:
         self._began_s, self._period_s = began_s, period_s
         self._clock = clock
-        self._stop: Stop = stop or threading.Event()
+        self._stop = stop or threading.Event()
         self._all, self._sources = tuple(sources), list(sources)
         self._unread: dict[str, str] = {}
         self._ticks = self._missed = 0

@@ -15,7 +15,6 @@ from typing import Any
 
 import pandas as pd
 
-from parabench import json_text
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.intervals import union
@@ -95,8 +94,7 @@ def choose(seen: SessionData, case: str, launch: int | None = None, step: int | 
         raise UsageError(
             f"step {step} of launch {launch} is not instrumented; use one of {', '.join(map(str, steps['step']))}"
         )
-    facts = launches.loc[launches["launch_id"] == launch, "facts"].iloc[0]
-    return Choice(case_id, label, launch, step, json_text.parsed(facts))
+    return Choice(case_id, label, launch, step, seen.facts[launch])
 
 
 def _case(seen: SessionData, name: str) -> tuple[str, str]:
@@ -165,52 +163,39 @@ def _step(rank: int, spans: pd.DataFrame, step: int) -> Iterator[Event]:
 
 
 def _communication(rank: int, calls: pd.DataFrame, facts: dict[str, Any]) -> Iterator[Event]:
-    """Calls on lanes, with an arrow from where each was made; and when buckets were ready."""
+    """Yield calls on lanes, with an arrow from where each was made, and when buckets were ready."""
     layout = facts.get("buckets") or []
     thread = LANES
     for (ranks, algorithm), own in calls.groupby(["ranks", "algorithm"], sort=True, dropna=False):
         lanes: list[float] = []
-        for call in own.sort_values("start_s", kind="stable").to_dict("records"):
-            begin, duration = call["start_s"], call["duration_s"]
-            if not format.known(begin):
-                continue
-            end = begin + (duration if format.known(duration) else 0.0)
+        for call in own.dropna(subset="start_s").sort_values("start_s", kind="stable").to_dict("records"):
+            begin, ended = call["start_s"], format.known(call["duration_s"])
+            end = begin + (call["duration_s"] if ended else 0.0)
             lane = next((at for at, busy in enumerate(lanes) if busy <= begin), len(lanes))
             if lane == len(lanes):
-                more = f" ({lane + 1})" if lane else ""
-                who = ranks if isinstance(ranks, str) else format.UNKNOWN
-                yield from _named(
-                    "thread",
-                    rank + 1,
-                    thread + lane,
-                    f"communication {who} {algorithm}{more}",
-                )
+                name = f"communication {ranks if isinstance(ranks, str) else format.UNKNOWN} {algorithm}"
+                yield from _named("thread", rank + 1, thread + lane, name + f" ({lane + 1})" * (lane > 0))
                 lanes.append(end)
             lanes[lane] = end
             # A recording may lack the size, the type and the ranks.
             names = ("op", "algorithm", "ranks", "bytes", "dtype", "seq")
             told = {name: None if pd.isna(call[name]) else call[name] for name in names}
             bucket = int(call["bucket"]) if format.known(call["bucket"]) else None
-            name = str(call["op"]) if bucket is None else f"{call['op']} of bucket {bucket}"
             told |= {} if bucket is None else {"bucket": bucket}
-            if format.known(duration):
+            name = str(call["op"]) if bucket is None else f"{call['op']} of bucket {bucket}"
+            if ended:
                 yield _slice(rank, thread + lane, name, begin, end, "communication", **told)
-                yield from _arrow(rank, thread + lane, call, begin)
             else:
                 yield _instant(rank, thread + lane, f"{name}, its end unknown", begin, "communication", **told)
+            if ended and format.known(call["made_s"]) and call["made_s"] <= begin:
+                arrow = {"name": "called", "cat": "called", "id": (rank << 32) + int(call["seq"])}
+                yield {**arrow, "ph": "s", "ts": call["made_s"], **_place(rank, STEP)}
+                # bp "e": it points to the slice that encloses this time, not to the next one.
+                yield {**arrow, "ph": "f", "bp": "e", "ts": begin, **_place(rank, thread + lane)}
             if bucket is not None and format.known(call["ready_s"]):
                 holds = layout[bucket] if bucket < len(layout) else {"bytes": call["bytes"], "parameters": None}
                 yield _instant(rank, STEP, f"bucket {bucket} ready", call["ready_s"], "bucket", **holds)
         thread += len(lanes)
-
-
-def _arrow(rank: int, thread: int, call: dict[Any, Any], begin: float) -> Iterator[Event]:
-    """From the part of the step in which a call was made to when it began to run."""
-    if format.known(call["made_s"]) and call["made_s"] <= begin:
-        common = {"name": "called", "cat": "called", "id": (rank << 32) + int(call["seq"])}
-        yield {**common, "ph": "s", "ts": call["made_s"], **_place(rank, STEP)}
-        # bp "e": it points to the slice that encloses this moment, not to the next one.
-        yield {**common, "ph": "f", "bp": "e", "ts": begin, **_place(rank, thread)}
 
 
 def _memory(seen: SessionData, chosen: Choice, begin: float, end: float) -> Iterator[Event]:

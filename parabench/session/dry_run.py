@@ -17,12 +17,11 @@ from parabench.machine.machine import RANKS_PER_CORE, Machine, this_machine
 from parabench.plan.cohorts import cohorts, why_alone
 from parabench.plan.plan import Plan
 from parabench.plan.validate import entry_of_model
-from parabench.session.deadlines import SLOWEST
 from parabench.session.links import expected_links
 from parabench.session.progress import logger, skipped_lines, trial_lines
-from parabench.session.request import Request, TrainingRequest
+from parabench.session.request import Request
 from parabench.session.resume import SessionState, check_resumable, left_of, resume
-from parabench.session.runner import RUNNERS, training_operations
+from parabench.session.runner import RUNNERS, SLOWEST, training_operations
 from parabench.store.record import EXPLAIN_BLOCK, FIRST_BLOCK, REFERENCE_BLOCK, Status
 from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
@@ -70,7 +69,7 @@ def lines(request: Request) -> list[str]:
 
 def wants_cuda(request: Request) -> bool:
     """Return whether the options of the request name CUDA devices."""
-    axes = dict(text.partition("=")[::2] for text in request.axes) if isinstance(request, TrainingRequest) else {}
+    axes = dict(text.partition("=")[::2] for text in request.axes)
     return accelerator.TYPE in (axes.get("device") or request.options.get("device") or "").split(",")
 
 

@@ -13,8 +13,8 @@ from parabench.machine import accelerator
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.protocol import ROUND_S, TOO_QUICK, LinkProtocol
-from parabench.session.base_runner import Executor
 from parabench.session.resume import SessionState
+from parabench.session.runner import Executor
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.workloads.link_pairs import most_s, schedule

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self
 
@@ -67,6 +66,7 @@ class Request:
 
     argv: list[str]
     out: Path
+    axes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     label: str | None = None
@@ -89,7 +89,8 @@ class Request:
 
     def given(self) -> dict[str, Any]:
         """{field: value} of what was asked for and decides what is measured, as `of` takes it."""
-        return dict(self.options) | ({"seed": self.seed} if self.seed is not None else {})
+        given = {**({"axes": self.axes} if self.axes else {}), **self.options}
+        return given | ({"seed": self.seed} if self.seed is not None else {})
 
     def option_of(self, name: str) -> str:
         """How a field is typed."""
@@ -133,13 +134,8 @@ class TrainingRequest(Request):
     planned = (Protocol,)
 
     suite: str | None
-    axes: tuple[str, ...] = ()
     until_decided: bool = False
     budget: float | None = None
-
-    def given(self) -> dict[str, Any]:
-        # By the class: a slotted dataclass is made anew, and `super()` without arguments means the one before.
-        return ({"axes": self.axes} if self.axes else {}) | Request.given(self)
 
     def stopping(self, plan: Plan[Any, Any]) -> AdaptiveStopping | None:
         return AdaptiveStopping.asked(self.until_decided, self.budget, plan.protocol.budget_s if plan.races else None)
@@ -151,9 +147,8 @@ class TrainingRequest(Request):
         common: dict[str, Any] = {name: getattr(self, name) for name in _OF_PARTS} | {"part_of": self.suite}
         parts: list[Request] = []
         if suite.compute:
-            given = {
-                name: value for name, value in self.fields_of(ComputeProtocol).items() if name not in _OF_TRAININGS
-            }
+            fields = self.fields_of(ComputeProtocol).items()
+            given = {name: value for name, value in fields if name not in _OF_TRAININGS}
             parts.append(ComputeRequest(**common, suite=self.suite, axes=self.axes, options=given))
         if suite.collectives:
             devices = dict(each.split("=", 1) for each in self.axes if each.startswith(("device=", "threads=")))
@@ -196,10 +191,6 @@ class ComputeRequest(Request):
     planned = (ComputeProtocol,)
 
     suite: str | None
-    axes: tuple[str, ...] = ()
-
-    def given(self) -> dict[str, Any]:
-        return ({"axes": self.axes} if self.axes else {}) | Request.given(self)
 
     def plan(self, machine: Machine) -> Planned[Any, Any] | None:
         assert self.suite is not None
@@ -330,7 +321,7 @@ def kind_of(machine: Machine, overrides: Mapping[str, tuple[Any, ...]]) -> str:
 def protocol_of(request: Request, suites: Protocol) -> Protocol:
     """The suite's protocol with what the request asks for instead. Raises UsageError for steps and seconds at once."""
     given = request.fields_of(Protocol)
-    # Who asks for seconds does not want the suite's steps, and the reverse.
-    other = dict(chain(BY_STEPS_OR_TIME.items(), ((timed, name) for name, timed in BY_STEPS_OR_TIME.items())))
+    # Seconds replace the suite's steps, and steps its seconds.
+    other = BY_STEPS_OR_TIME | {timed: name for name, timed in BY_STEPS_OR_TIME.items()}
     freed = {other[name]: None for name in given if name in other}
     return suites.replace(**freed | given)

@@ -7,7 +7,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -19,8 +19,8 @@ from parabench.machine.machine import Machine, environment
 from parabench.plan.plan import AnyProtocol, C, P, Plan
 from parabench.plan.protocol import Protocol
 from parabench.plan.suite import load_suite
-from parabench.session.base_runner import launches_left
 from parabench.session.request import Planned, Request, TrainingRequest
+from parabench.session.runner import launches_left
 from parabench.store.record import TRACES, WATCHED, Finding
 from parabench.store.store import STORE_NAME, PlannedSession, Store
 from parabench.workloads.verify import Reference
@@ -54,9 +54,10 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
         check_resumable(folder)
     check_own_folder()
     check_writable(folder)
-    handle = _open_folder(folder)
-    try:
+    with ExitStack() as stack:
         try:
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderInUse(
@@ -67,19 +68,7 @@ def store_in(folder: Path, *, resumes: bool = False) -> Iterator[Store]:
                 f"output folder {str(folder)!r} cannot be locked, and two runs at once would disturb one another: "
                 f"{error.strerror}; give another --out"
             ) from error
-        with Store.open_or_create(folder / STORE_NAME) as store:
-            yield store
-    finally:
-        os.close(handle)
-
-
-def _open_folder(folder: Path) -> int:
-    try:
-        return os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise UsageError(
-            f"output folder {str(folder)!r} cannot be read: {error.strerror}; give another --out"
-        ) from error
+        yield stack.enter_context(Store.open_or_create(folder / STORE_NAME))
 
 
 def left_of(request: Request) -> Sequence[Request]:
@@ -117,14 +106,9 @@ def check_writable(folder: Path, what: str = "output folder", option: str = "--o
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except FileExistsError:
-        raise UsageError(
-            f"{what} {str(folder)!r} cannot be written: it is a file; move it away, or give another {option}"
-        ) from None
     except OSError as error:
-        raise UsageError(
-            f"{what} {str(folder)!r} cannot be written: {error.strerror or error}; give another {option}"
-        ) from error
+        why = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        raise UsageError(f"{what} {str(folder)!r} cannot be written: {why}; give another {option}") from error
 
 
 def check_traces(folder: Path, protocol: AnyProtocol) -> None:
@@ -149,22 +133,20 @@ def begin_session(
     if nodes:
         here["nodes"] = [{**nodes[0], **here}, *nodes[1:]]
         here["cluster"] = {"nodes": machine.nodes, "ranks_per_node": machine.ranks_per_node}
-    plan = planned.plan
     session_id = store.begin_session(
         label=request.label,
         suite=planned.suite,
         argv=request.argv,
-        seed=plan.seed,
+        seed=planned.plan.seed,
         environment=here,
         question=planned.question,
-        plan=plan.to_dict(),
+        plan=planned.plan.to_dict(),
         interleaved=interleaved,
     )
-    if machine.gpus_reason is not None:
-        store.add_finding(session_id, _unread_devices(machine))
-    for finding in planned.findings:
+    unread = [] if machine.gpus_reason is None else [_unread_devices(machine)]
+    for finding in (*unread, *planned.findings):
         store.add_finding(session_id, finding)
-    return SessionState(session_id=session_id, plan=plan)
+    return SessionState(session_id=session_id, plan=planned.plan)
 
 
 def _unread_devices(machine: Machine) -> Finding:
@@ -183,11 +165,7 @@ def _unread_devices(machine: Machine) -> Finding:
 
 
 def resume(
-    store: Store,
-    plan: Plan[Any, Any] | None,
-    kind: str = "training",
-    *,
-    label: str | None = None,
+    store: Store, plan: Plan[Any, Any] | None, kind: str = "training", *, label: str | None = None
 ) -> SessionState[Any, Any]:
     """Return the database's last session, which must be of that kind.
 

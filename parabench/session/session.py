@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from parabench import json_text
-from parabench.cluster.join import join_cluster
-from parabench.cluster.participants import Participants
+from parabench.cluster.participants import Participants, join_cluster
 from parabench.cluster.topology import topology_of
 from parabench.errors import NodeGone, UsageError
 from parabench.files import STANDARD_OUTPUT, is_special, write_whole
 from parabench.machine.machine import Machine, this_machine
 from parabench.plan.plan import Plan
-from parabench.session.base_runner import Executor, Runner, launches_left
 from parabench.session.links import measure_links
 from parabench.session.progress import logger, make_progress, outcome, skipped_lines, trial_lines, warner
 from parabench.session.request import Planned, Request
@@ -35,12 +33,12 @@ from parabench.session.resume import (
     resume_command,
     store_in,
 )
-from parabench.session.runner import RUNNERS, peak_metric
+from parabench.session.runner import RUNNERS, Executor, Runner, launches_left, peak_metric
 from parabench.session.stopping import AdaptiveStopping
 from parabench.signals import STOPPED, Interrupted, stop_signals
 from parabench.store.database import StoreError
 from parabench.store.record import FIRST_BLOCK, TRACES, Launch, Status
-from parabench.store.results import Results, load
+from parabench.store.results import load
 from parabench.store.store import STORE_NAME, Store
 
 if TYPE_CHECKING:
@@ -252,70 +250,51 @@ def _seen(store: Store, state: SessionState[Any, Any]) -> dict[str, Any]:
 
 
 def _peaks(seen: SessionData) -> dict[str, list[float]]:
-    """By the id of each case the peaks that its ranks had in the first block."""
-    first = seen.numbers[seen.numbers["repetition"] == FIRST_BLOCK]
-    devices = dict(zip(first["launch_id"], zip(first["case"], first["device"], strict=True), strict=True))
-    peaks: dict[str, list[float]] = {}
-    whole = seen.results.whole
-    for launch, metric, value in zip(whole["launch_id"], whole["metric"], whole["value"], strict=True):
-        case, device = devices.get(launch, ("", ""))
-        if metric == peak_metric(device) and case and value > 0:
-            peaks.setdefault(case, []).append(float(value))
-    return peaks
+    """Return the peaks of the ranks' memory in the first repetition, by case id."""
+    first = seen.numbers[seen.numbers["repetition"] == FIRST_BLOCK].set_index("launch_id")
+    whole = seen.results.whole.join(first[["case", "device"]], on="launch_id", how="inner")
+    known = whole[(whole["metric"] == whole["device"].map(peak_metric)) & (whole["value"] > 0)]
+    return {str(case): values.tolist() for case, values in known.groupby("case")["value"]}
 
 
 def conclude(request: Request, session_id: int, console: Console) -> None:
-    """Write the report; say what was found, and where all is."""
+    """Write the report. Print the answers and the paths, and write the results to --json."""
     if request.part_of is not None and request.kind != "training":
         return  # the last session of the suite has the answers
+    from parabench.analysis.session import select_session, session_data
     from parabench.report.build import write_report
 
     results, log = load(request.out / STORE_NAME), logger(console, request.prefix)
-    alone = request.json_file is None  # else who is quiet has the answer there
-    answer = logger(console, request.prefix, answers=alone)
+    # A quiet console prints no answers if they go to --json.
+    no_file = request.json_file is None
+    answer = logger(console, request.prefix, answers=no_file)
+    lines: Iterable[str]
     if request.kind == "collectives":
-        answers = _tables(results, session_id, logger(console, answers=alone))
-    else:
-        from parabench.analysis.ranking.words import closing_lines
-        from parabench.analysis.session import session_data
+        from parabench.analysis.collectives.crossover import bus_answers
+        from parabench.analysis.collectives.nccl_tests import results_json, table_lines
 
-        answers = iter(closing_lines(session_data(results, session_id)))
+        session = select_session(results, session_id)
+        for line in table_lines(results, session):
+            logger(console, answers=no_file)(line)
+        lines = (each.sentence() for each in bus_answers(results, session_id))
+    else:
+        from parabench.analysis.ranking.ranking import spots
+        from parabench.analysis.ranking.words import closing_lines, to_dict
+
+        seen = session_data(results, session_id)
+        lines = closing_lines(seen)
     report = write_report(results, results.path.with_name(REPORT_NAME), str(session_id))
-    for line in answers:
+    for line in lines:
         answer(line)
     log(f"store:  {results.path}")
     log(f"report: {report}")
-    if request.json_file is not None:
-        _write_json(request, results, session_id, log)
-
-
-def _tables(results: Results, session_id: int, tell: Callable[[str], None]) -> Iterator[str]:
-    """Print tables as nccl-tests does; what is fastest, in words."""
-    from parabench.analysis.collectives.crossover import bus_answers
-    from parabench.analysis.collectives.nccl_tests import table_lines
-    from parabench.analysis.session import select_session
-
-    for line in table_lines(results, select_session(results, session_id)):
-        tell(line)
-    return (answer.sentence() for answer in bus_answers(results, session_id))
-
-
-def _write_json(request: Request, results: Results, session_id: int, log: Callable[[str], None]) -> None:
-    """Of collectives what nccl-tests writes, of trainings what `parabench best --json` does."""
-    assert request.json_file is not None
-    if request.kind == "collectives":
-        from parabench.analysis.collectives.nccl_tests import results_json
-        from parabench.analysis.session import select_session
-
-        told: Any = results_json(results, select_session(results, session_id))
-    else:
-        from parabench.analysis.ranking.ranking import spots
-        from parabench.analysis.ranking.words import to_dict
-        from parabench.analysis.session import session_data
-
-        seen = session_data(results, session_id)
-        told = [to_dict(each) for each in seen.once(spots)]
-    text = json_text.written(told)
+    if request.json_file is None:
+        return
+    # nccl-tests' format, or that of `parabench best --json`.
+    collectives = request.kind == "collectives"
+    text = json_text.written(
+        results_json(results, session) if collectives else [to_dict(each) for each in seen.once(spots)]
+    )
     if request.json_file == STANDARD_OUTPUT:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parabench import __version__
 from parabench.errors import UsageError, near
-from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, TABLES, create_statements
+from parabench.store.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
 
 # How long a write waits for the lock of another process.
 LOCK_TIMEOUT_S = 60.0
@@ -37,11 +37,9 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             if not db.execute("PRAGMA page_count").fetchone()[0]:
                 _create(db)
             _check(db, path)
-            damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            damage = " ".join(db.execute("PRAGMA quick_check(1)").fetchone()[0].split())
             if damage != "ok":
-                raise UsageError(
-                    f"{path} is damaged ({' '.join(damage.split())}); restore a copy, or give another --out"
-                )
+                raise UsageError(f"{path} is damaged ({damage}); restore a copy, or give another --out")
             # Readers, such as a live report, never block the run. After each transaction SQLite copies the log into the
             # file, so that a copy of the file is complete.
             db.execute("PRAGMA journal_mode = WAL")
@@ -51,10 +49,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
             stack.pop_all()
             return db
     except sqlite3.Error as error:
-        what = (
-            "cannot be used as a store" if isinstance(error, sqlite3.OperationalError) else "is not a parabench store"
-        )
-        raise UsageError(f"{path} {what}: {error}; give another --out") from error
+        raise UsageError(f"{path} is not a parabench store or unusable: {error}; give another --out") from error
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -79,35 +74,20 @@ def open_to_read(path: Path) -> Iterator[sqlite3.Connection]:
             yield db
     except sqlite3.OperationalError as error:
         raise UsageError(f"{path} cannot be read: {error}; see which process holds it, and try again") from error
-    except Exception as error:
-        # pandas has its own class for errors of the database. The names in a damaged one may not be text.
-        if isinstance(error, sqlite3.Error | UnicodeDecodeError) or type(error).__name__ == "DatabaseError":
-            raise UsageError(
-                f"{path} cannot be read as a parabench store: {error}; it is damaged, or parabench did not write it; "
-                "give another database"
-            ) from error
-        raise
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a parabench store or is damaged: {error}; {GIVE_RESULTS}") from error
 
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
     """Raise UsageError if the file is not a results database, or has another schema."""
-    try:
-        application_id = db.execute("PRAGMA application_id").fetchone()[0]
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    except sqlite3.OperationalError:
-        raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a parabench store: {error}; {GIVE_RESULTS}") from error
-    if application_id != APPLICATION_ID:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise UsageError(f"{path} is not a parabench store; {GIVE_RESULTS}")
     if version != SCHEMA_VERSION:
         raise UsageError(
             f"{path} has schema {version}, and parabench {__version__} reads schema {SCHEMA_VERSION} only; "
             "use the version that wrote it, or another store"
         )
-    if not tables >= TABLES.keys():
-        raise UsageError(f"{path} is an incomplete parabench store; remove it, or {GIVE_RESULTS}")
 
 
 @contextlib.contextmanager

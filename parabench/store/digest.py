@@ -6,18 +6,19 @@ A digest holds the time of each measured step on its slowest rank, the median ov
 
 from __future__ import annotations
 
+import math
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from parabench.metrics import STEP_PARTS
-from parabench.store.record import Phase, Sample
+from parabench.store.record import Phase, Sample, slowest
 
 # The kinds of digests: `slowest` by step and `median` by rank, of measured steps; `whole` by rank, of no step.
 SLOWEST, MEDIAN, WHOLE = "slowest", "median", "whole"
 
 _TIMED = ("step_s", *STEP_PARTS, "device_lag_s")
-_UNKNOWN = float("nan")
 
 
 class Digest(NamedTuple):
@@ -30,39 +31,33 @@ class Digest(NamedTuple):
     value: bytes
 
 
-def digests(samples: Iterable[Sample]) -> list[Digest]:
+def digests(samples: Sequence[Sample]) -> list[Digest]:
     """Return the digests of one launch."""
-    whole: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    by_rank: dict[str, dict[int, list[float]]] = {}
-    slowest: dict[int, float] = {}
+    whole: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+    by_rank: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for rank, step, phase, metric, told in samples:
-        value = _UNKNOWN if told is None else float(told)
+        value = math.nan if told is None else float(told)
         if step is None:
-            whole.setdefault((phase, metric), []).append((rank, value))
-            continue
-        if phase == Phase.MEASURE and metric in _TIMED:
-            by_rank.setdefault(metric, {}).setdefault(rank, []).append(value)
-        if phase == Phase.MEASURE and metric == "step_s":
-            before = slowest.get(step, value)
-            # If one rank's time is unknown, the slowest rank is unknown.
-            slowest[step] = value if value > before or value != value else before
-    found = [_packed(SLOWEST, Phase.MEASURE, "step_s", sorted(slowest.items()))] if slowest else []
+            whole[phase, metric].append((rank, value))
+        elif phase == Phase.MEASURE and metric in _TIMED:
+            by_rank[metric][rank].append(value)
+    measured = (each for each in samples if each.phase == Phase.MEASURE and each.metric == "step_s")
+    steps = slowest((each.step, each.value) for each in measured if each.step is not None)
+    found = [_packed(SLOWEST, Phase.MEASURE, "step_s", steps.items())] if steps else []
     for metric, ranks in by_rank.items():
         medians = [(rank, _median(values)) for rank, values in sorted(ranks.items())]
         found.append(_packed(MEDIAN, Phase.MEASURE, metric, medians))
-    found += [_packed(WHOLE, phase, metric, numbers) for (phase, metric), numbers in whole.items()]
-    return found
+    return found + [_packed(WHOLE, phase, metric, numbers) for (phase, metric), numbers in whole.items()]
 
 
-def _packed(kind: str, phase: str, metric: str, numbers: Sequence[tuple[int, float]]) -> Digest:
+def _packed(kind: str, phase: str, metric: str, numbers: Iterable[tuple[int, float]]) -> Digest:
     places, values = zip(*numbers, strict=True)
-    return Digest(
-        kind, phase, metric, struct.pack(f"<{len(places)}q", *places), struct.pack(f"<{len(values)}d", *values)
-    )
+    count = len(places)
+    return Digest(kind, phase, metric, struct.pack(f"<{count}q", *places), struct.pack(f"<{count}d", *values))
 
 
 def _median(values: list[float]) -> float:
     """Return the median of the known values."""
     import statistics  # takes 10 ms to import, which commands that only read save
 
-    return statistics.median([value for value in values if value == value] or [_UNKNOWN])
+    return statistics.median([value for value in values if value == value] or [math.nan])

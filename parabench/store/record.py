@@ -232,24 +232,23 @@ class Launch:
 
     def step_times(self, phase: Phase | None = None) -> list[float]:
         """Return the seconds of each step on its slowest rank, of one phase or of all; NaN if a rank's is unknown."""
-        return _slowest(
-            (sample.step, sample.value)
-            for sample in self.samples
-            if sample.metric == "step_s" and sample.step is not None and phase in (None, sample.phase)
-        )
+        steps = (each for each in self.samples if each.metric == "step_s" and phase in (None, each.phase))
+        return list(slowest((each.step, each.value) for each in steps if each.step is not None).values())
 
     def call_durations(self, size: int) -> list[float]:
         """Return the seconds of each measured collective of `size` bytes on its slowest rank, as `step_times`."""
         calls = (call for call in self.collectives if call.bytes == size and call.phase == Phase.MEASURE)
-        return _slowest((call.seq, call.duration_s) for call in calls)
+        return list(slowest((call.seq, call.duration_s) for call in calls).values())
 
 
-def _slowest(ranks: Iterable[tuple[int, float | None]]) -> list[float]:
-    slowest: dict[int, float] = {}
+def slowest(ranks: Iterable[tuple[int, float | None]]) -> dict[int, float]:
+    """Return {step or call: the most seconds of a rank}, in order; NaN if a rank's time is unknown."""
+    found: dict[int, float] = {}
     for at, seconds in ranks:
         known = math.nan if seconds is None else seconds
-        slowest[at] = known if math.isnan(known) else max(slowest.get(at, known), known)
-    return [slowest[at] for at in sorted(slowest)]
+        before = found.get(at, known)
+        found[at] = before if before > known or math.isnan(before) else known
+    return dict(sorted(found.items()))
 
 
 # Codes of findings that decide something elsewhere.

@@ -72,8 +72,7 @@ class Results:
         """Return the ids of the sessions that measured `kind`, such as training or collectives."""
         condition = f"{KIND_OF_SESSION} = '{kind}'"
         condition += f" OR {KIND_OF_SESSION} IS NULL" if kind == "training" else ""
-        found: list[int] = self.read("session", condition, ("id",))["id"].tolist()
-        return found
+        return [int(each) for each in self.read("session", condition, ("id",))["id"]]
 
     session = _table("session")
     launch = _table("launch")

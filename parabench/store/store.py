@@ -215,11 +215,11 @@ class Store:
 
     def add_links(self, session_id: int, rows: Iterable[LinkSample], messages: Iterable[LinkMessage] = ()) -> None:
         """Record the links between the ranks of a session and the messages that show them, in place of earlier ones."""
-        of_session: dict[str, Iterable[tuple[Any, ...]]] = {"link": rows, "link_message": messages}
         with self._transaction() as db:
-            for table, values in of_session.items():
+            for table in ("link", "link_message"):
                 db.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
-                _insert_all(db, table, (session_id,), values)
+            _insert_all(db, "link", (session_id,), rows)
+            _insert_all(db, "link_message", (session_id,), messages)
 
     def add_finding(self, session_id: int, finding: Finding) -> None:
         """Record a warning that concerns the session or a configuration, not one launch."""

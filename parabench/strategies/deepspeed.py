@@ -5,8 +5,6 @@ Rajbhandari et al., "ZeRO: memory optimizations toward training trillion paramet
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from functools import reduce
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +12,11 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_grad
-from torch import Tensor, nn
+from torch import Tensor
 
 from parabench.models.base import Model, loss_of, output_of
 from parabench.models.batches import Batch, split
-from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, optimizer_for, squares_of
+from parabench.strategies.base import ParallelModel, StepMarker, StrategyContext, norm_of, optimizer_for
 
 
 def zero(model: Model, context: StrategyContext) -> ParallelModel:
@@ -40,6 +38,11 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
         },
     )
     parameters = list(model.module.parameters())
+    # The engine's step clears its gradients.
+    wrapped = engine.optimizer
+    optimizer: Any = SimpleNamespace(
+        param_groups=wrapped.param_groups, state=wrapped.state, step=engine.step, zero_grad=lambda: None
+    )
 
     def compute(batch: Batch, clock: StepMarker) -> Tensor:
         """Forward and backward by the engine, which reduces gradients itself."""
@@ -61,41 +64,7 @@ def zero(model: Model, context: StrategyContext) -> ParallelModel:
         data_rank=context.rank,
         data_ranks=context.world_size,
         compute=compute,
-        optimizer=_Step(engine),
-        gradient_norm=lambda: _norm(parameters),
+        optimizer=optimizer,
+        gradient_norm=lambda: norm_of(each for p in parameters if (each := safe_get_full_grad(p)) is not None),
         counted=False,  # the engine keeps shards of its own
     )
-
-
-class _Step:
-    """The engine's step under an optimizer's names."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the optimizer that the engine wraps."""
-        groups: list[dict[str, Any]] = self._engine.optimizer.param_groups
-        return groups
-
-    @property
-    def state(self) -> Mapping[Any, Any]:
-        state: Mapping[Any, Any] = self._engine.optimizer.state
-        return state
-
-    def step(self) -> None:
-        self._engine.step()
-
-    def zero_grad(self) -> None:
-        """The engine has done it."""
-
-
-def _norm(parameters: list[nn.Parameter]) -> float:
-    """L2 norm of the whole gradient, which the engine keeps in parts."""
-    squares = 0.0
-    for parameter in parameters:
-        gradient = safe_get_full_grad(parameter)
-        if gradient is not None:
-            squares += float(squares_of(gradient))
-    return math.sqrt(squares)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from parabench.probes import CaseReport, ProbedRank
+from parabench.probes import CaseReport, ProbedRank, switched_on
 from parabench.probes.collective_calls import Recorder
 from parabench.probes.communication import CommunicationProbe
 from parabench.probes.ddp import DdpLoggerProbe
@@ -58,11 +58,8 @@ class Instruments:
         self._probes = (DdpLoggerProbe(rank), communication)
         self._memory = MemoryClock(rank.clock, rank.info.device, rank.clock.steps, WIDTH, before_reading)
         self._clock, self._failed = rank.clock, failed
-        self._marker: StepMarker = self._memory
-        with contextlib.ExitStack() as on:
-            for probe in self._probes:
-                self._marker = on.enter_context(probe.instrumented(self._marker))
-            self._on = on.pop_all()
+        self._on = contextlib.ExitStack()
+        self._marker: StepMarker = self._on.enter_context(switched_on(self._probes, self._memory))
 
     def mark(self) -> None:
         self._guarded(self._marker.mark, self._clock.mark)

@@ -310,13 +310,11 @@ class Observer:
             protocol=Protocol(),
             info=RankInfo(rank, size, self.device),
             parallel=ParallelModel(module=self.module, data_rank=rank, data_ranks=size),
-            compute=_not_ours,
             optimizer=self.optimizer,
-            batches=iter(()),
             clock=self._clock,
             take_step=_not_ours,
         )
 
 
-def _not_ours(*_: Any, **__: Any) -> Any:
+def _not_ours() -> None:
     raise AssertionError("a watched loop computes for itself")

@@ -30,8 +30,8 @@ from parabench.machine import accelerator
 from parabench.machine.machine import this_machine
 from parabench.machine.nvml import Used, keep_nvml
 from parabench.plan.turns import TurnsProtocol
-from parabench.probes import sources_of
-from parabench.probes.sampler import RankPids, Sampler, Watched, leave_pid
+from parabench.probes.devices import sources_of
+from parabench.probes.sampler import RankPids, Sampler, leave_pid
 from parabench.session.progress import logger
 from parabench.session.request import check_label
 from parabench.session.resume import check_writable
@@ -252,8 +252,8 @@ def _sampler(observer: Observer) -> Sampler:
     if used:
         keep_nvml()
     pids = RankPids(observer.folder, [observer.group.rank])
-    watched = Watched(began_s=began_s, pids=pids, devices=(lambda: used) if used else None, ours=launcher)
-    return Sampler(began_s, sources_of(watched), period_s=READING_S)
+    sources = sources_of(began_s, pids, (lambda: used) if used else None, launcher)
+    return Sampler(began_s, sources, period_s=READING_S)
 
 
 def _used(device: torch.device) -> list[Used]:

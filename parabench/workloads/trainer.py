@@ -16,23 +16,14 @@ from parabench.errors import UsageError
 from parabench.launch.rank import loaded_nccl
 from parabench.metrics import METRICS
 from parabench.models import IGNORED_LABELS, RANDOM_DATA
-from parabench.models.base import (
-    Model,
-    apply_options,
-    arithmetic_of,
-    attention_of,
-    build_model,
-    move_model,
-    own_scheduler,
-    set_arithmetic,
-    sizes,
-)
+from parabench.models.base import Model, attention_of, sizes
 from parabench.models.batches import Batch
-from parabench.models.buffers import buffers_of, changed
-from parabench.models.compiled import CompileCounts
-from parabench.models.suspects import buffer_suspect, ignores_labels, suspects_of
+from parabench.models.factory import build_model, own_scheduler
+from parabench.models.options import CompileCounts, apply_options, arithmetic_of, move_model, set_arithmetic
+from parabench.models.suspects import buffer_suspect, buffers_of, changed, ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.probes import CaseReport, Probe
+from parabench.probes.replicas import checksums
 from parabench.registry import load
 from parabench.strategies import STRATEGIES, base
 from parabench.strategies.base import (
@@ -73,21 +64,24 @@ class Losses:
         return values[: self._count]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Training:
-    """Everything that the loop needs; `losses` and `grad_norm` are its results.
+    """The training run of a case in one rank; `losses` and `grad_norm` are its results.
 
     A rank without a loss leaves `losses` empty; a rank that cannot know the gradient's norm leaves it None. `probes`
     read the first step. `clip` limits the gradient's norm, and `scheduler` steps after the optimizer, if the model
     has them. `compiled` is None without torch.compile. `buffers` are copies of those that the first forward may change;
-    `suspects` has the keys of `models.SUSPECTS` that were found.
+    `suspects` has the keys of `models.SUSPECTS` that were found. `known` are facts about the whole model. `taken` is
+    the number of steps so far.
     """
 
-    module: nn.Module
+    case: Case
+    parallel: ParallelModel
     compute: Compute
     optimizer: OptimizerLike
     batches: Iterator[Batch]
     gradient_norm: Callable[[], float | None]
+    known: dict[str, Any] = field(default_factory=dict)
     clip: Callable[[], None] | None = None
     scheduler: torch.optim.lr_scheduler.LRScheduler | None = None
     probes: Sequence[Probe] = ()
@@ -96,46 +90,71 @@ class Training:
     grad_norm: float | None = None
     suspects: list[str] = field(default_factory=list)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    taken: int = 0
 
+    def take(self, clock: StepMarker, steps: int) -> None:
+        """Take further steps, and count what torch.compile does in them. Each is timed by five marks and carries
+        nothing else."""
+        with self.compiled or nullcontext():
+            for step in range(self.taken, self.taken + steps):
+                self._step(clock, first=step == 0)
+        self.taken += steps
 
-def train(training: Training, clock: StepMarker, steps: range) -> None:
-    """Take the training steps `steps`, and count what torch.compile does in them."""
-    with training.compiled or nullcontext():
-        take_steps(training, clock, steps)
-
-
-def take_steps(training: Training, clock: StepMarker, steps: range) -> None:
-    """Take the training steps `steps`. Each is timed by five marks and carries nothing else."""
-    compute, optimizer = training.compute, training.optimizer
-    for step in steps:
+    def _step(self, clock: StepMarker, *, first: bool) -> None:
         clock.mark()
-        batch = next(training.batches)
+        batch = next(self.batches)
         clock.mark()
-        loss = compute(batch, clock)  # marks where forward ends and backward begins
+        loss = self.compute(batch, clock)  # marks where forward ends and backward begins
         clock.mark()
-        if step == 0:  # a warm-up step: it may carry more
-            # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
-            training.grad_norm = training.gradient_norm()
-            if ignores_labels(batch):
-                training.suspects.append(IGNORED_LABELS)
-            if training.buffers:
-                names = changed(training.buffers, buffers_of(training.module))
-                training.suspects.extend(buffer_suspect(names))
-                training.buffers = {}
-            for probe in training.probes:
-                probe.after_first_backward()
-        if training.clip is not None:
-            training.clip()
-        optimizer.step()
-        if training.scheduler is not None:
-            training.scheduler.step()
-        if step == 0:
-            for probe in training.probes:
+        if first:  # a warm-up step: it may carry more
+            self._read_first(batch)
+        if self.clip is not None:
+            self.clip()
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if first:
+            for probe in self.probes:
                 probe.after_first_step()
-        optimizer.zero_grad()
+        self.optimizer.zero_grad()
         clock.mark()
         if loss is not None:
-            training.losses.append(loss)
+            self.losses.append(loss)
+
+    def _read_first(self, batch: Batch) -> None:
+        # AdamW hides a gradient that is wrong by a factor, so losses alone would not show it; its norm does.
+        self.grad_norm = self.gradient_norm()
+        if ignores_labels(batch):
+            self.suspects.append(IGNORED_LABELS)
+        if self.buffers:
+            self.suspects += buffer_suspect(changed(self.buffers, buffers_of(self.parallel.module)))
+            self.buffers = {}
+        for probe in self.probes:
+            probe.after_first_backward()
+
+    def report(self) -> CaseReport:
+        """Report the training run when it is over, without what its probes saw. A collective call.
+
+        Raises:
+            UsageError: If a number of the strategy's has an unknown name, or is no number.
+        """
+        facts = self.parallel.facts()
+        numbers = self.parallel.numbers()
+        for name, value in numbers.items():
+            if name not in METRICS or not isinstance(value, (int, float)):
+                raise UsageError(
+                    f"strategy {self.case.strategy!r} tells {name} = {value!r}; give a number under a name of "
+                    "metrics.METRICS"
+                )
+        arithmetic = arithmetic_of(getattr(self.optimizer, "left_out", None))
+        return CaseReport(
+            losses=self.losses.read(),
+            grad_norm=self.grad_norm,
+            facts={**self.known, **facts, **arithmetic, **loaded_nccl(self.case)},
+            numbers=dict(numbers),
+            checksums=checksums(self.parallel, self.case.world_size),
+            rank_facts={} if self.compiled is None else {"compiled": self.compiled.facts()},
+        )
 
 
 class Material:
@@ -161,10 +180,8 @@ def prepare(case: Case, rank_info: RankInfo) -> Material:
     return Material(model, Loading(case, model))
 
 
-def build(
-    case: Case, rank_info: RankInfo, material: Material | None = None
-) -> tuple[Training, ParallelModel, dict[str, Any]]:
-    """Make the case's model parallel, with its optimizer and data. Return these, and facts about the whole model.
+def build(case: Case, rank_info: RankInfo, material: Material | None = None) -> Training:
+    """Make the case's model parallel, with its optimizer and data.
 
     `material` is what `prepare` returned for the case before the group was joined.
     """
@@ -205,8 +222,10 @@ def build(
         return found if found is None or scale is None else found / scale()
 
     most = model.clip_norm
-    training = Training(
-        module=parallel.module,
+    return Training(
+        case=case,
+        parallel=parallel,
+        known=known,
         compute=parallel.compute
         or ForwardBackward(
             module=parallel.module,
@@ -232,7 +251,6 @@ def build(
         # One device sees what all ranks would.
         buffers=buffers_of(parallel.module) if case.strategy == "single" else {},
     )
-    return training, parallel, known
 
 
 def no_formula(model: Model) -> dict[str, str]:
@@ -251,26 +269,3 @@ def norm_of_gradients(
     own = full_tensor is not base.full_tensor
     found = ((each, each.grad) for each in parameters.values() if each.grad is not None)
     return norm_of(full_tensor(each, gradient) if own else gradient for each, gradient in found)
-
-
-def report_of(case: Case, training: Training, parallel: ParallelModel, known: Mapping[str, Any]) -> CaseReport:
-    """Report a training run that is over, without what its probes saw. A collective call.
-
-    Raises:
-        UsageError: If a number of the strategy's has an unknown name, or is no number.
-    """
-    facts = parallel.facts()
-    numbers = parallel.numbers()
-    for name, value in numbers.items():
-        if name not in METRICS or not isinstance(value, (int, float)):
-            raise UsageError(
-                f"strategy {case.strategy!r} tells {name} = {value!r}; give a number under a name of metrics.METRICS"
-            )
-    arithmetic = arithmetic_of(getattr(training.optimizer, "left_out", None))
-    return CaseReport(
-        losses=training.losses.read(),
-        grad_norm=training.grad_norm,
-        facts={**known, **facts, **arithmetic, **loaded_nccl(case)},
-        numbers=dict(numbers),
-        rank_facts={} if training.compiled is None else {"compiled": training.compiled.facts()},
-    )

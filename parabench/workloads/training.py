@@ -27,14 +27,15 @@ from parabench.launch.workload import RankEnv, Workload, arms_of
 from parabench.plan.case import Case
 from parabench.plan.protocol import Counts, Protocol
 from parabench.plan.turns import TurnsProtocol, turns
-from parabench.probes import CaseReport, ProbedRank, environment, left_behind, probe_classes, switched_on
+from parabench.probes import CaseReport, ProbedRank, nccl, probe_classes, switched_on
+from parabench.probes.flops import count_flops
 from parabench.probes.replicas import replicas_apart
 from parabench.probes.step_clock import MARKS, StepClock, write_counts
 from parabench.store.record import WAIT, CollectiveSample, Launch, Phase, Sample, Span
 from parabench.strategies import entry_of
 from parabench.strategies.base import RankInfo
 from parabench.workloads.pace import Agreement, warm_up
-from parabench.workloads.trainer import Material, build, prepare, report_of, train
+from parabench.workloads.trainer import Material, build, prepare
 from parabench.workloads.turns import owners_of, pair_facts, steps_of, take_turns, turn_marks
 
 
@@ -49,7 +50,7 @@ class TrainingWorkload(Workload):
             return {}
         if spec.traces is not None and spec.protocol.traced:
             spec.traces.mkdir(exist_ok=True)
-        return environment(spec.protocol, folder)
+        return nccl.environment(spec.protocol, folder)
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
         if isinstance(spec.protocol, TurnsProtocol):
@@ -70,7 +71,7 @@ class TrainingWorkload(Workload):
                 report = RankReport(rank=rank, cases=[train_case(spec, env, info, materials[0])])
         report.clock = clock
         if not isinstance(spec.protocol, TurnsProtocol):
-            report.of(0).rank_facts |= left_behind(spec.protocol, env.folder)
+            report.of(0).rank_facts |= nccl.left_behind(spec.protocol, env.folder)
         return report
 
     def _join(self, spec: LaunchSpec, env: RankEnv, rank: int) -> dict[str, float] | None:
@@ -145,7 +146,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
     """Build and train a case that has the launch to itself, with instruments, and report what was seen."""
     case: Case = spec.case
     protocol: Protocol = spec.protocol
-    training, parallel, known = build(case, rank_info, material)
+    training = build(case, rank_info, material)
     if dist.is_initialized() and not protocol.alone:
         join.check_groups(rank_info.device, case.backend, case.algorithm)
     clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
@@ -154,20 +155,17 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         case=case,
         protocol=protocol,
         info=rank_info,
-        parallel=parallel,
-        compute=training.compute,
+        parallel=training.parallel,
         optimizer=training.optimizer,
-        batches=training.batches,
         clock=clock,
-        take_step=lambda: train(training, clock, range(clock.steps, clock.steps + 1)),
+        take_step=lambda: training.take(clock, 1),
         traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
     )
     training.probes = probes = [probe(probed) for probe in probe_classes()]
 
     def take(steps: int) -> None:
-        begin = clock.steps
-        clock.make_room(begin + steps)
-        train(training, clock, range(begin, begin + steps))
+        clock.make_room(training.taken + steps)
+        training.take(clock, steps)
 
     counts = protocol.least
     if protocol.by_time:
@@ -185,11 +183,11 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         probe.after_measured()
     if protocol.instrumented:
         with switched_on(probes, clock) as watched:
-            train(training, watched, range(counts.timed, counts.timed + protocol.instrumented))
+            training.take(watched, protocol.instrumented)
     for probe in probes:
         probe.after_instrumented()
     clock.finish()
-    report = report_of(case, training, parallel, known)
+    report = training.report()
     report.facts["collectives"] = join.calls()
     # A strategy's own numbers are better than a probe's.
     numbers = dict(report.numbers)
@@ -197,6 +195,8 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         probe.report(report)
     report.numbers |= {**numbers, **clock.moments.numbers()}
     report.readings += clock.lags()
+    if case == case.reference():  # its operations count for all strategies that train the same
+        report.facts["flops"] = count_flops(training.compute, training.batches)
     return report
 
 

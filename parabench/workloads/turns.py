@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,46 +22,22 @@ from parabench.launch.workload import RankEnv
 from parabench.machine import accelerator
 from parabench.plan.case import Case
 from parabench.plan.turns import BUILD, WARM_UP, Turn, turns
-from parabench.probes import CaseReport
 from parabench.probes.memory import forget_building
-from parabench.probes.replicas import checksums
 from parabench.probes.step_clock import MARKS, StepClock
 from parabench.store.record import Phase
-from parabench.strategies.base import ParallelModel, RankInfo, StepMarker
-from parabench.workloads.trainer import Material, Training, build, report_of, train
+from parabench.strategies.base import RankInfo
+from parabench.workloads.trainer import Material, Training, build
 
 
-@dataclass(slots=True, eq=False)
-class Arm:
-    """The training run of a case in one rank, and how many of its steps were taken. `known` are facts from building."""
-
-    case: Case
-    training: Training
-    parallel: ParallelModel
-    known: dict[str, Any]
-    taken: int = 0
-
-    def take(self, clock: StepMarker, steps: int) -> None:
-        """Train for `steps` further steps."""
-        train(self.training, clock, range(self.taken, self.taken + steps))
-        self.taken += steps
-
-    def report(self) -> CaseReport:
-        """Report the training run when it is over. A collective call."""
-        report = report_of(self.case, self.training, self.parallel, self.known)
-        report.checksums |= checksums(self.parallel, self.case.world_size)
-        return report
-
-
-def built(case: Case, info: RankInfo, material: Material) -> Arm:
+def built(case: Case, info: RankInfo, material: Material) -> Training:
     """Build a case's training run over the default group.
 
     Raises RuntimeError if groups that it makes use another algorithm than the case's.
     """
     others = join.known_groups() - {torch.distributed.group.WORLD}
-    training, parallel, known = build(case, replace(info, world_size=case.world_size), material)
+    training = build(case, replace(info, world_size=case.world_size), material)
     join.check_groups(info.device, case.backend, case.algorithm, others)
-    return Arm(case, training, parallel, known)
+    return training
 
 
 def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mapping[int, Material]) -> RankReport:
@@ -71,7 +47,7 @@ def take_turns(spec: LaunchSpec, env: RankEnv, info: RankInfo, materials: Mappin
     all_turns = list(turns(spec.protocol, len(spec.cases)))
     clock = StepClock(marks_path(env.folder, info.rank), sum(each.steps for each in all_turns), info.device)
     hang.watch(clock, info.device)
-    arms: dict[int, Arm] = {}
+    arms: dict[int, Training] = {}
     at = BUILD
     partner = Partner(spec.pair) if spec.pair and info.rank == 0 else None
 

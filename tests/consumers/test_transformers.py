@@ -19,7 +19,8 @@ from command_line import parabench
 from guard import GUARD_S
 from parabench.launch.processes import run_processes
 from parabench.models import TENSOR
-from parabench.models.base import loss_of, make_samples, output_of
+from parabench.models.base import loss_of, output_of
+from parabench.models.factory import make_samples
 from parabench.plan.case import Case
 from parabench.workloads.verify import TOLERANCES
 from paths import ROOT

@@ -98,11 +98,11 @@ def installed(failing: Failing, clock: Clock) -> Iterator[FakeNvml]:
         patch.setattr(gpu_checks, "probe", lambda: {"archs": ["sm_90"], "devices": [None, None]})
         patch.setattr(doctor, "LOOK_S", 0.0)
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        nvml._begin_once.cache_clear()
+        nvml.keep_nvml.cache_clear()
         try:
             yield fake
         finally:
-            nvml._begin_once.cache_clear()
+            nvml.keep_nvml.cache_clear()
 
 
 # -- what asks it -----------------------------------------------------------------------------------------------------

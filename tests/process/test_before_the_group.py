@@ -15,8 +15,8 @@ from guard import GUARD_S
 from parabench.data.loader import Loading
 from parabench.launch.spec import LaunchSpec
 from parabench.launch.workload import RankEnv
-from parabench.models.base import build_model
-from parabench.models.compiled import share_compile_threads
+from parabench.models.factory import build_model
+from parabench.models.options import share_compile_threads
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.communication import SynchronizedClock

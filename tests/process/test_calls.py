@@ -17,7 +17,7 @@ from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.launch.processes import run_processes
 from parabench.launch.spec import LaunchSpec
-from parabench.models.base import build_model
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.probes.ddp import Buckets

@@ -95,7 +95,7 @@ class Cluster:
         self.node_0 = Coordinator(replace(store, secret=secret), self.topology, FACTS, self.said.append)
 
     def store(self, secret: Secret | None = None) -> SharedStore:
-        found = reach_store(self.topology, Waiting(print, 0.0), str, lambda client: client.has("id"))
+        found = reach_store(self.topology, Waiting(print, 0.0))
         return replace(found, secret=secret)
 
     def stranger(self) -> StoreClient:

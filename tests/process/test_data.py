@@ -21,11 +21,11 @@ from guard import GUARD_S
 from parabench.data import mnist
 from parabench.data import text as corpus
 from parabench.data.datasets import MNIST_MEAN, MNIST_STD, BatchDataset, dataset_of, sequences
-from parabench.data.loader import ContiguousBatches, Loading, ShuffledBatches
+from parabench.data.loader import Loading, contiguous, shuffled
 from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models.base import build_model
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol
@@ -52,26 +52,23 @@ def refused(machine: Any, **axes: Any) -> str:
 # -- splits ---------------------------------------------------------------------------------------------------------
 
 
-def dealt(sampler_of: Any, ranks: int, epoch: int) -> list[list[list[int]]]:
-    """[step][rank] -> indices."""
-    samplers = [sampler_of(rank, ranks) for rank in range(ranks)]
-    for sampler in samplers:
-        if isinstance(sampler, ShuffledBatches):
-            sampler.set_epoch(epoch)
-    return [list(step) for step in zip(*samplers, strict=True)]
-
-
 SAMPLERS = {
-    "batch": lambda count: lambda rank, ranks: ContiguousBatches(count, 12, rank, ranks),
-    "sample": lambda count: lambda rank, ranks: ShuffledBatches(count, 12, rank, ranks, seed=3),
+    "batch": lambda count, rank, ranks, epoch: contiguous(count, 12, rank, ranks),
+    "sample": lambda count, rank, ranks, epoch: shuffled(count, 12, rank, ranks, 3, epoch),
 }
+
+
+def dealt(split: str, count: int, ranks: int, epoch: int) -> list[list[list[int]]]:
+    """[step][rank] -> indices."""
+    each = [SAMPLERS[split](count, rank, ranks, epoch) for rank in range(ranks)]
+    return [list(step) for step in zip(*each, strict=True)]
 
 
 @pytest.mark.parametrize("split", SAMPLERS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_every_sample_of_an_epoch_is_seen_exactly_once(split: str, ranks: int) -> None:
     for epoch in (0, 1):
-        steps = dealt(SAMPLERS[split](60), ranks, epoch)
+        steps = dealt(split, 60, ranks, epoch)
         assert {len(part) for step in steps for part in step} == {12 // ranks}
         assert sorted(index for step in steps for part in step for index in part) == list(range(60))
 
@@ -81,8 +78,7 @@ def test_every_sample_of_an_epoch_is_seen_exactly_once(split: str, ranks: int) -
 def test_a_global_batch_is_the_same_for_every_number_of_ranks(split: str, count: int) -> None:
     for epoch in (0, 1):
         one, *others = (
-            [set(itertools.chain(*step)) for step in dealt(SAMPLERS[split](count), ranks, epoch)]
-            for ranks in (1, 2, 3, 4)
+            [set(itertools.chain(*step)) for step in dealt(split, count, ranks, epoch)] for ranks in (1, 2, 3, 4)
         )
         assert len(one) == 5
         assert all(len(batch) == 12 for batch in one)

@@ -103,8 +103,8 @@ def in_float64() -> Iterator[None]:
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in_float64: None) -> None:
     small = {"model": "trained_helpers:small_gpt", "seq_len": TRAINED_TOKENS, "data": "synthetic"}
-    mine, parallel, _ = built(strategy=f"deepspeed{stage}", grad_accumulation=parts, **small)
-    plain, _, _ = built(strategy="single", **small)
+    mine = built(strategy=f"deepspeed{stage}", grad_accumulation=parts, **small)
+    plain = built(strategy="single", **small)
     config = engines[0].config
     assert config["zero_optimization"] == {"stage": stage}
     assert config["train_micro_batch_size_per_gpu"] * parts == 8
@@ -122,7 +122,7 @@ def test_a_step_is_one_devices(stage: int, parts: int, engines: list[Engine], in
             training.optimizer.step()
             training.optimizer.zero_grad()
     assert engines[0].calls == ["backward", "step"] * parts * 2
-    assert [p.grad for p in parallel.parameters.values() if p.grad is not None and p.grad.any()] == []
+    assert [p.grad for p in mine.parallel.parameters.values() if p.grad is not None and p.grad.any()] == []
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, SEQUENCE, TENSOR
-from parabench.models.base import Model, build_model
-from parabench.models.checks import check_model
-from parabench.models.user import outside, split_widths
+from parabench.models.factory import build_model, check_model, outside, split_widths
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.resolve import resolve
@@ -55,7 +53,7 @@ def test_the_table_tells_what_building_shows(name: str) -> None:
         assert split_widths(model.module, model.tensor_parallel) == entry.widths
     if model.first is not None:
         assert model.module.get_submodule(model.first).in_features == entry.features
-    check_model(name, model, Model)
+    check_model(name, model)
     assert outside(model) is None
 
 

@@ -14,8 +14,8 @@ from guard import GUARD_S
 from parabench import Model
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models.base import apply_options
-from parabench.models.gpt import Block
+from parabench.models.options import apply_options
+from parabench.models.reference import Block
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.plan.turns import TurnsProtocol

@@ -20,7 +20,7 @@ from parabench.errors import UsageError
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.models import BLOCKS, FIRST, MODELS, TENSOR
-from parabench.models.base import build_model
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.plan import make_plan
 from parabench.plan.protocol import Protocol

@@ -70,13 +70,13 @@ def test_building_is_given_back_before_the_warm_up_and_peaks_count_from_the_meas
         happened.append("norm")
         return norm(gradients)
 
-    def train(training: Any, clock: Any, steps: range) -> None:
-        happened.append(steps)
+    def take(training: Any, clock: Any, steps: int) -> None:
+        happened.append(range(training.taken, training.taken + steps))
         own(training, clock, steps)
 
-    own = worker.train
+    own = trainer.Training.take
     monkeypatch.setattr(trainer, "norm_of", watched)
-    monkeypatch.setattr(worker, "train", train)
+    monkeypatch.setattr(trainer.Training, "take", take)
     for name in ("forget_building", "forget_peak", "peak_memory"):
         function = getattr(memory, name)
         monkeypatch.setattr(memory, name, lambda device, f=function, n=name: (happened.append(n), f(device))[1])

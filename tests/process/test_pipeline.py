@@ -29,8 +29,7 @@ from parabench.plan.validate import check, check_fit
 from parabench.store.record import Sample, Status
 from parabench.strategies import pipeline
 from parabench.strategies.base import StrategyContext
-from parabench.strategies.pipeline import BusyShare
-from parabench.strategies.pipeline_stages import holders, stages_from
+from parabench.strategies.pipeline import BusyShare, holders, stages_from
 from rounding_helpers import FLOAT64_BOUND, bfloat16_bound, bfloat16_loss_bound, differences
 
 SHORT = Protocol(warmup=2, steps=2, instrumented=1)

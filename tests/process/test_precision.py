@@ -14,8 +14,8 @@ from answers_helpers import check
 from guard import GUARD_S
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
-from parabench.models import PRECISIONS, base
-from parabench.models.base import build_model
+from parabench.models import PRECISIONS, options
+from parabench.models.factory import build_model
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
 from parabench.store.record import Status
@@ -39,7 +39,7 @@ def case(**fields: Any) -> Case:
 def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Torch's settings, given back afterwards."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    for name in base.OVERRIDES:
+    for name in options.OVERRIDES:
         monkeypatch.delenv(name, raising=False)
     yield
     torch.set_float32_matmul_precision(before[0])
@@ -54,8 +54,8 @@ def test_matrix_products_and_convolutions_are_set_alike(
     precision: str, matmul: str, cudnn: bool, settings: None
 ) -> None:
     each = case(precision=precision)
-    base.set_arithmetic(build_model(each), each)
-    assert base.arithmetic_of(None) == {"arithmetic": {"matmul": matmul, "cudnn_tf32": cudnn, "overrides": {}}}
+    options.set_arithmetic(build_model(each), each)
+    assert options.arithmetic_of(None) == {"arithmetic": {"matmul": matmul, "cudnn_tf32": cudnn, "overrides": {}}}
     # Torch's newer names for the same.
     assert torch.backends.cuda.matmul.fp32_precision == {"highest": "ieee", "high": "tf32"}[matmul]
     assert (torch.backends.cudnn.conv.fp32_precision == "tf32") is cudnn
@@ -63,14 +63,14 @@ def test_matrix_products_and_convolutions_are_set_alike(
 
 def test_what_decides_behind_torchs_back_is_told(settings: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-    assert base.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
-    assert base.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
+    assert options.arithmetic_of(3)["arithmetic"]["overrides"] == {"NVIDIA_TF32_OVERRIDE": "1"}
+    assert options.arithmetic_of(3)["arithmetic"]["steps_left_out"] == 3
 
 
 def test_a_pure_precision_makes_the_models_parameters_so(settings: None) -> None:
     each = case(precision="bf16-true", model="mnist")
     model = build_model(each)
-    base.set_arithmetic(model, each)
+    options.set_arithmetic(model, each)
     assert {p.dtype for p in model.module.parameters()} == {torch.bfloat16}
 
 

@@ -9,11 +9,12 @@ step = data + compute + exposed + idle.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from parabench.analysis.numbers import step_numbers
@@ -35,21 +36,6 @@ COUNTS = ("calls", "unknown_calls")
 SLOW_INSTRUMENTS = 1.10
 
 
-class Summary(NamedTuple):
-    """How many known numbers a column has, the least of them, their median and the largest."""
-
-    n: int
-    low: float
-    median: float
-    high: float
-
-
-def summary(column: pd.Series[float]) -> Summary | None:
-    """Of the column's known numbers; None where there is none."""
-    known = column.dropna()
-    return Summary(len(known), known.min(), known.median(), known.max()) if len(known) else None
-
-
 class Steps:
     """The instrumented steps of the launches that count, each on each rank: row i of `table` is key i of every set.
 
@@ -61,9 +47,7 @@ class Steps:
         parts, waits = spans[spans["name"] != WAIT], spans[spans["name"] == WAIT]
         keys = ["launch_id", "rank", "step"]
         self.table = parts.groupby(keys, as_index=False).agg(start_s=("start_s", "min"), end_s=("end_s", "max"))
-        # Launch, rank and step as one number: found by bisection, a thousand times faster than a row's tuple.
-        self._radix = [int(parts[name].max()) + 1 if len(parts) else 1 for name in ("rank", "step")]
-        self._codes = self._code(self.table)
+        self._keys = pd.MultiIndex.from_frame(self.table[keys])
         self.whole = union(np.arange(len(self.table)), self.table["start_s"], self.table["end_s"])
         self.stood = union(*self.placed(waits, waits["start_s"], waits["end_s"])) & self.whole
         self.within: dict[str, Intervals] = {}
@@ -90,18 +74,8 @@ class Steps:
         return tuple(np.concatenate(column) for column in zip(*pieces, strict=True))  # type: ignore[return-value]
 
     def key(self, rows: pd.DataFrame) -> Keys:
-        """The key of each row's launch, rank and step; -1 where that is none of the steps."""
-        if not len(self):
-            return np.full(len(rows), -1)
-        codes = self._code(rows)
-        at = np.searchsorted(self._codes, codes).clip(max=len(self) - 1)
-        small = (rows["rank"].to_numpy() < self._radix[0]) & (rows["step"].to_numpy() < self._radix[1])
-        return np.where((self._codes[at] == codes) & small, at, -1)
-
-    def _code(self, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
-        launch, rank, step = (rows[name].to_numpy(np.int64) for name in ("launch_id", "rank", "step"))
-        code: npt.NDArray[np.int64] = (launch * self._radix[0] + rank) * self._radix[1] + step
-        return code
+        """Return the key of each row's launch, rank and step; -1 if it is none of the steps."""
+        return self._keys.get_indexer(pd.MultiIndex.from_frame(rows[["launch_id", "rank", "step"]]))
 
     def slowest_ranks(self) -> pd.Series[int]:
         """Of each launch, the rank whose median step is longest."""
@@ -150,7 +124,7 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     )
     communication = (together & steps.whole) | (messages & steps.stood)
     parts = steps.table
-    computing = union(*_joined(steps.within.values())) & steps.whole
+    computing = reduce(operator.or_, steps.within.values()) & steps.whole
     exposed = communication & steps.stood
     table = parts[["launch_id"]].assign(
         case_id=parts["launch_id"].map(seen.counted.set_index("launch_id")["case"]),
@@ -172,11 +146,6 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     table["calls"] = np.bincount(made[made >= 0], minlength=n)
     table["unknown_calls"] = np.bincount(made[(made >= 0) & ~known], minlength=n)
     return table
-
-
-def _joined(sets: Any) -> tuple[Keys, Floats, Floats]:
-    sets = list(sets)
-    return tuple(np.concatenate([getattr(each, name) for each in sets]) for name in ("key", "start", "end"))  # type: ignore[return-value]
 
 
 def case_anatomy(seen: SessionData) -> pd.DataFrame:

@@ -7,13 +7,9 @@ nothing of the links.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
-from parabench import json_text
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import COMPUTE, collectives, instrumented_steps
@@ -134,30 +130,18 @@ def bucket_table(seen: SessionData) -> pd.DataFrame:
     for moment in ("ready_s", "made_s", "start_s", "end_s"):
         rows[moment] = rows[moment].to_numpy() - begin[rows["key"]]
     by_launch = rows.groupby(["launch_id", "bucket"])[[*BUCKET_SECONDS, "busbw", "bytes"]].median().reset_index()
-    good = seen.counted.set_index("launch_id")
-    by_launch["case_id"] = by_launch["launch_id"].map(good["case"])
-    told = {case: _layout(facts) for case, facts in zip(good["case"], good["facts"], strict=True)}
-    table = by_launch.groupby(["case_id", "bucket"]).median().reset_index()
-    parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(good["case"]))
+    case_of = seen.counted.set_index("launch_id")["case"]
+    by_launch["case_id"] = by_launch["launch_id"].map(case_of)
+    table = by_launch.groupby(["case_id", "bucket"]).median().reset_index().astype({"bucket": int})
+    parts = pd.Series(since[rows["key"]], index=rows["launch_id"].map(case_of))
     table["since"] = table["case_id"].map(parts.groupby(level=0).first())
-    table["bucket"] = table["bucket"].astype(int)
-    names = [_parameters(told[case], bucket) for case, bucket in zip(table["case_id"], table["bucket"], strict=True)]
-    table["parameters"] = pd.Series(names, dtype=object)
-    table["n_parameters"] = [np.nan if each is None else len(each) for each in names]
-    table["cap_bytes"] = [told[case][0] for case in table["case_id"]]
-    order = {case: at for at, case in enumerate(seen.cases["case_id"])}
-    table = table.sort_values(
-        ["case_id", "bucket"], key=lambda column: column.map(order) if column.name == "case_id" else column
-    )
-    return table[list(BUCKET_COLUMNS)].reset_index(drop=True)
-
-
-def _layout(facts: str) -> tuple[float, Sequence[dict[str, Any]]]:
-    told = json_text.parsed(facts)
-    cap = told.get("bucket_cap_bytes")
-    return np.nan if cap is None else cap, told.get("buckets") or []
-
-
-def _parameters(layout: tuple[float, Sequence[dict[str, Any]]], bucket: int) -> list[str] | None:
-    buckets = layout[1]
-    return buckets[bucket].get("parameters") if bucket < len(buckets) else None
+    facts = {case: seen.facts[at] for at, case in zip(case_of.index.tolist(), case_of, strict=True)}
+    made = [
+        (facts[case].get("buckets") or [])[bucket : bucket + 1]
+        for case, bucket in zip(table["case_id"], table["bucket"], strict=True)
+    ]
+    table["parameters"] = pd.Series([own[0].get("parameters") if own else None for own in made], dtype=object)
+    table["n_parameters"] = [np.nan if names is None else len(names) for names in table["parameters"]]
+    table["cap_bytes"] = [facts[case].get("bucket_cap_bytes") for case in table["case_id"]]
+    table = table.astype({"cap_bytes": float})
+    return seen.cases[["case_id"]].merge(table, on="case_id")[list(BUCKET_COLUMNS)]

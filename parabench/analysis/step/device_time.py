@@ -1,38 +1,85 @@
-"""What devices did while cases were timed, one row per case and device; and which launches are worth drawing."""
+"""Readings of samplers: what devices, hosts and the memory did while a launch ran, in seconds after it began."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from typing import Any
+
 import pandas as pd
 
-from parabench.analysis.energy import moves_too_few, too_short
+from parabench.analysis.energy import COUNTER, joules_between, phases, too_short
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import measured, windows
 from parabench.analysis.text import format
-from parabench.analysis.warnings.health import THROTTLES, readings
-from parabench.store.record import NOT_SUPPORTED
+from parabench.store.record import NOT_SUPPORTED, Phase
 
+# Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No
+# limits are: nothing to do (1), clocks that somebody chose (2), a display's (0x100).
+IDLE, POWER_CAP = 0x1, 0x4
+THROTTLES = {
+    0x8: "hardware slowdown",
+    0x10: "sync boost with slower devices",
+    0x20: "heat, by software",
+    0x40: "heat, by hardware",
+    0x80: "power brake",
+    0x200: "board limit",
+    0x400: "reliability",
+}
 MEANS = (
     "power_w", "gpu_utilization", "memory_utilization", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s",
     "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s",
 )  # fmt: skip
-# Of these a sensor's own mean is read: of a time shorter than it needs they are unknown.
+# Means by the sensor itself, which are unknown over a shorter time than it needs.
 OF_SENSORS = ("power_w", "gpu_utilization", "memory_utilization")
-# More of them than this are a wall, not a figure.
+# More figures than this are not compared.
 MOST_LAUNCHES = 3
+_DEVICE = ["case_id", "label", "node", "device"]
+
+
+def windows(seen: SessionData) -> pd.DataFrame:
+    """Return when the measured steps ran, for each sampled launch that counts; unknown times are NaN.
+
+    The columns are `launch_id, case_id, label, begin_s, end_s`. Call it with `SessionData.once`.
+    """
+    sampled = {*seen.results.device_sample["launch_id"], *seen.results.host_sample["launch_id"]}
+    table = seen.of_launch[seen.of_launch["launch_id"].isin(sampled)]
+    times = [phases(seen.facts[at]).get(Phase.MEASURE, (math.nan, math.nan)) for at in table["launch_id"]]
+    return table.assign(begin_s=[begin for begin, _ in times], end_s=[end for _, end in times]).reset_index(drop=True)
+
+
+def measured(seen: SessionData, table: str) -> pd.DataFrame:
+    """Return the readings during the measured steps, of `device_sample` or `host_sample`.
+
+    They have `case_id` and `label`; values are numbers, NaN if they are unknown.
+    """
+    rows = seen.rows(table).merge(seen.once(windows), on="launch_id")
+    rows = rows[(rows["t_s"] >= rows["begin_s"]) & (rows["t_s"] <= rows["end_s"])]
+    return rows.assign(value=pd.to_numeric(rows["value"]))
+
+
+def readings(seen: SessionData) -> pd.DataFrame:
+    """Return one row per reading of a device during the measured steps.
+
+    The columns are `launch_id, case_id, label, node, device, t_s` and each metric that was read of the whole device;
+    NaN if it is unknown.
+    """
+    rows = measured(seen, "device_sample")
+    rows = rows[rows["rank"].isna()]
+    keys = ["launch_id", "case_id", "label", "node", "device", "t_s"]
+    wide = rows.pivot_table(index=keys, columns="metric", values="value", aggfunc="last", dropna=False, observed=True)
+    wide = wide.dropna(how="all").reindex(columns=[*dict.fromkeys([*wide.columns, *_NEEDED])])
+    return wide.reset_index()
+
+
+_NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz")
 
 
 def drawn_launches(seen: SessionData, table: str) -> list[int]:
-    """Of the fastest cases that were read by a sampler (`table`), the launch in the middle each, fastest case first."""
+    """Return the median launch of each of the fastest configurations with readings in `table`, the fastest first."""
     read = seen.counted[seen.counted["launch_id"].isin(seen.rows(table)["launch_id"])]
-    known = set(read["case"])
-    fastest = [case_id for case_id in seen.cases["case_id"] if case_id in known][:MOST_LAUNCHES]
-    chosen = []
-    for case_id in fastest:
-        ordered = read[read["case"] == case_id].sort_values("step_s", kind="stable")
-        chosen.append(int(ordered["launch_id"].iloc[(len(ordered) - 1) // 2]))
-    return chosen
+    read = read.sort_values("step_s", kind="stable")
+    launches = {case_id: own["launch_id"].iloc[(len(own) - 1) // 2] for case_id, own in read.groupby("case")}
+    return [int(launches[case_id]) for case_id in seen.cases["case_id"] if case_id in launches][:MOST_LAUNCHES]
 
 
 def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
@@ -40,14 +87,38 @@ def device_line(seen: SessionData, launch_id: int, metric: str) -> pd.DataFrame:
     the device in words."""
     rows = seen.results.device_sample
     rows = rows[(rows["launch_id"] == launch_id) & (rows["metric"] == metric) & rows["rank"].isna()]
-    line = rows[["node", "device", "t_s"]].assign(place=_places(seen, rows), value=pd.to_numeric(rows["value"]))
+    line = rows[["node", "device", "t_s"]].assign(place=_device_places(seen, rows), value=pd.to_numeric(rows["value"]))
     return line[["node", "device", "place", "t_s", "value"]]
 
 
-def _places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
+def _device_places(seen: SessionData, rows: pd.DataFrame) -> list[str]:
     of_several = nodes.several_nodes(seen.session.environment)
     pairs = zip(rows["device"], rows["node"], strict=True)
     return [nodes.device_said(device, node, of_several) for device, node in pairs]
+
+
+def memory_timeline(seen: SessionData, launch_id: int) -> pd.DataFrame:
+    """Columns `place, t_s, bytes`, ordered: what a launch held, in seconds after it began.
+
+    A place is `rank 0` (the resident set of its process), `device 0` (all that is in use there) or
+    `rank 0 on device 0`; on several nodes a device is named with its own, `node 1, device 0`. Unknown is NaN: a gap.
+    """
+    of_several = nodes.several_nodes(seen.session.environment)
+    host, device = seen.results.host_sample, seen.results.device_sample
+    host = host[(host["launch_id"] == launch_id) & (host["metric"] == "rss_bytes")]
+    device = device[(device["launch_id"] == launch_id) & (device["metric"] == "used_bytes")]
+    on_host = host.assign(place=[f"rank {rank:.0f}" for rank in host["rank"]])
+    on_device = device.assign(
+        place=[
+            ("" if pd.isna(rank) else f"rank {rank:.0f} on ") + nodes.device_said(index, node, of_several)
+            for node, index, rank in zip(device["node"], device["device"], device["rank"], strict=True)
+        ]
+    )
+    both = [rows[["place", "t_s", "value"]] for rows in (on_device, on_host) if len(rows)]
+    if not both:
+        return pd.DataFrame(columns=["place", "t_s", "bytes"])
+    table = pd.concat(both).rename(columns={"value": "bytes"})
+    return table.assign(bytes=pd.to_numeric(table["bytes"])).sort_values("t_s", kind="stable").reset_index(drop=True)
 
 
 def throttled_at(seen: SessionData, launch_id: int) -> pd.DataFrame:
@@ -66,33 +137,29 @@ def device_table(seen: SessionData) -> pd.DataFrame:
     """
     rows = readings(seen)
     rows = rows.reindex(columns=[*dict.fromkeys([*rows.columns, *MEANS, "temperature_c"])])
-    rows.loc[rows["launch_id"].isin(_too_short(seen)), list(OF_SENSORS)] = np.nan
-    keys = ["case_id", "label", "node", "device"]
-    groups = rows.groupby(keys, sort=False)
+    rows.loc[rows["launch_id"].isin(_too_short(seen)), list(OF_SENSORS)] = math.nan
+    groups = rows.groupby(_DEVICE, sort=False)
     table = groups[list(MEANS)].mean()
     table["sm_clock_low_hz"] = groups["sm_clock_hz"].min()
     table["sm_clock_high_hz"] = groups["sm_clock_hz"].max()
     table["temperature_c"] = groups["temperature_c"].max()
-    energy = _energy(seen).groupby(keys)["energy_j"].mean()
-    table = table.join(energy).reset_index()
-    return _fastest_first(seen, table.assign(place=_places(seen, table)))
+    table = table.join(_energy(seen)).reset_index()
+    return seen.cases[["case_id"]].merge(table.assign(place=_device_places(seen, table)), on="case_id")
 
 
 def _too_short(seen: SessionData) -> dict[int, str]:
-    """Why power, energy and utilization are unknown of launches whose timed steps were too short for the sensors."""
+    """Return why power, energy and utilization of launches are unknown: the sensors need longer measured steps."""
     table = seen.once(windows)
     whys = zip(table["launch_id"], map(too_short, table["begin_s"], table["end_s"]), strict=True)
     return {int(at): why for at, why in whys if why}
 
 
 def too_short_said(seen: SessionData) -> str:
-    """What of launches is unknown because it was too short for the sensors, in words; empty where nothing is."""
-    short, read = _too_short(seen), set(seen.rows("device_sample")["launch_id"])
-    whys = [why for at, why in short.items() if at in read]
-    if not whys:
-        return ""
+    """Return what is unknown of launches that were too short for the sensors; empty if there are none."""
+    read = set(seen.rows("device_sample")["launch_id"])
+    whys = [why for at, why in _too_short(seen).items() if at in read]
     more = f" (and {format.count(len(whys) - 1, 'launch')} alike)" if len(whys) > 1 else ""
-    return f"power, energy and utilization of a launch: {whys[0]}{more}"
+    return f"power, energy and utilization of a launch: {whys[0]}{more}" if whys else ""
 
 
 def node_table(devices: pd.DataFrame) -> pd.DataFrame:
@@ -108,20 +175,15 @@ def node_table(devices: pd.DataFrame) -> pd.DataFrame:
 
 
 def _energy(seen: SessionData) -> pd.DataFrame:
-    """What each device drew from the first timed step to the last, from its counter; NaN unless it was read around, for
-    as long as it needs."""
+    """Return `energy_j` by configuration and device: the growth of its counter in the measured steps."""
     rows = seen.rows("device_sample")
     rows = rows[(rows["metric"] == "energy_j") & rows["value"].notna()].merge(seen.once(windows), on="launch_id")
     found = []
-    keys = ["case_id", "label", "node", "device"]
-    for key, own in rows.groupby([*keys, "launch_id"], sort=False):
-        own = own.sort_values("t_s")
-        begin_s, end_s = (float(each) for each in own[["begin_s", "end_s"]].iloc[0])
-        t_s, counted = own["t_s"].to_numpy(float), pd.to_numeric(own["value"]).to_numpy(float)
-        at = np.interp([begin_s, end_s], t_s, counted, left=np.nan, right=np.nan)
-        known = not (too_short(begin_s, end_s) or moves_too_few(begin_s, end_s, t_s, counted))
-        found.append((*key[:-1], at[1] - at[0] if known else np.nan))
-    return pd.DataFrame(found, columns=[*keys, "energy_j"])
+    groups: Any = rows.groupby([*_DEVICE, "launch_id", "begin_s", "end_s"], sort=False, dropna=False)
+    for (*device, _, begin_s, end_s), own in groups:
+        joules, _ = joules_between(own, begin_s, end_s, COUNTER)
+        found.append((*device, joules if not too_short(begin_s, end_s) else math.nan))
+    return pd.DataFrame(found, columns=[*_DEVICE, "energy_j"]).groupby(_DEVICE).mean()
 
 
 def host_table(seen: SessionData) -> pd.DataFrame:
@@ -136,12 +198,7 @@ def host_table(seen: SessionData) -> pd.DataFrame:
     good = seen.of_launch.assign(sampler_share=cost_s / seen.counted["wall_s"])
     means = good.groupby(["case_id", "label"], sort=False)[["sampler_share"]].mean().reset_index()
     shares, node = (means["case_id"].map(most[name]).astype(float) for name in ("value", "node"))
-    return _fastest_first(seen, means.assign(other_share=shares, node=node))
-
-
-def _fastest_first(seen: SessionData, table: pd.DataFrame) -> pd.DataFrame:
-    place = {case_id: at for at, case_id in enumerate(seen.cases["case_id"])}
-    return table.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable").reset_index(drop=True)
+    return seen.cases[["case_id"]].merge(means.assign(other_share=shares, node=node), on="case_id")
 
 
 def unread(seen: SessionData) -> list[str]:
@@ -163,7 +220,6 @@ def unread(seen: SessionData) -> list[str]:
 
 
 def _cost(seen: SessionData, launch_id: int) -> float:
-    """CPU seconds that reading a launch cost, on the node where it cost most; NaN where one does not tell."""
+    """Return the CPU seconds of a launch's sampler on the node with the highest ones; NaN if a node lacks them."""
     costs = [sampler.get("cpu_s") for sampler in nodes.samplers(seen.facts[launch_id]).values()]
-    known = [float(cost) for cost in costs if cost is not None]
-    return max(known) if len(known) == len(costs) else float("nan")
+    return float(pd.Series(costs, dtype=float).max(skipna=False))

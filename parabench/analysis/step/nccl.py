@@ -4,7 +4,6 @@ measured in those that count."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -18,26 +17,6 @@ COLUMNS = [
 ]  # fmt: skip
 INSPECTED = ["case_id", "label", "op", "bytes", "ranks"]
 MEASURED = ["duration_s", "algbw_bytes_per_s", "busbw_bytes_per_s"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """How NCCL connected the ranks of a case. Where a log said nothing it is None or empty.
-
-    `rings` and `trees` are {channel: ranks} as the first rank that logs them has them, `transports` {name: connections}
-    of all ranks together.
-    """
-
-    case_id: str
-    label: str
-    version: str | None
-    network: str | None
-    plugin: str | None
-    nvls: bool | None
-    channels: dict[str, int]
-    rings: dict[str, str]
-    trees: dict[str, str]
-    transports: dict[str, int]
 
 
 def explained(seen: SessionData) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -76,26 +55,25 @@ def choices(seen: SessionData) -> pd.DataFrame:
     return summed.sort_values(["case_id", "op", "bytes"], kind="stable").reset_index(drop=True)
 
 
-def wirings(seen: SessionData) -> list[Wiring]:
-    """One for each case that was explained."""
+def wirings(seen: SessionData) -> list[dict[str, Any]]:
+    """Return how NCCL connected the ranks of each configuration with logs; what they lack is None or empty.
+
+    `version`, `network`, `plugin`, `nvls`, `channels`, and `rings` and `trees`, {channel: ranks}, are those of the
+    first rank that logs them; `transports` are {name: connections} of all ranks.
+    """
     found = []
     for launch, ranks in explained(seen):
-        first = {
-            name: next((told[name] for told in ranks if told[name] not in (None, {})), empty)
-            for name, empty in _FIRST.items()
-        }
-        transports: Counter[str] = Counter()
-        for told in ranks:
-            transports.update(told["transports"])
         if ranks:
-            found.append(Wiring(launch["case"], launch["label"], transports=dict(transports), **first))
+            wiring = {
+                name: next((told[name] for told in ranks if told[name] not in (None, {})), ranks[0][name])
+                for name in _FIRST
+            }
+            transports = sum((Counter(told["transports"]) for told in ranks), Counter[str]())
+            found.append(wiring | {"case_id": launch["case"], "label": launch["label"], "transports": transports})
     return found
 
 
-# What one rank tells for all, and what it is where none does.
-_FIRST: dict[str, Any] = {
-    "version": None, "network": None, "plugin": None, "nvls": None, "channels": {}, "rings": {}, "trees": {}
-}  # fmt: skip
+_FIRST = ("version", "network", "plugin", "nvls", "channels", "rings", "trees")
 
 
 def inspected(seen: SessionData, launches: pd.DataFrame | None = None) -> pd.DataFrame:

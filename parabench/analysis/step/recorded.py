@@ -6,16 +6,15 @@ no operator, because a profiler does not record when a rank was blocked.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
-from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import with_numbers
-from parabench.analysis.step.timeline import Timeline
+from parabench.analysis.step.timeline import Timeline, timeline_of
 from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.plan.case import UNKNOWN
@@ -27,8 +26,6 @@ RANK_COLUMNS = (
 )  # fmt: skip
 _CALL = ["op", "ranks", "group_size", "bytes", "dtype"]
 LATE_COLUMNS = ("op", "ranks", "bytes", "dtype", "rank", "calls", "late_s", "total_s", "last", "shortest_s")
-# Waiting for the last rank is worth a sentence if it takes this share of the steps.
-WORTH = 0.01
 
 
 def told(seen: SessionData) -> dict[str, Any]:
@@ -37,23 +34,16 @@ def told(seen: SessionData) -> dict[str, Any]:
     return recorded
 
 
-def step_lengths(seen: SessionData) -> pd.DataFrame:
-    """Return one row per rank and step, with `step_s`, in their order."""
-    # A recording has thousands of steps at most, not a session's millions.
-    rows = seen.results.sample
-    rows = rows[(rows["metric"] == "step_s") & rows["launch_id"].isin(seen.numbers["launch_id"])]
-    table = rows[["rank", "step"]].assign(step_s=pd.to_numeric(rows["value"]))
-    return table.sort_values(["rank", "step"], kind="stable").reset_index(drop=True)
-
-
 def slowest_lengths(seen: SessionData) -> pd.Series[float]:
     """Return the length of each step on its slowest rank, in seconds, by step."""
-    return seen.once(step_lengths).groupby("step")["step_s"].max()
+    return seen.once(step_table).groupby("step")["step_s"].max()
 
 
 def step_table(seen: SessionData) -> pd.DataFrame:
     """Return seconds by rank and step: `step_s`, the parts of `PARTS`, communication and wait, NaN if unknown."""
-    lengths = seen.once(step_lengths).set_index(["rank", "step"])
+    rows = seen.results.sample
+    rows = rows[(rows["metric"] == "step_s") & rows["launch_id"].isin(seen.numbers["launch_id"])]
+    lengths = rows.set_index(["rank", "step"])["value"].astype(float).sort_index(kind="stable")
     spans = seen.results.span
     spans = spans.assign(length=spans["end_s"] - spans["start_s"])
     sums = spans.pivot_table("length", ["rank", "step"], "name", "sum").reindex(lengths.index)
@@ -64,14 +54,12 @@ def step_table(seen: SessionData) -> pd.DataFrame:
     named[WAIT] = named[COMMUNICATION] & (named[WAIT] | bool(seen.numbers.iloc[0]["device"] != UNKNOWN))
     named[OTHER] = True
     known = named.reindex(sums.index.get_level_values("rank")).set_axis(sums.index)
-    return sums.fillna(0.0).where(known).assign(step_s=lengths["step_s"])
+    return sums.fillna(0.0).where(known).assign(step_s=lengths)
 
 
 def rank_table(seen: SessionData) -> pd.DataFrame:
     """Return one row per rank with steps: `steps`, how many, and medians over them, in seconds: the step, its parts,
     communication, and its exposed part, also as a share of the step."""
-    if seen.once(step_lengths).empty:
-        return pd.DataFrame(columns=list(RANK_COLUMNS))
     sums = seen.once(step_table)
     by_rank = sums.assign(share=sums[WAIT] / sums["step_s"]).groupby("rank")
     table = by_rank.median().rename(columns={WAIT: "exposed"})
@@ -87,18 +75,28 @@ def _calls(seen: SessionData, phase: Phase) -> pd.DataFrame:
     return rows.sort_values(["rank", "seq"], kind="stable")
 
 
-def call_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per operation, group, size and type of the calls in steps, the longest together first.
+def _kinds(seen: SessionData, phase: Phase) -> pd.DataFrame:
+    """Return one row per operation, group, size and type of the calls of a phase.
 
-    `seen` is the number of ranks with the call, `per_step` its calls on one rank in one step, `duration_s` the median
-    of all, and `shortest_s` the median time of the rank that came last (`imports.clocks.lateness`). It gives `algbw`
-    and `busbw`, in GB/s as nccl-tests has them.
+    `seen` is the number of ranks with the call, `calls` the most calls of one rank, `per_step` a rank's calls in a
+    step; `duration_s` is the median over all calls, `all_s` their sum.
     """
-    rows = _calls(seen, Phase.INSTRUMENT)
+    rows = _calls(seen, phase)
     groups = rows.groupby(_CALL, dropna=False)
     table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"), all_s=("duration_s", "sum"))
-    per_step = rows.groupby([*_CALL, "rank", "step"], dropna=False).size().groupby(_CALL, dropna=False).median()
-    table = table.assign(per_step=per_step).sort_values("all_s", ascending=False).reset_index()
+    counts = rows.groupby([*_CALL, "rank", "step"], dropna=False).size()
+    own = [*_CALL, "rank"]
+    calls = counts.groupby(own, dropna=False).sum().groupby(_CALL, dropna=False).max()
+    return table.assign(calls=calls, per_step=counts.groupby(_CALL, dropna=False).median())
+
+
+def call_table(seen: SessionData) -> pd.DataFrame:
+    """Return the kinds of calls in steps (`_kinds`), the longest together first, with their bandwidths.
+
+    `shortest_s` is the median time of the rank that came last (`imports.clocks.lateness`). It gives `algbw` and
+    `busbw`, in GB/s as nccl-tests has them.
+    """
+    table = _kinds(seen, Phase.INSTRUMENT).sort_values("all_s", ascending=False).reset_index()
     kind = ["op", "ranks", "bytes", "dtype"]
     shortest = late_table(seen).drop_duplicates(kind)[[*kind, "shortest_s"]]
     table = table.merge(shortest.assign(bytes=pd.to_numeric(shortest["bytes"])), "left", kind)
@@ -110,13 +108,8 @@ def call_table(seen: SessionData) -> pd.DataFrame:
 
 
 def flight_table(seen: SessionData) -> pd.DataFrame:
-    """Return one row per operation, group, size and type in flight recorders: `seen` is the number of ranks with it,
-    `calls` the most calls of one rank, `duration_s` the median if it was timed."""
-    rows = _calls(seen, Phase.FLIGHT)
-    groups = rows.groupby(_CALL, dropna=False)
-    table = groups.agg(seen=("rank", "nunique"), duration_s=("duration_s", "median"))
-    table["calls"] = rows.groupby([*_CALL, "rank"], dropna=False).size().groupby(_CALL, dropna=False).max()
-    return table.sort_values("calls", ascending=False, kind="stable").reset_index()
+    """Return the kinds of calls in flight recorders (`_kinds`), the most frequent first."""
+    return _kinds(seen, Phase.FLIGHT).sort_values("calls", ascending=False, kind="stable").reset_index()
 
 
 def late_table(seen: SessionData) -> pd.DataFrame:
@@ -126,50 +119,16 @@ def late_table(seen: SessionData) -> pd.DataFrame:
     return table.sort_values(["total_s", "last"], ascending=False, kind="stable").reset_index(drop=True)
 
 
-class Latest(NamedTuple):
-    """The rank that others wait for: it was `last` in so many of the `calls`, and `share` of the steps is the time that
-    it came after the first rank."""
-
-    rank: int
-    last: int
-    calls: int
-    share: float
-
-
-def latest(seen: SessionData) -> Latest | None:
-    """Return the rank that came late by the most time in all; None if no collective shows it."""
-    table = late_table(seen)
-    if table.empty:
-        return None
-    by_rank = table.groupby("rank")[["total_s", "last", "calls"]].sum()
-    rank, own = max(by_rank.iterrows(), key=lambda each: each[1]["total_s"])
-    steps = float(slowest_lengths(seen).sum())
-    return Latest(int(str(rank)), int(own["last"]), int(own["calls"]), float(own["total_s"]) / steps if steps else 0.0)
-
-
 def median_timeline(seen: SessionData) -> Timeline | None:
     """Return the step of median length (the lower of two), by its slowest rank; None if no step was recorded."""
     lengths = slowest_lengths(seen).sort_values(kind="stable")
     if lengths.empty:
         return None
     step = int(lengths.index[(len(lengths) - 1) // 2])
-    case = seen.numbers.iloc[0]
-    spans, calls = seen.results.span, _calls(seen, Phase.INSTRUMENT)
-    spans, calls = spans[spans["step"] == step], calls[calls["step"] == step]
-    begin = float(spans["start_s"].min())
-    moments = ["made_s", "start_s", "ready_s"]
-    calls = calls.assign(busbw=np.nan, **{name: calls[name] - begin for name in moments})
-    drawn = calls[calls["start_s"].notna() | calls["made_s"].notna()]
-    return Timeline(
-        case_id=str(case["case"]),
-        launch_id=int(case["launch_id"]),
-        step=step,
-        length_s=float(lengths.loc[step]),
-        steps=len(lengths),
-        spans=spans.assign(start_s=spans["start_s"] - begin, end_s=spans["end_s"] - begin).to_dict("records"),
-        calls=drawn.to_dict("records"),
-        node_of=node_of_rank({}),
-    )
+    calls = _calls(seen, Phase.INSTRUMENT)
+    calls = calls[(calls["step"] == step) & (calls["start_s"].notna() | calls["made_s"].notna())]
+    launch_id = int(seen.numbers["launch_id"].iloc[0])
+    return timeline_of(seen, launch_id, step, float(lengths.loc[step]), calls.assign(busbw=np.nan))
 
 
 COMPARED = ("what", "name", "base_median_s", "base_least_s", "base_most_s", "candidate_median_s", "candidate_least_s",
@@ -196,7 +155,7 @@ def _per_step(seen: SessionData) -> dict[tuple[str, str], pd.Series[float]]:
     """Return {(kind, name): seconds in each step}: the mean over ranks, except for the step, which is its slowest
     rank's."""
     found: dict[tuple[str, str], pd.Series[float]] = {}
-    if len(seen.once(step_lengths)) and not is_whole(seen):
+    if len(seen.once(step_table)) and not is_whole(seen):
         found["step", "slowest rank"] = slowest_lengths(seen)
         means = seen.once(step_table).groupby("step").mean()
         found |= {("step", name): means[column] for name, column in

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.loop_time import Expensive, LoopTime, loop_times
 from parabench.analysis.session import SessionData
+from parabench.analysis.step.breakdown import taken_apart
 from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.store.results import records
@@ -61,15 +62,11 @@ def _loop(seen: SessionData) -> list[str]:
     assert loop is not None
     undisturbed_s, device = float(valid["undisturbed_s"].iloc[at]), str(valid["device"].iloc[at])
     return [
-        *_runs(len(loops)),
+        *[f"The last of {len(loops)} runs:"] * (len(loops) > 1),
         _loop_parts(loop),
         f"Undisturbed step ({STATISTIC[device]}): {format.milliseconds(undisturbed_s)}.",
-        *_expensive(loop.expensive, loop.steps),
+        *(_group(each, loop.steps) for each in loop.expensive[:MOST_GROUPS]),
     ]
-
-
-def _runs(count: int) -> list[str]:
-    return [f"The last of {count} runs:"] if count > 1 else []
 
 
 def _loop_parts(loop: LoopTime) -> str:
@@ -79,12 +76,6 @@ def _loop_parts(loop: LoopTime) -> str:
     return f"Where the loop's time goes, on rank {loop.rank} (mean of {over}): {', '.join(parts)}."
 
 
-def _expensive(groups: Iterable[Expensive], steps: int) -> list[str]:
-    """Return one line per group of expensive steps: 'Every 4th step takes 20.1 ms longer after the optimizer: 83% of
-    the loop.'"""
-    return [_group(each, steps) for each in list(groups)[:MOST_GROUPS]]
-
-
 def _ordinal(number: int) -> str:
     """'1st', '2nd', '3rd', '4th', '11th'."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -92,6 +83,7 @@ def _ordinal(number: int) -> str:
 
 
 def _group(group: Expensive, steps: int) -> str:
+    """Return 'Every 4th step takes 20.1 ms longer after the optimizer: 83% of the loop.'"""
     extra, share = format.milliseconds(group.extra_s), format.percent(group.share)
     if group.every is not None:
         steps_that = f"Every {_ordinal(group.every)} step takes {extra} longer"
@@ -103,8 +95,6 @@ def _group(group: Expensive, steps: int) -> str:
 
 
 def _communication(seen: SessionData, case: Mapping[str, Any]) -> list[str]:
-    from parabench.analysis.step.breakdown import taken_apart  # with pandas, which `best` does without
-
     apart = seen.once(taken_apart)
     own = apart[apart["case_id"] == case["case_id"]].to_dict("records")
     if not own or not own[0]["communication_s"] > 0:

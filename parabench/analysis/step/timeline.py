@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis.collectives.bus import bus_factor
 from parabench.analysis.environment.nodes import node_of_rank
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import collectives
+from parabench.analysis.step.breakdown import collectives, instrumented_steps
 from parabench.store.record import GB
 from parabench.strategies import entry_of
 
@@ -27,18 +26,16 @@ MOST_TIMELINES = 3
 
 @dataclass(frozen=True)
 class Timeline:
-    """A step of a launch. Seconds count from its beginning on the rank that began first.
+    """A step of a launch, in seconds after the first rank began it.
 
-    `spans`: rank, name, start_s, end_s. `calls`: rank, seq, op, algorithm, ranks, group_size, bytes, made_s, start_s,
-    duration_s, bucket, ready_s and busbw, GB/s over the rank's own duration; NaN where it is unknown. `node_of` has
-    each rank's node, of a launch on several.
+    `spans` have rank, name, start_s and end_s. `calls` have the columns of `store.record.CollectiveSample`, and busbw,
+    GB/s over the rank's own duration; unknown is NaN. `node_of` has each rank's node in a launch on several nodes.
     """
 
     case_id: str
     launch_id: int
     step: int
     length_s: float
-    steps: int
     spans: list[Row]
     calls: list[Row]
     node_of: Mapping[int, int]
@@ -63,50 +60,47 @@ def timelines(seen: SessionData) -> tuple[str, list[Timeline]]:
 
 
 def median_step(seen: SessionData, case_id: str) -> Timeline | None:
-    """The instrumented step of median length (the lower of two) of a case's launches; a step is as long as its slowest
-    rank's. None where no step was instrumented."""
-    lengths = seen.once(_lengths).get(case_id)
-    if lengths is None:
+    """Return a configuration's instrumented step of median length (the lower of two); None if it has none.
+
+    A step is as long as on its slowest rank.
+    """
+    lengths = seen.once(_lengths)
+    lengths = lengths[lengths["case"] == case_id]
+    if lengths.empty:
         return None
-    launch_id, step, length_s = lengths[(len(lengths) - 1) // 2]
-    spans, calls = (_of_step(rows, launch_id, step) for rows in (seen.results.span, seen.once(collectives)))
-    begin = min(span["start_s"] for span in spans)
-    return Timeline(
-        case_id=case_id,
-        launch_id=launch_id,
-        step=step,
-        length_s=length_s,
-        steps=len(lengths),
-        spans=_from(begin, spans, ("start_s", "end_s")),
-        calls=[call | {"busbw": _busbw(call)} for call in _from(begin, calls, ("made_s", "start_s", "ready_s"))],
-        node_of=node_of_rank(seen.facts[launch_id]),
+    chosen = lengths.iloc[(len(lengths) - 1) // 2]
+    launch_id, step = int(chosen["launch_id"]), int(chosen["step"])
+    calls = _of_step(seen.once(collectives), launch_id, step)
+    busbw = [_busbw(call) for call in calls.to_dict("records")]
+    return timeline_of(seen, launch_id, step, float(chosen["length_s"]), calls.assign(busbw=busbw))
+
+
+def timeline_of(seen: SessionData, launch_id: int, step: int, length_s: float, calls: pd.DataFrame) -> Timeline:
+    """Return a step of a launch with its `calls`, whose times are on the clock of the launch."""
+    spans = _of_step(seen.results.span, launch_id, step)
+    begin = spans["start_s"].min()
+    case = seen.numbers.loc[seen.numbers["launch_id"] == launch_id, "case"].iloc[0]
+    spans, calls = (
+        rows.assign(**{name: rows[name] - begin for name in moments})
+        for rows, moments in ((spans, ("start_s", "end_s")), (calls, ("made_s", "start_s", "ready_s")))
     )
+    node_of = node_of_rank(seen.facts[launch_id])
+    return Timeline(str(case), launch_id, step, length_s, spans.to_dict("records"), calls.to_dict("records"), node_of)
 
 
-def _lengths(seen: SessionData) -> dict[str, list[tuple[int, int, float]]]:
-    """(launch, step, seconds) of the instrumented steps of each case that has some, the shortest first; for
-    `SessionData.once`."""
-    own = seen.rows("span").groupby(["launch_id", "step", "rank"]).agg(begin=("start_s", "min"), end=("end_s", "max"))
-    lengths = (own["end"] - own["begin"]).groupby(["launch_id", "step"]).max().sort_values(kind="stable")
-    case_of = dict(zip(seen.counted["launch_id"], seen.counted["case"], strict=True))
-    found: dict[str, list[tuple[int, int, float]]] = {}
-    for (launch_id, step), length_s in zip(lengths.index, lengths.tolist(), strict=True):
-        found.setdefault(str(case_of[launch_id]), []).append((int(launch_id), int(step), length_s))
-    return found
+def _lengths(seen: SessionData) -> pd.DataFrame:
+    """Return `launch_id, step, case, length_s` of the instrumented steps, the shortest first."""
+    steps = seen.once(instrumented_steps).table
+    lengths = (steps["end_s"] - steps["start_s"]).groupby([steps["launch_id"], steps["step"]]).max()
+    table = lengths.rename("length_s").reset_index().merge(seen.counted[["launch_id", "case"]], on="launch_id")
+    return table.sort_values("length_s", kind="stable")
 
 
-def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> list[Row]:
-    own = np.flatnonzero((rows["launch_id"].to_numpy() == launch_id) & (rows["step"].to_numpy() == step))
-    columns = (rows[name].to_numpy()[own].tolist() for name in rows)
-    return [dict(zip(rows, values, strict=True)) for values in zip(*columns, strict=True)]
+def _of_step(rows: pd.DataFrame, launch_id: int, step: int) -> pd.DataFrame:
+    return rows[(rows["launch_id"] == launch_id) & (rows["step"] == step)]
 
 
 def _busbw(call: Row) -> float:
-    """In GB/s; NaN where it is unknown how long the call took."""
+    """Return GB/s; NaN if the call's duration is unknown."""
     seconds = call["duration_s"] or math.nan
     return float(call["bytes"] / seconds / GB * bus_factor(str(call["op"]), int(call["group_size"])))
-
-
-def _from(begin: float, rows: list[Row], moments: tuple[str, ...]) -> list[Row]:
-    """The rows with those moments counted from `begin`."""
-    return [row | {name: row[name] - begin for name in moments} for row in rows]

@@ -6,9 +6,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import TypeGuard
 
+from parabench.errors import runs as runs
 from parabench.store.record import MIB, Finding
 
 UNKNOWN = "unknown"
@@ -211,14 +211,6 @@ def count(n: int, thing: str) -> str:
     """'1 launch', '3 launches'."""
     plural = thing + ("es" if thing.endswith(("ch", "sh", "s", "x")) else "s")
     return f"{n:,} {thing if n == 1 else plural}"
-
-
-def runs(numbers: Iterable[int]) -> str:
-    """Whole numbers in order, those in a row together: '1-4, 9'."""
-    # Consecutive numbers have one distance from their places.
-    groups = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    ends = [[number for _, number in group] for _, group in groups]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ends)
 
 
 def joined(items: Iterable[str]) -> str:

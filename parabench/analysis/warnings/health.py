@@ -9,22 +9,10 @@ import pandas as pd
 
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.windows import measured, windows
+from parabench.analysis.step.device_time import IDLE, POWER_CAP, THROTTLES, measured, readings, windows
 from parabench.analysis.text import format
 from parabench.store.record import MAY_HAVE_WRAPPED, NOT_SUPPORTED, Finding
 
-# Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No
-# limits are: nothing to do (1), clocks that somebody chose (2), a display's (0x100).
-IDLE, POWER_CAP = 0x1, 0x4
-THROTTLES = {
-    0x8: "hardware slowdown",
-    0x10: "sync boost with slower devices",
-    0x20: "heat, by software",
-    0x40: "heat, by hardware",
-    0x80: "power brake",
-    0x200: "board limit",
-    0x400: "reliability",
-}
 # A dedicated GPU's clocks stay within about 1-2 % under a steady load.
 CLOCK_RANGE = 0.05
 THIRDS = 3
@@ -49,23 +37,6 @@ def _findings(seen: SessionData) -> tuple[Finding, ...]:
         rule(*place) for place in _places(seen, readings(seen)) for rule in (_foreign, _throttled, _clocks_moved)
     )
     return (*_unreadable(seen), *(finding for found in devices for finding in found), *_ecc(seen), *_host_busy(seen))
-
-
-def readings(seen: SessionData) -> pd.DataFrame:
-    """Return one row per reading of a device during the measured steps.
-
-    The columns are `launch_id, case_id, label, node, device, t_s` and each metric that was read of the whole device;
-    NaN if it is unknown.
-    """
-    rows = measured(seen, "device_sample")
-    rows = rows[rows["rank"].isna()]
-    keys = ["launch_id", "case_id", "label", "node", "device", "t_s"]
-    wide = rows.pivot_table(index=keys, columns="metric", values="value", aggfunc="last", dropna=False, observed=True)
-    wide = wide.dropna(how="all").reindex(columns=[*dict.fromkeys([*wide.columns, *_NEEDED])])
-    return wide.reset_index()
-
-
-_NEEDED = ("foreign_processes", "foreign_bytes", "clock_event_reasons", "sm_clock_hz")
 
 
 def _places(seen: SessionData, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str, str]]:

@@ -13,7 +13,7 @@ from parabench.analysis.step.timeline import Row
 from parabench.analysis.text import format
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
-from parabench.report.figures.figures import Panel, Trace, lay_out, listed, name_bars, name_case, plain, short
+from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_bars, name_case, plain, short
 from parabench.report.figures.timeline import READY
 from parabench.report.palette import SHARE, algorithm_line, algorithm_symbol
 from parabench.store.record import MIB
@@ -33,36 +33,16 @@ def bucket_panel(buckets: pd.DataFrame, label: str) -> Panel:
     overlapped = (rows["duration_s"] - rows["exposed_s"]).clip(lower=0)
     places = list(range(len(rows)))
     colour = SHARE["exposed_s"][0]
+    hovers = _bucket_hovers(rows)
     pieces: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
         ("overlapped", rows["start_s"], overlapped, {"color": colour, "pattern": _HATCH}),
         ("exposed", rows["start_s"] + overlapped, rows["exposed_s"], {"color": colour}),
     )
-    hovers: Trace = {"customdata": _bucket_hovers(rows), "hovertemplate": "%{customdata}<extra></extra>"}
-    traces: list[Trace] = [
-        {
-            "type": "bar",
-            "y": places,
-            "x": listed(length * 1e3),
-            "base": listed(start * 1e3),
-            "width": 0.6,
-            "orientation": "h",
-            "name": name,
-            "marker": {"line": {"width": 0}} | marker,
-            **hovers,
-        }
+    traces = [
+        bars(places, start, length, name, hovers, width=0.6, marker={"line": {"width": 0}} | marker)
         for name, start, length, marker in pieces
     ]
-    traces.append(
-        {
-            "type": "scatter",
-            "y": places,
-            "x": listed(rows["ready_s"] * 1e3),
-            "mode": "markers",
-            "name": "ready",
-            "marker": READY,
-            **hovers,
-        }
-    )
+    traces.append(marks(rows["ready_s"] * 1e3, places, "ready", hovers, READY))
     name_case(traces, label)
     axis = name_bars([f"{row['bucket']}: {_mebibytes(row['bytes'])}" for row in rows.to_dict("records")])
     figure = lay_out(
@@ -115,40 +95,21 @@ def bandwidth_panels(
             look = algorithm_line(str(algorithm))
             style: dict[str, Any] = {"legendgroup": f"{algorithm} {dtype} {device} {node}"}
             rows = [sorted(places[case] for case in ids) for ids in (point["case_ids"] for point in own)]
-            cases = {"cases": sorted({row for of_point in rows for row in of_point})}
+            style["meta"] = {"cases": sorted({row for of_point in rows for row in of_point})}
             symbol = algorithm_symbol(str(algorithm))
-            traces.append(
-                {
-                    "type": "scatter",
-                    "x": [float(point["bytes"]) for point in own],
-                    "y": [float(point["busbw"]) for point in own],
-                    "name": name,
-                    "mode": "markers",  # sizes of several cases: no line joins them
-                    "marker": {"size": 8, "symbol": symbol, "color": look["color"]},
-                    "customdata": rows,
-                    "text": _bandwidth_hovers(own, rows, labels),
-                    "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-                    "meta": cases,
-                    **style,
-                }
-            )
-            theirs = measured.get((op, algorithm, ranks, dtype, device, node, nodes), [])
-            if theirs:
-                traces.append(
-                    {
-                        "type": "scatter",
-                        "x": [float(point["bytes"]) for point in theirs],
-                        "y": [float(point["busbw"]) for point in theirs],
-                        "name": f"{name}, alone",
-                        "mode": "lines+markers",
-                        "line": look | {"dash": "dot", "width": 1.5},
-                        "marker": {"size": 8, "symbol": f"{symbol}-open"},
-                        "customdata": [size_text(int(point["bytes"])) for point in theirs],
-                        "hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>",
-                        "meta": cases,
-                        **style,
-                    }
-                )
+            marker = {"size": 8, "symbol": symbol, "color": look["color"]}
+            hover = {"hovertemplate": "%{text}<extra>%{fullData.name}</extra>"}
+            texts = _bandwidth_hovers(own, rows, labels)
+            # These are sizes of several cases, so no line joins them.
+            x, y = ([float(point[column]) for point in own] for column in ("bytes", "busbw"))
+            traces.append(marks(x, y, name, rows, marker, text=texts, **hover, **style))
+            if theirs := measured.get((op, algorithm, ranks, dtype, device, node, nodes), []):
+                style |= {"mode": "lines+markers", "line": look | {"dash": "dot", "width": 1.5}}
+                hover = {"hovertemplate": "%{customdata}: %{y:.3~g} GB/s<extra>%{fullData.name}</extra>"}
+                sizes = [size_text(int(point["bytes"])) for point in theirs]
+                marker = {"size": 8, "symbol": f"{symbol}-open"}
+                x, y = ([float(point[column]) for point in theirs] for column in ("bytes", "busbw"))
+                traces.append(marks(x, y, f"{name}, alone", sizes, marker, **hover, **style))
         figure = lay_out(
             traces,
             "size of the whole buffer",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from parabench.report.figures.figures import Panel, Trace, lay_out, listed, plain
+from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
 from parabench.store.record import MIB, Phase
 
 # Okabe and Ito's, for lines of devices and ranks; with more of them colours come again, with other dashes.
@@ -43,18 +43,10 @@ def device_panel(
     panel = _over_time(title, lines.rename(columns={"place": "name"}), phases, axis, f"%{{y:,.4~g}} {unit}")
     if throttled is not None and len(throttled):
         marked = throttled.merge(lines, on=["node", "device", "t_s"])
-        panel.figure["data"].append(
-            {
-                "type": "scatter",
-                "x": listed(marked["t_s"]),
-                "y": listed(marked["value"]),
-                "mode": "markers",
-                "name": "throttled",
-                "marker": {"symbol": "triangle-down", "size": 9, "color": _THROTTLED},
-                "customdata": list(marked["why"]),
-                "hovertemplate": "%{x:.2f} s: throttled by %{customdata}<extra></extra>",
-            }
-        )
+        marker = {"symbol": "triangle-down", "size": 9, "color": _THROTTLED}
+        hover = {"hovertemplate": "%{x:.2f} s: throttled by %{customdata}<extra></extra>"}
+        places = marked["t_s"], listed(marked["value"])
+        panel.figure["data"].append(marks(*places, "throttled", list(marked["why"]), marker, **hover))
     return panel
 
 

@@ -57,6 +57,22 @@ def unranked(strategies: Iterable[str], *, dashed: bool = False) -> str:
     return f" {', '.join(found)}{mark}: no-communication baseline, not ranked." if found else ""
 
 
+def bars(y: Any, begin_s: Any, length_s: Any, name: str, hovers: list[str], **more: Any) -> Trace:
+    """Return horizontal bars from times in seconds, drawn in ms."""
+    x, base = listed(length_s, 1e3), listed(begin_s, 1e3)
+    return {"type": "bar", "orientation": "h", "y": y, "x": x, "base": base, "name": name, **_hovers(hovers), **more}
+
+
+def marks(x: Any, y: Any, name: str, hovers: list[Any], marker: dict[str, Any], **more: Any) -> Trace:
+    """Return marks at places of both axes."""
+    own = {"type": "scatter", "mode": "markers", "x": listed(x), "y": y, "name": name, "marker": marker}
+    return own | _hovers(hovers) | more
+
+
+def _hovers(texts: list[Any]) -> Trace:
+    return {"customdata": texts, "hovertemplate": "%{customdata}<extra></extra>"}
+
+
 def name_bars(names: Iterable[str]) -> dict[str, Any]:
     """A y axis with the names, the first on top; `themed` of `reports/script/charts/layout.js` cuts them into lines."""
     shown = [plain(name) for name in names]
@@ -84,9 +100,9 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def listed(values: Any) -> Any:
-    """Nested lists with None for NaN, which JSON can hold."""
-    items = values.to_numpy(dtype=float).tolist()
+def listed(values: Any, factor: float = 1.0) -> Any:
+    """Return values times a factor as nested lists, with None for NaN, which JSON cannot hold."""
+    items = values.to_numpy(dtype=float).tolist() if hasattr(values, "to_numpy") else list(values)
     if items and isinstance(items[0], list):
-        return [[format.number_or_none(v) for v in row] for row in items]
-    return [format.number_or_none(v) for v in items]
+        return [[format.number_or_none(factor * v) for v in row] for row in items]
+    return [format.number_or_none(factor * v) for v in items]

@@ -11,7 +11,7 @@ from parabench.analysis.step.timeline import Row, Timeline
 from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.plan.collective_case import OPS
-from parabench.report.figures.figures import Panel, Trace, lay_out, name_case, plain, short
+from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_case, plain, short
 from parabench.report.palette import PART, colour_of
 from parabench.store.record import MIB, WAIT
 
@@ -133,68 +133,36 @@ def _end(call: Mapping[Any, Any]) -> float:
 def _bars(
     traces: list[Trace], spans: Sequence[Row], top: Mapping[int, float], meaning: str, marker: dict[str, Any]
 ) -> None:
-    if not spans:
-        return
-    lengths = [span["end_s"] - span["start_s"] for span in spans]
-    traces.append(
-        {
-            "type": "bar",
-            "y": [top[span["rank"]] for span in spans],
-            "x": [_ms(length) for length in lengths],
-            "base": [_ms(span["start_s"]) for span in spans],
-            "width": 0.9,
-            "orientation": "h",
-            "name": meaning,
-            "marker": {"line": {"width": 0}} | marker,
-            "customdata": [
-                f"rank {span['rank']}, {meaning}: {format.milliseconds(length)},<br>from {_moment(span['start_s'])}"
-                for span, length in zip(spans, lengths, strict=True)
-            ],
-            "hovertemplate": "%{customdata}<extra></extra>",
-        }
-    )
+    if spans:
+        begins, lengths = ([span["start_s"] for span in spans], [span["end_s"] - span["start_s"] for span in spans])
+        hovers = [
+            f"rank {span['rank']}, {meaning}: {format.milliseconds(length)},<br>from {_moment(span['start_s'])}"
+            for span, length in zip(spans, lengths, strict=True)
+        ]
+        marker = {"line": {"width": 0}} | marker
+        heights = [top[span["rank"]] for span in spans]
+        traces.append(bars(heights, begins, lengths, meaning, hovers, width=0.9, marker=marker))
 
 
 def _calls(traces: list[Trace], calls: Sequence[Row], top: Mapping[int, float], thick: float, op: str) -> None:
-    """Bars of one operation's calls; a tick where it began, of those whose end nobody saw."""
+    """Add bars of one operation's calls, and a tick at the start of calls whose end is unknown."""
     colour = colour_of(OP, op)
     timed = [call for call in calls if format.known(call["duration_s"])]
     open_ended = [call for call in calls if not format.known(call["duration_s"])]
     if timed:
-        traces.append(
-            {
-                "type": "bar",
-                "y": _heights(timed, top, thick),
-                "x": [_ms(call["duration_s"]) for call in timed],
-                "base": [_ms(call["start_s"]) for call in timed],
-                "width": 0.86 * thick,
-                "orientation": "h",
-                "name": plain(op),
-                # The line tells neighbours apart.
-                "marker": {"color": colour, "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}},
-                "text": [_said_inside(call) if call["alone"] else "" for call in timed],
-                "textposition": "inside",
-                "insidetextanchor": "start",
-                "textangle": 0,
-                "customdata": [_hover(call) for call in timed],
-                "hovertemplate": "%{customdata}<extra></extra>",
-            }
-        )
+        begins, lengths = ([call[name] for call in timed] for name in ("start_s", "duration_s"))
+        # The line tells neighbours apart.
+        look = {"width": 0.86 * thick, "marker": {"color": colour, "line": {"width": 1, "color": "rgba(0,0,0,0.35)"}}}
+        look |= {"text": [_inside(call) if call["alone"] else "" for call in timed], "textposition": "inside"}
+        look |= {"insidetextanchor": "start", "textangle": 0}
+        hovers = [_hover(call) for call in timed]
+        traces.append(bars(_heights(timed, top, thick), begins, lengths, plain(op), hovers, **look))
     if open_ended:
-        traces.append(
-            {
-                "type": "scatter",
-                "y": _heights(open_ended, top, thick),
-                "x": [1e3 * _begin(call) for call in open_ended],
-                "mode": "markers",
-                "name": "end unknown",
-                "legendgroup": "end unknown",
-                "showlegend": not any(trace["name"] == "end unknown" for trace in traces),
-                "marker": {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colour}},
-                "customdata": [_hover(call) for call in open_ended],
-                "hovertemplate": "%{customdata}<extra></extra>",
-            }
-        )
+        marker = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": colour}}
+        shown = not any(trace["name"] == "end unknown" for trace in traces)
+        more = {"legendgroup": "end unknown", "showlegend": shown}
+        begins, hovers = [1e3 * _begin(call) for call in open_ended], [_hover(call) for call in open_ended]
+        traces.append(marks(begins, _heights(open_ended, top, thick), "end unknown", hovers, marker, **more))
 
 
 def _heights(calls: Sequence[Row], top: Mapping[int, float], thick: float) -> list[float]:
@@ -203,27 +171,17 @@ def _heights(calls: Sequence[Row], top: Mapping[int, float], thick: float) -> li
 
 def _ready(traces: list[Trace], calls: Sequence[Row], top: Mapping[int, float]) -> None:
     known = [call for call in calls if format.known(call["ready_s"])]
-    if not known:
-        return
-    traces.append(
-        {
-            "type": "scatter",
-            "y": [top[call["rank"]] + 0.5 for call in known],
-            "x": [_ms(call["ready_s"]) for call in known],
-            "mode": "markers",
-            "name": "bucket ready",
-            "marker": READY,
-            "customdata": [
-                f"rank {call['rank']}: bucket {call['bucket']:.0f} is ready,<br>its last gradient came at "
-                f"{_moment(call['ready_s'])}"
-                for call in known
-            ],
-            "hovertemplate": "%{customdata}<extra></extra>",
-        }
-    )
+    if known:
+        hovers = [
+            f"rank {call['rank']}: bucket {call['bucket']:.0f} is ready,<br>its last gradient came at "
+            f"{_moment(call['ready_s'])}"
+            for call in known
+        ]
+        heights = [top[call["rank"]] + 0.5 for call in known]
+        traces.append(marks([1e3 * call["ready_s"] for call in known], heights, "bucket ready", hovers, READY))
 
 
-def _said_inside(call: Mapping[Any, Any]) -> str:
+def _inside(call: Mapping[Any, Any]) -> str:
     size = f"{format.digits(call['bytes'] / MIB, 2)} MiB" if format.known(call["bytes"]) else ""
     return f"bucket {call['bucket']:.0f}, {size}" if format.known(call["bucket"]) else size
 
@@ -249,10 +207,6 @@ def _amount(call: Mapping[Any, Any]) -> str:
 def _when(call: Mapping[Any, Any]) -> str:
     moments: Iterable[tuple[str, Any]] = (("called at", call["made_s"]), ("began at", call["start_s"]))
     return ", ".join(f"{verb} {_moment(second)}" for verb, second in moments if format.known(second))
-
-
-def _ms(seconds: float) -> float | None:
-    return format.number_or_none(1e3 * seconds)
 
 
 def _moment(second: float) -> str:

@@ -9,7 +9,6 @@ import pandas as pd
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
-from parabench.analysis.step.breakdown import summary
 from parabench.analysis.step.calls import bucket_table, call_table
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
 from parabench.analysis.text import format
@@ -127,11 +126,11 @@ def bandwidth_section(seen: SessionData) -> Section | None:
         of=tuple(tuple(sorted(places[case] for case in row["case_ids"])) for row in listed),
     )
     lead = ""
-    if share := summary(table["share"]):
+    if len(share := table["share"].dropna()):
         lead = (
-            f"In training, collectives reach {format.percent(share.median)} of their microbenchmark bus bandwidth "
-            f"(median of {format.count(share.n, 'comparison')}; {format.percent(share.low)} to "
-            f"{format.percent(share.high)})."
+            f"In training, collectives reach {format.percent(share.median())} of their microbenchmark bus bandwidth "
+            f"(median of {format.count(len(share), 'comparison')}; {format.percent(share.min())} to "
+            f"{format.percent(share.max())})."
         )
     return Section(
         "bandwidth",

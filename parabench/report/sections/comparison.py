@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from parabench.analysis.compare.gate import ids as launch_range
@@ -46,8 +46,10 @@ MOST_ROWS = 300
 
 def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
     """The page's tabs, each with its sections."""
-    names = of.names
+    names, labels = of.names, [row.label for row in of.rows]
     per_gb = given_section(works, "per-gb", "per_gb", "Tokens/s per GB of memory")
+    by_case = [{case: launch_ids(launches) for case, launches in side.by_case.items()} for side in of.sides]
+    ids = [[there.get(str(case), ()) for there, case in zip(by_case, row.cases, strict=True)] for row in of.rows]
     return [
         Tab("answer", "Answer", (_ratios(of),)),
         Tab("best", "Best per side", (best_section(of, works, names),)),
@@ -65,16 +67,9 @@ def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) ->
                 side_section(of.origins, names, "Sources"),
             ),
         ),
-        Tab("trust", "Trust", (_missing(of, names), launch_section(_launches(of), names, MOST_ROWS))),
+        Tab("trust", "Trust", (_missing(of, names), launch_section(zip(labels, ids, strict=True), names, MOST_ROWS))),
         Tab("data", "Data", ()),
     ]
-
-
-def _launches(of: Several) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
-    """Of each case its label, and the ids of its launches on each side."""
-    for row in of.rows:
-        sides = zip(of.sides, row.cases, strict=True)
-        yield row.label, [launch_ids(side.by_case[case]) if case in side.by_case else () for side, case in sides]
 
 
 def _ratios(of: Several) -> Section:
@@ -118,13 +113,12 @@ def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
     numbers = [known.by_case.keys() for known in of.known["step_time"]]
     rows = [
-        {"label": row.label, "case_id": str(at), "sides": [_said(of, row, side) for side in range(len(names))]}
+        {"label": row.label, "case_id": str(at), "sides": [_launched(of, row, side) for side in range(len(names))]}
         for at, row in zip(of.cases["case_id"], of.rows, strict=True)
         if not all(case in there for case, there in zip(row.cases, numbers, strict=True))
     ]
     shown = rows[:MOST_ROWS]
-    columns = (Column("Case", "label"), *of_each(names, "sides"))
-    ids = tuple(row["case_id"] for row in shown)
+    columns, ids = (Column("Case", "label"), *of_each(names, "sides")), tuple(row["case_id"] for row in shown)
     table = table_of(format.count(len(rows), "case"), columns, shown, closed=False, cases=ids)
     more = len(rows) - MOST_ROWS
     return Section(
@@ -136,7 +130,7 @@ def _missing(of: Several, names: tuple[str, ...]) -> Section:
     )
 
 
-def _said(of: Several, row: Row, side: int) -> str:
+def _launched(of: Several, row: Row, side: int) -> str:
     case = row.cases[side]
     if case is None:
         return row.missing[side]
@@ -165,42 +159,43 @@ def given_section(works: Sequence[Overall], at: str, name: str, title: str) -> S
     )
 
 
+_NO_BEST: dict[str, Any] = {
+    "step_s": None, "margin": DASH, "throughput": DASH, "peak": None, "equals": DASH, "times": None
+}  # fmt: skip
+
+
 def best_section(of: Several, works: Sequence[Overall], names: tuple[str, ...]) -> Section:
     """Each side's sweet spot of each work."""
     headings = {work_key(work.work): work.heading for work in works}
     firsts = {work_key(answer.work): answer.best for answer in of.sides[0].once(spots)}
     rows: list[dict[str, Any]] = []
     for name, seen in zip(names, of.sides, strict=True):
-        peaks = dict(zip(seen.cases["case_id"], seen.cases["peak_memory_bytes"], strict=True))
         for answer in seen.once(spots):
             work, best = work_key(answer.work), answer.best
-            row: dict[str, Any] = {"side": name, "answer": sentence(answer), "best": best}
-            row["spot"] = answer.why_not or format.UNKNOWN
+            row = _NO_BEST | {"side": name, "answer": sentence(answer), "spot": answer.why_not or format.UNKNOWN}
             if best is not None:
-                first = firsts.get(work)
-                row["spot"] = _spot(answer, best, headings.get(work, ""))
-                row["throughput"] = format.throughput(best.tokens_per_s, best.unit)
-                if best.plus_minus_s is not None:
-                    row["margin"] = format.margin_ms(best.plus_minus_s, best.step_time_s)
-                row["peak"] = peaks.get(best.case_id)
-                row["equals"] = format.count(len(answer.tied), "other") if answer.decided else DASH
-                row["times"] = best.step_time_s / first.step_time_s if first is not None else None
+                first, margin_s = firsts.get(work), best.plus_minus_s
+                row |= {
+                    "spot": _spot(answer, best, headings.get(work, "")),
+                    "step_s": best.step_time_s,
+                    "margin": DASH if margin_s is None else format.margin_ms(margin_s, best.step_time_s),
+                    "throughput": format.throughput(best.tokens_per_s, best.unit),
+                    "peak": seen.cases_by_id.loc[best.case_id, "peak_memory_bytes"],
+                    "equals": format.count(len(answer.tied), "other") if answer.decided else DASH,
+                    "times": best.step_time_s / first.step_time_s if first is not None else None,
+                }
             rows.append(row)
-
-    def of_best(name: str) -> Callable[[dict[str, Any]], Any]:
-        return lambda row: getattr(row["best"], name, None)
-
     table = table_of(
         "Best per side",
         (
             Column("Side", "side"),
             Column("Sweet spot", "spot"),
-            Column("Step ms", of_best("step_time_s"), "ms"),
-            Column("± ms", lambda row: row.get("margin", DASH), WORDED),
-            Column("Throughput", lambda row: row.get("throughput", DASH), WORDED),
-            Column("Peak MiB", lambda row: row.get("peak"), "mib"),
-            Column("As fast", lambda row: row.get("equals", DASH), WORDED),
-            Column(f"× {names[0]}", lambda row: row.get("times"), "times"),
+            Column("Step ms", "step_s", "ms"),
+            Column("± ms", "margin", WORDED),
+            Column("Throughput", "throughput", WORDED),
+            Column("Peak MiB", "peak", "mib"),
+            Column("As fast", "equals", WORDED),
+            Column(f"× {names[0]}", "times", "times"),
         ),
         rows,
         closed=False,
@@ -257,7 +252,7 @@ def launch_section(
 
 def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title: str = "The two sides") -> Section:
     """Where the sides' numbers are from."""
-    said: dict[str, Callable[[Origin], str]] = {
+    facts: dict[str, Callable[[Origin], str]] = {
         "session": lambda each: each.session,
         "suite": lambda each: each.suite,
         "store": lambda each: each.at,
@@ -268,6 +263,7 @@ def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title:
         ),
         "launches": lambda each: f"{each.valid} of {each.launches} succeeded",
     }
-    rows = [{"name": name, "said": [*map(say, origins)]} for name, say in said.items()]
-    table = table_of(title, (Column("", "name"), *of_each(names, "said")), rows, closed=False)
+    rows = [[name, *map(fact, origins)] for name, fact in facts.items()]
+    columns = [Column(name, str(at)) for at, name in enumerate(("", *names))]
+    table = table_of(title, columns, rows, closed=False)
     return Section("sides", title, "", "", (table,))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis.energy import phases
 from parabench.analysis.environment.nodes import several_nodes
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.device_time import (
@@ -15,12 +16,12 @@ from parabench.analysis.step.device_time import (
     device_table,
     drawn_launches,
     host_table,
+    memory_timeline,
     node_table,
     throttled_at,
     too_short_said,
     unread,
 )
-from parabench.analysis.step.memory import launch_phases, memory_timeline
 from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
@@ -50,7 +51,7 @@ def memory_section(seen: SessionData) -> Section:
         crowded |= timeline["place"].nunique() > MOST_LINES
         if len(timeline):
             case_id, label = _case(seen, launch_id)
-            panels.append(replace(memory_panel(label, timeline, launch_phases(seen, launch_id)), case=case_id))
+            panels.append(replace(memory_panel(label, timeline, phases(seen.facts[launch_id])), case=case_id))
     return Section(
         "time-memory",
         "Memory over time",
@@ -81,7 +82,7 @@ def devices_section(seen: SessionData) -> Section | None:
     if by_node:
         table = node_table(table)
     for launch_id in drawn_launches(seen, "device_sample"):
-        phases, held_down = launch_phases(seen, launch_id), throttled_at(seen, launch_id)
+        ran, held_down = phases(seen.facts[launch_id]), throttled_at(seen, launch_id)
         case_id, label = _case(seen, launch_id)
         read = {metric: device_line(seen, launch_id, metric) for metric, *_ in OVER_TIME}
         # A device has one colour in all figures of a launch: they have the same order of devices.
@@ -93,7 +94,7 @@ def devices_section(seen: SessionData) -> Section | None:
                 lines = _first(lines, held_down) if many else lines
                 lines = lines.assign(value=lines["value"] / divisor)
                 marks = held_down if metric == "sm_clock_hz" else None
-                panel = device_panel(f"{title} · {label}", lines, phases, axis, unit, marks)
+                panel = device_panel(f"{title} · {label}", lines, ran, axis, unit, marks)
                 panels.append(replace(panel, case=case_id))
     missing = [*unread(seen), *filter(None, [too_short_said(seen)])]
     lacking = f" Not read: {'; '.join(missing)}." if missing else ""
@@ -163,50 +164,29 @@ def health_section(seen: SessionData) -> Section | None:
     """Warnings about devices and host; only where one of them was read."""
     if seen.rows("device_sample").empty and seen.rows("host_sample").empty:
         return None
-    found = findings(seen)
     labels = seen.labels
     place = {case_id: at for at, case_id in enumerate(labels)}
-    table = pd.DataFrame(
-        [
-            (each.case_id or "", each.code, each.message)
-            for each in sorted(found, key=lambda each: place.get(each.case_id or "", -1))
-        ],
-        columns=["case_id", "code", "message"],
+    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
+    rows = [(each.case_id or "", each.code.replace("_", " "), each.message) for each in found]
+    table = pd.DataFrame(rows, columns=["case_id", "code", "message"])
+    columns = (
+        Column("Case", lambda row: labels.get(row["case_id"], "all")),
+        Column("Warning", lambda row: row["code"].replace(" ", "\u00a0")),
+        Column("Observed", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
     )
-    tables: tuple[Table, ...] = ()
-    if found:
-        tables = (
-            case_table(
-                "Health warnings",
-                (
-                    Column("Case", lambda row: labels.get(row["case_id"], "all")),
-                    Column("Warning", lambda row: row["code"].replace("_", "\u00a0")),
-                    Column("Observed", lambda row: row["message"].removeprefix(f"{labels.get(row['case_id'])}: ")),
-                ),
-                table,
-                closed=len(table) > _MOST_OPEN,
-            ),
-        )
+    counts = [
+        str(code) + f" in {format.count(own['case_id'].nunique(), 'case')}" * bool(own["case_id"].any())
+        for code, own in table.groupby("code", sort=False)
+    ]
     return Section(
         "health",
         "Health",
         "Advice on each is under Trust.",
         "No problems found: no other process on a device, no throttling, no memory errors, no busy host, as far as "
         "they were read.",
-        tables,
-        lead=_counted(table),
+        (case_table("Health warnings", columns, table, closed=len(table) > _MOST_OPEN),) if found else (),
+        lead=f"Found: {', '.join(counts)}." if counts else "",
     )
-
-
-def _counted(table: pd.DataFrame) -> str:
-    """'Found: host busy in 3 cases, throttled in 1 case.'"""
-    said = [
-        f"{str(code).replace('_', ' ')} in {format.count(own['case_id'].nunique(), 'case')}"
-        if own["case_id"].any()
-        else str(code).replace("_", " ")
-        for code, own in table.groupby("code", sort=False)
-    ]
-    return f"Found: {', '.join(said)}." if said else ""
 
 
 def _device_rows(table: pd.DataFrame) -> Table:

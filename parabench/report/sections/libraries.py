@@ -139,7 +139,7 @@ def nccl_tables(seen: SessionData, source: str = "in an extra launch of each cas
             note += f" Listed are {MOST_CASES} of {len(wired):,} cases; the store has all."
         shown = wired[:MOST_CASES]
         yield table_of(
-            "How NCCL connected the ranks", _WIRING, shown, note=note, cases=tuple(each.case_id for each in shown)
+            "How NCCL connected the ranks", _WIRING, shown, note=note, cases=tuple(each["case_id"] for each in shown)
         )
 
 
@@ -150,13 +150,13 @@ def _counts(numbers: Mapping[str, int]) -> str:
 
 _WIRING = (
     Column("Case", "label"),
-    Column("NCCL", lambda of: of.version or format.UNKNOWN),
-    Column("Network", lambda of: "; ".join(filter(None, (of.network, of.plugin))) or format.UNKNOWN),
-    Column("Multicast", lambda of: {True: "yes", False: "no", None: format.UNKNOWN}[of.nvls]),
-    Column("Channels", lambda of: _counts(of.channels)),
-    Column("Connections", lambda of: _counts(of.transports)),
-    Column("Ring 0", lambda of: of.rings.get("0", format.UNKNOWN)),
-    Column("Tree 0", lambda of: of.trees.get("0", format.UNKNOWN)),
+    Column("NCCL", lambda of: of["version"] or format.UNKNOWN),
+    Column("Network", lambda of: "; ".join(filter(None, (of["network"], of["plugin"]))) or format.UNKNOWN),
+    Column("Multicast", lambda of: {True: "yes", False: "no", None: format.UNKNOWN}[of["nvls"]]),
+    Column("Channels", lambda of: _counts(of["channels"])),
+    Column("Connections", lambda of: _counts(of["transports"])),
+    Column("Ring 0", lambda of: of["rings"].get("0", format.UNKNOWN)),
+    Column("Tree 0", lambda of: of["trees"].get("0", format.UNKNOWN)),
 )
 
 

@@ -11,7 +11,7 @@ from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.pipeline import bubbles
 from parabench.analysis.session import SessionData
-from parabench.analysis.step.breakdown import EXPOSED_IN, summary, taken_apart
+from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
 from parabench.analysis.text import format
@@ -76,11 +76,11 @@ def shares_section(seen: SessionData) -> Section:
 
 def _slower(cases: pd.DataFrame) -> str:
     """How long instrumented steps took by timed ones."""
-    ratios = summary(cases["instruments_ratio"])
-    if ratios is None:
+    ratios = cases["instruments_ratio"].dropna()
+    if ratios.empty:
         return "How much slower instrumented steps are than timed ones is unknown."
-    between = f", between {ratios.low:.2f} and {ratios.high:.2f} by case" if ratios.n > 1 else ""
-    return f"Instrumented steps took {ratios.median:.2f} times as long as timed ones{between}."
+    between = f", between {ratios.min():.2f} and {ratios.max():.2f} by case" if len(ratios) > 1 else ""
+    return f"Instrumented steps took {ratios.median():.2f} times as long as timed ones{between}."
 
 
 def _exposed_and_overlapped(several: pd.DataFrame) -> str:

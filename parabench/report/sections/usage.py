@@ -21,16 +21,12 @@ def on_gpus(seen: SessionData) -> bool:
 
 
 def usage_section(seen: SessionData) -> Section:
-    """Arithmetic by second, and its share of what the devices could do."""
+    """Return FLOP/s of each configuration, and its share of the devices' peak."""
     table, title = seen.once(efficiency), "Hardware utilization"
     if table.empty:
         return Section("usage", title, "", f"{seen.why_none}, so utilization is unknown.")
-    found = []
     known = table["flops_per_s"].notna().any()
-    if known:
-        found.append(_use(table))
-    if table[["formula_flops", "counted_flops"]].notna().any(axis=None):
-        found.append(_flops(table))
+    counted = table[["formula_flops", "counted_flops"]].notna().any(axis=None)
     caption, *more = _said_of_use(table)
     reading = " ".join(more)
     return Section(
@@ -38,7 +34,7 @@ def usage_section(seen: SessionData) -> Section:
         title,
         caption,
         f"{caption} {reading}".strip(),
-        tuple(found),
+        tuple(make(table) for make, there in ((_use, known), (_flops, counted)) if there),
         lead=_lead(table),
         draw="usage" if known else "",
         reading=reading,
@@ -56,12 +52,23 @@ def energy_section(seen: SessionData) -> Section | None:
     said = ["Energy of all devices of a case per measured step, idle time between steps included; lower is better."]
     if (table["joules_source"] == POWER).any():
         said.append("Where a device has no energy counter, its power readings are integrated.")
+    unit = "token or sample" if table["unit"].nunique() > 1 else _unit(table).removesuffix("s")
     return Section(
         "energy",
         title,
         said[0],
         "The energy of no selected case is known.",
-        (_energy_table(table),),
+        (
+            case_table(
+                "Energy of the cases",
+                (
+                    MARKED,
+                    Column("J per step", "joules_per_step", "digits"),
+                    Column(f"mJ per {unit}", lambda row: row["joules_per_token"] * 1e3, "digits"),
+                ),
+                table[table["joules_per_step"].notna()],
+            ),
+        ),
         lead=_least(table),
         draw="energy",
         reading=" ".join([*said[1:], *reasons]),
@@ -70,39 +77,18 @@ def energy_section(seen: SessionData) -> Section | None:
 
 def _use(table: pd.DataFrame) -> Table:
     factor, prefix = format.scaled(table["flops_per_s"].max())
-    # A column without any number says nothing that the caption does not.
-    peak = (Column("MFU", lambda row: _share(row["mfu"]), WORDED),) if table["mfu"].notna().any() else ()
-    return case_table(
-        "Throughput and FLOP/s of the cases",
-        (
-            MARKED,
-            Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", "rate"),
-            Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"),
-            *peak,
-        ),
-        table,
+    columns = (
+        MARKED,
+        Column(f"{_unit(table).capitalize()}/s", "tokens_per_s", "rate"),
+        Column(f"{prefix}FLOP/s", lambda row: row["flops_per_s"] / factor, "digits"),
+        Column("MFU", lambda row: _share(row["mfu"]), WORDED),
     )
-
-
-def _energy_table(table: pd.DataFrame) -> Table:
-    return case_table(
-        "Energy of the cases",
-        (
-            MARKED,
-            Column("J per step", "joules_per_step", "digits"),
-            Column(f"mJ per {_one(table)}", lambda row: row["joules_per_token"] * 1e3, "digits"),
-        ),
-        table[table["joules_per_step"].notna()],
-    )
+    # The caption has the reason if no MFU is known.
+    return case_table("Throughput and FLOP/s of the cases", columns[: 3 + table["mfu"].notna().any()], table)
 
 
 def _unit(table: pd.DataFrame) -> str:
     return " or ".join(dict.fromkeys(table["unit"]))
-
-
-def _one(table: pd.DataFrame) -> str:
-    unit = _unit(table)
-    return unit.removesuffix("s") if " " not in unit else "token or sample"
 
 
 def _least(table: pd.DataFrame) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from parabench.analysis.environment.diff import apart, facts
 from parabench.analysis.numbers import same_work, status_counts
 from parabench.analysis.ranking.ranking import NOT_RANKED
 from parabench.analysis.scaling import ALIKE, FIXED, curves
-from parabench.analysis.stats.contrasts import Mean
 from parabench.analysis.text import format
 from parabench.files import write_whole
 from parabench.plan.case import Case
@@ -68,19 +67,16 @@ def render(of: Several, template_folder: Path | None = None) -> str:
 
 
 def _answer(each: Overall) -> dict[str, object]:
-    """What the page says of one work: sentences, and the numbers that matter as (name, number, unit, interval)."""
-    numbers = [
-        (f"a step on {each.names[at]}, relative to {each.names[0]}", *_number(each.means[at - 1])) for at in each.others
-    ]
+    """Return the sentences of one workload, and its numbers as (name, number, unit, interval)."""
+    numbers = []
+    for at in each.others:
+        mean, name = each.means[at - 1], f"a step on {each.names[at]}, relative to {each.names[0]}"
+        if mean.ratio is None:
+            numbers.append((name, format.UNKNOWN, "", mean.reason))
+        else:
+            ends = f"95 %: {interval(mean)}" if mean.low is not None else f"no interval: {mean.reason}"
+            numbers.append((name, format.times(mean.ratio), "times", ends))
     return {"heading": each.heading, "sentences": sentences(each), "numbers": numbers, "of": each}
-
-
-def _number(mean: Mean) -> tuple[str, str, str]:
-    """Return a mean, its unit and its interval: ('0.83', 'times', '95 %: 0.82 to 0.84')."""
-    if mean.ratio is None:
-        return format.UNKNOWN, "", mean.reason
-    ends = f"95 %: {interval(mean)}" if mean.low is not None else f"no interval: {mean.reason}"
-    return format.times(mean.ratio), "times", ends
 
 
 # Of each side.
@@ -112,10 +108,11 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
     all beside side 0. `step_time_s` without a side is that of the fastest. `scaling` are points of curves of each side.
     """
     cases = _cases(of)
+    in_file = [str(name) for name in cases if name not in ("work", "step_time_s", "mark")]
     return {
         "cases": packed(cases),
         "tables": {
-            "sides": declared(_columns(of, cases), _in_file(cases), partial(_head, of)),
+            "sides": declared(_columns(of, cases), in_file, partial(_head, of)),
             "side": declared(_side_columns(works), ()),
         },
         "sides": side_styles([side.role for side in of.sides]),
@@ -124,8 +121,8 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
                 "name": each.heading,
                 "unit": format.unit_of(each.work["seq_len"]),
                 "means": {
-                    "ratio": [*map(mean_data, each.means)],
-                    **{name: [*map(mean_data, means)] for name, means in each.gives.items()},
+                    name: [{key: getattr(mean, key) for key in ("ratio", "low", "high", "cases")} for mean in means]
+                    for name, means in {"ratio": each.means, **each.gives}.items()
                 },
             }
             for each in works
@@ -134,11 +131,6 @@ def several_data(of: Several, works: tuple[Overall, ...]) -> dict[str, Any]:
         "styles": styles(cases),
         **_scaling(of, cases),
     }
-
-
-def mean_data(mean: Mean) -> dict[str, float | None]:
-    """A geometric mean as JSON holds it, with how many cases it is of."""
-    return {"ratio": mean.ratio, "low": mean.low, "high": mean.high, "cases": mean.cases}
 
 
 def _cases(of: Several) -> pd.DataFrame:
@@ -160,7 +152,9 @@ def _cases(of: Several) -> pd.DataFrame:
         if at:
             columns |= _beside(of, at)
     if any(of.other_hardware):
-        columns["devices"] = [_devices(tables, row.cases) for row in of.rows]
+        # 'cuda', or 'cuda, cpu' if sides differ.
+        devices = [[t[case]["device"] for t, case in zip(tables, row.cases, strict=True) if case] for row in of.rows]
+        columns["devices"] = [", ".join(dict.fromkeys(map(str, each))) for each in devices]
     every = range(len(tables))
     columns["status"] = [_status(of, row.cases) for row in of.rows]
     columns["sides"] = [
@@ -210,31 +204,21 @@ def _side_columns(works: Sequence[Overall]) -> list[Column]:
     ]
 
 
-def _in_file(cases: pd.DataFrame) -> list[str]:
-    return [str(name) for name in cases if name not in ("work", "step_time_s", "mark")]
-
-
 def _head(of: Several, name: str) -> str:
     """The head of a file's column: 'b: step_time_s' of `step_time_s.1`."""
     column, _, side = name.partition(".")
     return f"{of.sides[int(side)].role}: {column}" if side else name
 
 
-def _devices(tables: Sequence[Mapping[Any, Mapping[Any, Any]]], row: Sequence[str | None]) -> str:
-    """What a case ran on: 'cuda', or 'cuda, cpu' where sides differ."""
-    own = [str(table[case]["device"]) for table, case in zip(tables, row, strict=True) if case is not None]
-    return ", ".join(dict.fromkeys(own))
-
-
 def _beside(of: Several, at: int) -> dict[str, list[Any]]:
-    """The columns of a side beside the first."""
-    results = [row.step_time[at - 1] for row in of.rows]
-    found: dict[str, list[Any]] = {f"change.{at}": [each and each.outcome for each in results]}
+    """Return the columns of a side relative to the first."""
+    found: dict[str, list[Any]] = {
+        f"change.{at}": [(each := row.step_time[at - 1]) and each.outcome for row in of.rows]
+    }
     for name, ratio in RATIOS.items():
         own = [row.ratio(ratio, at) for row in of.rows]
-        found[f"{name}.{at}"] = [each and each.ratio for each in own]
-        found[f"{name}_low.{at}"] = [each and each.low for each in own]
-        found[f"{name}_high.{at}"] = [each and each.high for each in own]
+        for column, field in ((name, "ratio"), (f"{name}_low", "low"), (f"{name}_high", "high")):
+            found[f"{column}.{at}"] = [each and getattr(each, field) for each in own]
     return found
 
 
@@ -269,15 +253,11 @@ def _scaling(of: Several, cases: pd.DataFrame) -> dict[str, Any]:
     titles: list[str] = []
     points["scaling"] = -1
     for kind, fixed in FIXED.items():
-        own = points[points["kind"] == kind]
-        for _, group in own.groupby([*alike, fixed], dropna=False, sort=False):
+        for _, group in points[points["kind"] == kind].groupby([*alike, fixed], dropna=False, sort=False):
             points.loc[group.index, "scaling"] = len(titles)
             titles.append(_scaling_title(kind, fixed, group.iloc[0], points, alike))
-    kept = [
-        "side", "case", "scaling", "curve", "strategy", "algorithm", "bucket_mib", "world_size", "tokens_per_s",
-        "efficiency",
-    ]  # fmt: skip
-    return {"scaling": packed(points[kept]), "scalings": titles}
+    axes = ["curve", "strategy", "algorithm", "bucket_mib", "world_size", "tokens_per_s", "efficiency"]
+    return {"scaling": packed(points[["side", "case", "scaling", *axes]]), "scalings": titles}
 
 
 def _scaling_title(kind: str, fixed: str, work: Any, points: pd.DataFrame, alike: list[str]) -> str:

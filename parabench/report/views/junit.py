@@ -18,7 +18,7 @@ from parabench.analysis.text import format
 
 # Nothing was judged of these, so they neither passed nor failed.
 _SKIPPED = (Outcome.NOT_JUDGED, Outcome.NOT_OK, Outcome.ONLY_BASE, Outcome.ONLY_CANDIDATE)
-# What XML 1.0 has no way to say (https://www.w3.org/TR/xml/#charsets), and what a terminal or a log would act on: the
+# Characters that XML 1.0 does not allow (https://www.w3.org/TR/xml/#charsets), and characters that control a terminal:
 # other controls, and Unicode's marks of direction.
 _FORBIDDEN = re.compile(
     "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -26,66 +26,57 @@ _FORBIDDEN = re.compile(
 
 
 def render(of: Comparison) -> str:
-    """The XML document. An inconclusive gate fails no test: its property `verdict` and its output say so."""
+    """Return the XML document. An inconclusive gate fails no test: its property `verdict` and its output say so."""
     outcomes = [row.outcome for row in of.rows]
-    counts = {
-        "tests": str(len(of.rows)),
-        "failures": str(sum(outcome in REGRESSIONS for outcome in outcomes)),
-        "errors": "0",
-    }
+    failures = str(sum(outcome in REGRESSIONS for outcome in outcomes))
+    counts = {"tests": str(len(of.rows)), "failures": failures, "errors": "0"}
     root = ElementTree.Element("testsuites", {"name": "parabench compare", **counts})
-    name = _clean(of.origins[1].suite)
-    skipped = str(sum(outcome in _SKIPPED for outcome in outcomes))
-    suite = ElementTree.SubElement(root, "testsuite", {"name": name, **counts, "skipped": skipped})
-    suite.set("timestamp", _clean(of.origins[1].started_utc))
-    properties = ElementTree.SubElement(suite, "properties")
-    for key, value in _properties(of):
-        ElementTree.SubElement(properties, "property", {"name": key, "value": _clean(value)})
+    candidate, skipped = of.origins[1], sum(outcome in _SKIPPED for outcome in outcomes)
+    suite = _add(root, "testsuite", name=candidate.suite, **counts, skipped=skipped, timestamp=candidate.started_utc)
+    properties = _add(suite, "properties")
+    for name, value in _properties(of):
+        _add(properties, "property", name=name, value=value)
     labels = Counter(row.label for row in of.rows)
     for row in of.rows:
-        # Of two tests with one name GitLab keeps one.
+        # GitLab keeps one of two tests with the same name.
         label = row.label if labels[row.label] == 1 else f"{row.label} ({row.case_id})"
-        _test(suite, name, label, row, of)
-    said = [gate.sentence(of), *(f"warning: {each.message} {each.advice}" for each in of.findings)]
-    ElementTree.SubElement(suite, "system-out").text = _clean("\n".join(said))
+        _test(_add(suite, "testcase", classname=candidate.suite, name=label), row, of)
+    _add(suite, "system-out", gate.sentence(of), *(f"warning: {each.message} {each.advice}" for each in of.findings))
     ElementTree.indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
 
 
-def _properties(of: Comparison) -> list[tuple[str, str]]:
-    upper = format.UNKNOWN if of.upper is None else repr(of.upper)
+def _properties(of: Comparison) -> list[tuple[str, object]]:
     return [
-        ("verdict", str(of.verdict)),
-        ("tolerance", repr(of.tolerance)),
-        ("alpha", repr(of.alpha)),
-        ("upper", upper),
+        ("verdict", of.verdict),
+        ("tolerance", of.tolerance),
+        ("alpha", of.alpha),
+        ("upper", format.or_unknown(of.upper)),
         ("base", of.origins[0].at),
         ("candidate", of.origins[1].at),
-        *((f"differs: {_clean(each.name)}", f"{each.base} in base, {each.candidate} in candidate")
-          for each in of.differences),
-    ]  # fmt: skip
+        *((f"differs: {each.name}", f"{each.base} in base, {each.candidate} in candidate") for each in of.differences),
+    ]
 
 
-def _test(suite: ElementTree.Element, classname: str, label: str, row: CaseResult, of: Comparison) -> None:
-    test = ElementTree.SubElement(suite, "testcase", {"classname": classname, "name": _clean(label)})
+def _test(test: ElementTree.Element, row: CaseResult, of: Comparison) -> None:
+    """Describe a configuration in its element."""
+    line = gate.line(row)
+    launches = f"launches: {gate.ids(row.base_launches)} of base, {gate.ids(row.candidate_launches)} of candidate"
     if row.candidate_step_time_s is not None:
         test.set("time", f"{row.candidate_step_time_s:.9f}")
     if row.outcome in REGRESSIONS:
-        failure = ElementTree.SubElement(test, "failure", {"type": str(row.outcome), "message": _clean(gate.line(row))})
-        failure.text = _clean(f"{gate.line(row)}\n{_launches(row)}\n{gate.command(of)}")
+        _add(test, "failure", line, launches, gate.command(of), type=row.outcome, message=line)
     elif row.outcome in _SKIPPED:
-        ElementTree.SubElement(test, "skipped", {"message": _clean(gate.line(row))})
-    said = [gate.line(row), _launches(row)]
-    if row in of.not_ruled_out and row.outcome not in REGRESSIONS:
-        said.append(f"inconclusive: slowdowns above {gate.tolerated(of)} are not ruled out")
-    ElementTree.SubElement(test, "system-out").text = _clean("\n".join(said))
+        _add(test, "skipped", message=line)
+    unclear = row in of.not_ruled_out and row.outcome not in REGRESSIONS
+    why = [f"inconclusive: slowdowns above {gate.tolerated(of)} are not ruled out"] * unclear
+    _add(test, "system-out", line, launches, *why)
 
 
-def _launches(row: CaseResult) -> str:
-    base, candidate = (gate.ids(each) for each in (row.base_launches, row.candidate_launches))
-    return f"launches: {base} of base, {candidate} of candidate"
-
-
-def _clean(text: str) -> str:
-    """`text` with a mark where XML has no way to say a character, or a terminal would act on it."""
-    return _FORBIDDEN.sub("\ufffd", text)
+def _add(parent: ElementTree.Element, tag: str, *lines: str, **attributes: object) -> ElementTree.Element:
+    """Add an element. Characters that XML does not allow, or that control a terminal, are replaced by a mark."""
+    values = {name: _FORBIDDEN.sub("\ufffd", str(value)) for name, value in attributes.items()}
+    element = ElementTree.SubElement(parent, tag, values)
+    if lines:
+        element.text = _FORBIDDEN.sub("\ufffd", "\n".join(lines))
+    return element

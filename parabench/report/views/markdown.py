@@ -1,11 +1,15 @@
-"""A gate, or two machines beside each other, for a pull request or a wiki: GitHub's Markdown from text that nobody
-vouches for, no longer than GitHub takes."""
+"""A gate, or a comparison of two machines, as GitHub's Markdown, no longer than GitHub takes.
+
+Labels, errors and settings come from a database, so all text is escaped.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from parabench.analysis.compare import gate, machines
@@ -23,32 +27,22 @@ from parabench.store.record import Finding
 
 # The characters of a comment's body at most, as GitHub says itself when one is longer.
 LIMIT = 65_536
-# Characters of the source of one cell.
+# The longest text of a cell.
 CELL = 300
-# What a note on rows that were left out may take.
-_NOTE = 200
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;", "\\": "&#92;"}
-# A backslash takes any punctuation's meaning away; behind an @ or a # a space of no width does, for GitHub looks for
-# names and numbers after Markdown is done.
-_MARKS = {mark: f"\\{mark}" for mark in "*_[]~$!"} | {mark: f"{mark}&#8203;" for mark in "@#"}
+# Names and numbers, which GitHub looks for after Markdown is done, are broken by a space without width.
+_ESCAPES = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "`": "&#96;", "\\": "&#92;"}
+    | {mark: f"\\{mark}" for mark in "*_[]~$!"}
+    | {mark: f"{mark}&#8203;" for mark in "@#"}
+)
 
 
 def text(value: object, most: int = CELL) -> str:
-    """`value` in one line that shows as it is, also in a table; cut where its source is longer than `most`."""
-    line = " ".join(str(value).split())
-    parts: list[str] = []
-    length = 0
-    for at, character in enumerate(line):
-        part = _ENTITIES.get(character) or _MARKS.get(character) or character
-        if character == ":" and line[at + 1 : at + 3] == "//":
-            part = "&#58;"  # else GitHub makes a link of it
-        elif not character.isprintable():
-            part = "\ufffd"
-        length += len(part)
-        if length > most - 1:
-            return "".join(parts) + "…"
-        parts.append(part)
-    return re.sub(r"\b(www)\.", r"\1&#46;", "".join(parts), flags=re.IGNORECASE)
+    """Return `value` in one line of `most` characters that GitHub shows unchanged, also in a table."""
+    line = format.one_line(value)
+    shown = (line if len(line) <= most else f"{line[: most - 1]}…").translate(_ESCAPES)
+    # GitHub makes links of addresses.
+    return re.sub(r"\b(www)\.", r"\1&#46;", shown.replace("://", "&#58;//"), flags=re.IGNORECASE)
 
 
 def code(value: str) -> str:
@@ -60,10 +54,10 @@ def code(value: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table whose rows may be cut: `head` are its columns, cells are escaped; `thing` is what a row is about.
+    """A table whose rows may be cut: `head` are its columns, cells are escaped; `thing` is the subject of a row.
 
-    `summary` hides it behind a line to click on. The first column is words, the others are right-aligned but for those
-    of `texts`.
+    `summary` hides it behind a line to click on. The first column and those in `texts` are words, the others are
+    right-aligned.
     """
 
     head: Sequence[str]
@@ -72,42 +66,35 @@ class Rows:
     summary: str = ""
     texts: Sequence[int] = ()
 
-    def begin(self) -> str:
-        lines = [f"<details>\n<summary>{self.summary}</summary>\n\n"] if self.summary else []
+    def first(self, most: int) -> str:
+        """Return the table with its first rows, and a note about the others; empty without rows."""
+        if not self.rows:
+            return ""
         marks = ("---" if i == 0 or i in self.texts else "---:" for i in range(len(self.head)))
-        return "".join([*lines, _line(self.head), _line(marks)])
-
-    def end(self) -> str:
-        return "\n</details>\n\n" if self.summary else "\n"
+        table = "".join(map(_line, (self.head, marks, *self.rows[:most])))
+        if missing := len(self.rows) - most:
+            table += f"\n{missing:,} more {self.thing} left out: GitHub takes {LIMIT:,} characters.\n"
+        return (
+            f"<details>\n<summary>{self.summary}</summary>\n\n{table}\n</details>\n\n" if self.summary else f"{table}\n"
+        )
 
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def fitted(parts: Sequence[str | Rows], limit: int = LIMIT) -> str:
-    """The parts in a row, and of the tables as many rows as `limit` characters hold, the first tables first."""
-    tables = [part for part in parts if isinstance(part, Rows) and part.rows]
-    left = limit - sum(len(part) for part in parts if isinstance(part, str))
-    left -= sum(len(table.begin()) + len(table.end()) + _NOTE for table in tables)
-    said = []
-    for part in parts:
-        if isinstance(part, str):
-            said.append(part)
-        elif part.rows:
-            lines: list[str] = []
-            for row in part.rows:
-                line = _line(row)
-                if len(line) > left:
-                    break
-                left -= len(line)
-                lines.append(line)
-            if len(lines) < len(part.rows):
-                left = 0  # a shorter row of a later table must not stand where a longer one was left out
-            missing = len(part.rows) - len(lines)
-            note = f"\n{missing:,} more {part.thing} left out: GitHub takes {limit:,} characters.\n" if missing else ""
-            said.append(part.begin() + "".join(lines) + note + part.end())
-    return "".join(said)
+def fitted(parts: Sequence[str | Rows]) -> str:
+    """Join the parts, with as many rows of the tables as LIMIT characters hold, the first tables first."""
+    shown = [part if isinstance(part, str) else part.first(0) for part in parts]
+    left = LIMIT - sum(map(len, shown))
+    for place, part in enumerate(parts):
+        if isinstance(part, Rows) and part.rows:
+            ends = list(accumulate(len(_line(row)) for row in part.rows))
+            fit = bisect_right(ends, left)
+            # A shorter row of a later table must not appear if a longer one was left out.
+            left = left - ends[-1] if fit == len(ends) else 0
+            shown[place] = part.first(fit)
+    return "".join(shown)
 
 
 # Longer sentences than this are labels of a hostile length.
@@ -148,9 +135,9 @@ _MARK = {Verdict.REGRESSION: "✗", Verdict.NO_REGRESSION: "✓", Verdict.INCONC
 _COLUMNS = COLUMNS[:-1]
 
 
-def render(of: Comparison | Machines, limit: int = LIMIT) -> str:
-    """The Markdown text, of at most `limit` characters."""
-    return fitted(_of_gate(of) if isinstance(of, Comparison) else _of_machines(of), limit)
+def render(of: Comparison | Machines) -> str:
+    """Return the Markdown text, of at most LIMIT characters."""
+    return fitted(_of_gate(of) if isinstance(of, Comparison) else _of_machines(of))
 
 
 def _of_gate(of: Comparison) -> list[str | Rows]:
@@ -172,7 +159,10 @@ def _of_gate(of: Comparison) -> list[str | Rows]:
         *findings(of.findings),
         Rows(
             ("case", "base", "candidate"),
-            [(text(row.label), _ids(row.base_launches), _ids(row.candidate_launches)) for row in of.rows],
+            [
+                (text(row.label), *map(text, map(gate.ids, (row.base_launches, row.candidate_launches))))
+                for row in of.rows
+            ],
             "cases are",
             "Launches that the numbers are made of, by id",
             (1, 2),
@@ -180,10 +170,6 @@ def _of_gate(of: Comparison) -> list[str | Rows]:
         *sides(of.origins),
         f"To see it again:\n\n{code(gate.command(of))}",
     ]
-
-
-def _ids(launches: tuple[int, ...]) -> str:
-    return text(gate.ids(launches))
 
 
 def _cells(row: dict[Any, Any]) -> list[str]:

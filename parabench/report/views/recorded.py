@@ -22,6 +22,9 @@ from parabench.report.sections.libraries import INSPECTED, nccl_tables
 from parabench.report.spec import MOST_ROWS, WORDED, Column, Section, Table, table_of
 from parabench.store.results import Results
 
+# Waiting for the last rank is worth a sentence if it takes this share of the steps.
+_WORTH = 0.01
+
 
 def render(results: Results, session: Session, template_folder: Path | None = None) -> str:
     """The page as text."""
@@ -74,8 +77,8 @@ def sentences(seen: SessionData) -> Iterator[str]:
     if len(ops):
         yield f"NCCL's Inspector timed {format.count(len(ops), 'operation')}, counting sizes apart."
     for of in wirings(seen):
-        network = f"network {of.network}" if of.network else "an unknown network"
-        yield f"NCCL's debug logs are of version {format.or_unknown(of.version)} and {network}."
+        network = f"network {of['network']}" if of["network"] else "an unknown network"
+        yield f"NCCL's debug logs are of version {format.or_unknown(of['version'])} and {network}."
 
 
 def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
@@ -93,19 +96,23 @@ def _exposed(seen: SessionData, ranks: pd.DataFrame) -> str:
 
 def _latest(seen: SessionData, ranks: int) -> Iterator[str]:
     """Yield which rank the others wait for, or that it is unknown."""
-    found, told = recorded.latest(seen), recorded.told(seen)
-    if found is None:
+    table, told = recorded.late_table(seen), recorded.told(seen)
+    if table.empty:
         if ranks > 1:
             yield "Which rank is late is unknown: no timed collective of all ranks of a known group is in the traces."
         return
-    if found.share < recorded.WORTH:
-        yield f"No rank is late: the time after the first rank is below {format.percent(recorded.WORTH)} of the steps."
+    by_rank = table.groupby("rank")[["total_s", "last", "calls"]].sum().astype(float)
+    own = by_rank.sort_values("total_s", ascending=False, kind="stable").iloc[0]
+    steps_s = recorded.slowest_lengths(seen).sum()
+    share = own["total_s"] / steps_s if steps_s else 0.0
+    if share < _WORTH:
+        yield f"No rank is late: the time after the first rank is below {format.percent(_WORTH)} of the steps."
         return
     how = "" if told.get("one_clock") else ", by the shortest kernel, because their clocks are not known to agree"
     group = "; the traces name no groups, but these calls end together on all ranks" * bool(told.get("groups_inferred"))
     yield (
-        f"Others wait for rank {found.rank}: it came last in {found.last:,} of "
-        f"{format.count(found.calls, 'collective')}, and after the first rank by {format.percent(found.share)} of the "
+        f"Others wait for rank {own.name}: it came last in {own['last']:,.0f} of "
+        f"{format.count(int(own['calls']), 'collective')}, and after the first rank by {format.percent(share)} of the "
         f"steps in all{how}{group}."
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -22,7 +20,6 @@ from parabench.plan.protocol import Protocol
 from parabench.probes.flops import count_flops
 from parabench.store.record import DeviceSample
 from parabench.strategies.base import ForwardBackward, RankInfo, StrategyContext
-from parabench.workloads.trainer import Training
 from parabench.workloads.training import train_case
 from trained_helpers import TRAINED_TOKENS, small_gpt
 
@@ -186,30 +183,14 @@ def test_joules_are_the_counters_growth_over_the_measured_steps_of_all_devices(t
     assert row["joules_source"] == COUNTER
 
 
-def counted(training):
-    return count_flops(training.compute, training.batches)
-
-
-def training_of(model, batch, *, fails=False):
-    def loss(output, targets):
-        if fails:
-            raise RuntimeError("this loss fails")
-        return model.loss(output, targets)
-
-    context = StrategyContext(0, 1, torch.device("cpu"), Case())
-    compute = ForwardBackward(module=model.module, model=replace(model, loss=loss), context=context)
-    optimizer = torch.optim.SGD(model.module.parameters(), lr=0.1)
-    return Training(
-        module=model.module, compute=compute, optimizer=optimizer, batches=iter([batch]), gradient_norm=lambda: None
-    )
-
-
 def test_a_decoders_count_is_the_formula_but_for_vectors_and_repeated_scores():
     """What the two differ in, to the last operation: the formula has 6 for every bias and norm, which the counter does
     not know; the counter has 7 products of attention's matrices, the formula 6."""
     model = small_gpt()
     tokens = torch.zeros(2, TRAINED_TOKENS, dtype=torch.long)
-    found = counted(training_of(model, (tokens, tokens)))
+    context = StrategyContext(0, 1, torch.device("cpu"), Case())
+    compute = ForwardBackward(module=model.module, model=model, context=context)
+    found = count_flops(compute, iter([(tokens, tokens)]))
     known = sizes(model) | {"layers": 2, "heads": 4, "head_dim": 16}
     assert known["embedding_parameters"] == model.module.stem.positions.weight.numel()  # the tokens' is the head's too
     formula = flops_per_token(known, TRAINED_TOKENS) * tokens.numel()

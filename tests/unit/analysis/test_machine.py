@@ -97,7 +97,7 @@ def test_the_environment_is_json_and_holds_no_secret(monkeypatch, tmp_path):
     assert seen["versions"]["torch"] == importlib.metadata.version("torch")
     assert seen["cores"] >= 1
     assert seen["git"]["commit"] is None
-    assert "no git repository" in seen["git"]["reasons"]["commit"]
+    assert "knows no commit" in seen["git"]["reasons"]["commit"]
 
 
 def test_what_this_torch_cannot_use_is_refused_before_a_launch(two_devices, monkeypatch):

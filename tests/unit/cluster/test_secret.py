@@ -15,7 +15,7 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from guard import GUARD_S
-from parabench.cluster.heartbeat import abort, abort_of, beat_once, beats
+from parabench.cluster.membership import abort, abort_of, beat_once, beats
 from parabench.cluster.secret import FILE, HELLO, VALUE, Seal, Secret, begin, meet, read_secret
 from parabench.errors import UsageError
 from parabench.launch import store_client
@@ -182,7 +182,7 @@ def test_a_value_is_verified_before_anything_is_made_of_it(
     [
         (OURS, OTHER, "node 0 at .* has another secret than this node"),
         (OURS, None, "has a secret, and this node has none"),
-        (None, OURS, "this node has a secret, and node 0 at .* has none"),
+        (None, OURS, "node 0 at .* has no secret, and this node has one"),
     ],
 )
 def test_nodes_with_unlike_secrets_do_not_meet(

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from parabench.cluster.foreign_group import group_of
-from parabench.cluster.slurm import first_host
+from parabench.cluster.foreign_group import first_host, group_of
 
 # Two nodes of a job of three: what srun adds to what the batch script has.
 BATCH = {

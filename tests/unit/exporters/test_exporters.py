@@ -195,7 +195,7 @@ class TestCommand:
         assert (tmp_path / "folder" / "b.bin").read_bytes() == b"2"
         for words, said in (
             (("my_formats:names",), "--format my_formats:names has no usual file; give one with -o"),
-            (("my_formats:tables", "-o", "-"), "a.bin, b.bin are several files; give -o a folder"),
+            (("my_formats:tables", "-o", "-"), "- is not a folder, and a.bin, b.bin go into one; give another place"),
             (("my_formats:tables", "-o", "my_formats.py"), "is not a folder, and a.bin, b.bin go into one"),
             (("my_formats:broken", "-o", "x"), "exporter 'my_formats:broken' failed: KeyError: 'x'"),
             (("my_formats:wrong", "-o", "x"), "returned int; it must return text, or bytes by file name"),

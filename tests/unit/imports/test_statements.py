@@ -279,7 +279,6 @@ ROWS = [
             "rank0__json": of_gpu(0),
             "rank1__json": of_gpu(1),
             "cache__json": {"version": 1, "entries": [{"key": "pg"}]},
-            "har__json": {"log": {"entries": [{"pg_config": {}, "traceEvents": []}]}},
             "results_3__pkl": pickle.dumps({"loss": [1.0]}, 4),
             "one___rank0_memory_snapshot__pickle": SNAPSHOT,
             "two___rank0_memory_snapshot__pickle": SNAPSHOT,

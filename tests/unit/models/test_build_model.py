@@ -16,7 +16,9 @@ from parabench import Model
 from parabench.errors import UsageError
 from parabench.machine.machine import Machine
 from parabench.models import BATCH_NORM, DROPOUT
-from parabench.models.base import apply_options, build_model, loss_of, set_arithmetic
+from parabench.models.base import loss_of
+from parabench.models.factory import build_model
+from parabench.models.options import apply_options, set_arithmetic
 from parabench.models.suspects import ignores_labels, suspects_of
 from parabench.plan.case import Case
 from parabench.plan.validate import missing_requirement
@@ -72,7 +74,7 @@ def test_bfloat16_leaves_complex_and_whole_numbers() -> None:
 def test_a_block_that_is_used_often_is_checkpointed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[nn.Module] = []
     monkeypatch.setattr(
-        "parabench.models.base.checkpoint", lambda forward, x, **options: calls.append(forward) or forward(x)
+        "parabench.models.options.checkpoint", lambda forward, x, **options: calls.append(forward) or forward(x)
     )
     model = zoo.reused()
     apply_options(model, case_of("zoo:reused", activation_checkpointing=True))

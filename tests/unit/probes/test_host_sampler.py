@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import namedtuple
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,8 +17,9 @@ import fake_results as fake
 import memory_helpers
 from fake_nvml import Clock
 from guard import GUARD_S
+from parabench.analysis.energy import phases
 from parabench.analysis.session import session_data
-from parabench.analysis.step.memory import launch_phases, memory_timeline
+from parabench.analysis.step.device_time import memory_timeline
 from parabench.launch.launcher import launch
 from parabench.launch.spec import LaunchSpec
 from parabench.metrics import METRICS
@@ -75,7 +77,7 @@ class FakeHost:
 
     def __init__(self, clock: Clock, others: float) -> None:
         self.clock = clock
-        self.loads = {host.os.getpid(): 0.0, 501: 1.0, 502: 0.5}
+        self.loads = {os.getpid(): 0.0, 501: 1.0, 502: 0.5}
         self.others = others
         self.ended: set[int] = set()
         self.stands_still = False
@@ -99,7 +101,7 @@ class FakeHost:
             if pid in self.ended:
                 raise psutil.NoSuchProcess(pid or 0)
             # The driver has run before; what the launch starts begins with nothing.
-            before_s = 50.0 if pid == host.os.getpid() else 0.0
+            before_s = 50.0 if pid == os.getpid() else 0.0
             return SimpleNamespace(user=before_s + self.spent_s(pid or 0), system=0.0)
 
         return SimpleNamespace(pid=pid, memory_info=memory_info, cpu_times=cpu_times)
@@ -136,7 +138,7 @@ def test_launches_of_one_driver_that_take_turns_are_no_load_to_each_other(monkey
     clock, ab, partner = Clock(3.0), 77, 503
     faked = FakeHost(clock, others=0.4).install(monkeypatch)
     faked.loads |= {ab: 0.1, partner: 1.0}
-    children = {ab: [host.os.getpid(), 501, 502, partner]}
+    children = {ab: [os.getpid(), 501, 502, partner]}
     monkeypatch.setattr(host, "descendants", lambda pid: children.get(pid, []))
     (tmp_path / "pid0").write_text("501")
     source = Host(clock.began_s, RankPids(tmp_path, range(1)), ours=ab, clock=clock)
@@ -173,12 +175,12 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
 
     gathered = fake.write(tmp_path / "r.db", [seen])
     known = session_data(gathered)
-    timeline, phases = memory_timeline(known, 1), launch_phases(known, 1)
+    timeline, ran = memory_timeline(known, 1), phases(known.facts[1])
     steps = [s.value for s in seen.samples if s.metric == "step_s" and s.rank == 0]
-    begin_s = phases[Phase.WARMUP][0] + sum(steps[: memory_helpers.GRABS_IN])
+    begin_s = ran[Phase.WARMUP][0] + sum(steps[: memory_helpers.GRABS_IN])
     end_s = begin_s + steps[memory_helpers.GRABS_IN]
     for place in ("rank 0", "rank 1"):
-        line = timeline[(timeline["place"] == place) & (timeline["t_s"] > phases[Phase.WARMUP][1])]
+        line = timeline[(timeline["place"] == place) & (timeline["t_s"] > ran[Phase.WARMUP][1])]
         # On a busy host filling takes as long as the step.
         (found,) = allocations(line, 100 * MIB, pause_s=end_s - begin_s)
         assert found.bytes == pytest.approx(memory_helpers.GRABBED_BYTES, rel=0.02)
@@ -187,6 +189,6 @@ def test_an_allocation_is_seen_with_its_size_at_its_time(tmp_path):
         assert found.after_s >= line.loc[line["t_s"] < begin_s, "t_s"].iloc[-2]
         assert found.until_s <= line.loc[line["t_s"] > end_s, "t_s"].iloc[0]
     # The same clock: phases follow one another, and the launch's readings begin where it began.
-    assert 0 < phases[Phase.WARMUP][0] < phases[Phase.WARMUP][1] <= phases[Phase.MEASURE][1] < seen.wall_s
+    assert 0 < ran[Phase.WARMUP][0] < ran[Phase.WARMUP][1] <= ran[Phase.MEASURE][1] < seen.wall_s
     assert seen.facts["sampler"]["cpu_s"] < 0.1 * seen.wall_s
     assert seen.facts["sampler"]["unread"] == {}

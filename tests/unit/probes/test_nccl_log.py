@@ -56,12 +56,12 @@ def test_version_of_rccl_is_read(line: str) -> None:
 
 
 def test_an_own_log_of_each_process_is_asked_for_and_read(tmp_path: Path) -> None:
-    asked = nccl.NcclProbe.environment(EXPLAINING, tmp_path)
+    asked = nccl.environment(EXPLAINING, tmp_path)
     assert asked["NCCL_DEBUG"] == "INFO"
     assert {"INIT", "GRAPH", "TUNING"} <= set(asked["NCCL_DEBUG_SUBSYS"].split(","))
-    assert nccl.NcclProbe.left_behind(EXPLAINING, tmp_path) == {}
+    assert nccl.left_behind(EXPLAINING, tmp_path) == {}
     Path(asked["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))).write_text(NCCL_2_22)
-    assert nccl.NcclProbe.left_behind(EXPLAINING, tmp_path) == {"nccl": nccl.parse_log(NCCL_2_22)}
+    assert nccl.left_behind(EXPLAINING, tmp_path) == {"nccl": nccl.parse_log(NCCL_2_22)}
 
 
 # -- the launch that explains ------------------------------------------------------------------------------------------

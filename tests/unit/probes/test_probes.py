@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from parabench.launch.workload import RankEnv
 from parabench.metrics import METRICS
 from parabench.plan.case import Case
 from parabench.plan.protocol import Protocol
-from parabench.probes import PROBES, SOURCES, CaseReport, Probe, ProbedRank, environment, left_behind, probe_classes
-from parabench.registry import Entry, load
+from parabench.probes import PROBES, CaseReport, Probe, ProbedRank, probe_classes
+from parabench.registry import Entry
 from parabench.strategies.base import RankInfo, StepMarker
 from parabench.workloads import training
 from paths import DOCS
@@ -34,10 +34,6 @@ class Watching(Probe):
     def __init__(self, rank: ProbedRank) -> None:
         super().__init__(rank)
         happened.append("made")
-
-    @classmethod
-    def environment(cls, protocol: Protocol, folder: Path) -> Mapping[str, str]:
-        return {"WATCHING": folder.name}
 
     def after_first_backward(self) -> None:
         happened.append(("backward", any(p.grad is not None for p in self.rank.module.parameters())))
@@ -64,10 +60,6 @@ class Watching(Probe):
         report.numbers["watched"] = float(len(self.rank.clock.begins()))
         report.facts["watching"] = True
 
-    @classmethod
-    def left_behind(cls, protocol: Protocol, folder: Path) -> Mapping[str, dict[str, Any]]:
-        return {"watching": {"file": folder.name}}
-
 
 def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROBES, "watching", Entry(target=f"{__name__}:Watching", summary="a test's"))
@@ -85,13 +77,10 @@ def test_a_probe_of_the_table_is_asked_at_every_place(tmp_path: Path, monkeypatc
     assert report.facts["watching"]
     unknown = {*report.numbers, *(metric for _, metric, _ in report.readings)} - {"watched"} - METRICS.keys()
     assert not unknown, f"metrics.py: give METRICS {sorted(unknown)}, with unit and meaning"
-    assert environment(protocol, tmp_path)["WATCHING"] == tmp_path.name
-    assert left_behind(protocol, tmp_path)["watching"] == {"file": tmp_path.name}
 
 
 def test_what_the_tables_name_is_there_and_described() -> None:
     assert all(issubclass(each, Probe) for each in probe_classes())
-    assert [load(SOURCES, "source", name).name for name in SOURCES] == list(SOURCES)
     described = PAGE.read_text()
-    lacking = [name for name, entry in (PROBES | SOURCES).items() if f"| `{name}` | {entry.summary} |" not in described]
+    lacking = [name for name, entry in PROBES.items() if f"| `{name}` | {entry.summary} |" not in described]
     assert not lacking, f"{PAGE}: write a row | `name` | summary | when | of {', '.join(lacking)}"

@@ -16,8 +16,7 @@ from parabench.analysis.environment import nodes
 from parabench.analysis.session import session_data
 from parabench.analysis.step.bandwidth import NOT_MEASURED, alone_table, training_bandwidth
 from parabench.analysis.step.calls import call_table
-from parabench.analysis.step.device_time import device_line, device_table, host_table, node_table
-from parabench.analysis.step.memory import memory_timeline
+from parabench.analysis.step.device_time import device_line, device_table, host_table, memory_timeline, node_table
 from parabench.analysis.step.stragglers import straggler_table
 from parabench.analysis.step.timeline import median_step
 from parabench.report.build import render

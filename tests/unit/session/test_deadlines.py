@@ -12,9 +12,8 @@ from parabench.machine.accelerator import Gpu
 from parabench.machine.machine import Machine
 from parabench.plan.case import Case
 from parabench.plan.suite import shipped
-from parabench.session.deadlines import first_deadline_s
 from parabench.session.request import TrainingRequest
-from parabench.session.runner import EXPLAINING, RUNNERS
+from parabench.session.runner import EXPLAINING, RUNNERS, first_deadline_s
 from parabench.store.record import Launch, Status
 
 MOST_S = 900.0

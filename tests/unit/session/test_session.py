@@ -235,7 +235,7 @@ def test_a_deadline_is_ten_times_what_is_expected_and_a_minute_at_least():
     assert quick.deadlines == [60.0, 60.0, 60.0]
     asked = Protocol(warmup=2, steps=8, instrumented=0, deadline_s=5.0)
     given = Plan(cases=(case,), skipped=(), protocol=asked, seed=0)
-    assert session(given, quick).deadline_s(case) == 5.0
+    assert session(given, quick).deadline_s([case], asked) == 5.0
 
 
 def test_other_trainings_are_labelled_whether_or_not_there_is_a_reference():

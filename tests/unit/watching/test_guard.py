@@ -20,6 +20,8 @@ from parabench.watching.instruments import GuardedRecorder
 from parabench.watching.loop import Loop
 from parabench.watching.observer import Observer
 
+pytestmark = pytest.mark.usefixtures("unanalyzed")
+
 STEPS = 40
 
 

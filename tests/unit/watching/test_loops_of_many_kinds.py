@@ -23,6 +23,8 @@ from torch.optim.swa_utils import AveragedModel
 
 from parabench import watch
 
+pytestmark = pytest.mark.usefixtures("unanalyzed")
+
 STEPS = 34  # the instruments are on from the 25th
 
 # Takes batches, and gives them back, watched or not.

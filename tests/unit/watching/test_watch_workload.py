@@ -15,8 +15,8 @@ from parabench.probes import CaseReport
 from parabench.store.record import Launch, Status
 from parabench.watching import record, schedule
 from parabench.watching.loop import WIDTH
+from parabench.watching.record import WatchWorkload
 from parabench.watching.schedule import Schedule
-from parabench.watching.workload import WatchWorkload
 
 CAPS = tuple(Case(strategy="ddp", world_size=2, bucket_mib=cap) for cap in (1, 25))
 TUNED = Schedule(warmup=2, tuning=TurnsProtocol(rounds=2, settle=1, timed=2), caps=2)

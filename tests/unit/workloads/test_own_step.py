@@ -16,11 +16,12 @@ from parabench.plan.case import Case
 from parabench.strategies.base import (
     SETTINGS,
     ForwardBackward,
+    ParallelModel,
     StrategyContext,
     clip_gradients,
     optimizer_for,
 )
-from parabench.workloads.trainer import Training, take_steps
+from parabench.workloads.trainer import Training
 from verified_helpers import NoClock
 
 CPU = torch.device("cpu")
@@ -80,7 +81,8 @@ def test_steps_clip_then_update_then_schedule() -> None:
     weight = nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     training = Training(
-        module=nn.Identity(),
+        case=CASE,
+        parallel=ParallelModel(module=nn.Identity(), data_rank=0, data_ranks=1),
         compute=lambda batch, clock: _backward(weight),
         optimizer=optimizer,
         batches=iter([(weight, weight)] * 3),
@@ -88,7 +90,7 @@ def test_steps_clip_then_update_then_schedule() -> None:
         clip=lambda: clip_gradients([weight], 1.0, 0.5),
         scheduler=zoo.halved(optimizer),
     )
-    take_steps(training, NoClock(), range(3))
+    training.take(NoClock(), 3)
     assert weight.item() == pytest.approx(-0.5 * (1 + 0.5 + 0.25), rel=1e-5)
     assert optimizer.param_groups[0]["lr"] == 0.125
     assert training.grad_norm == 1.0

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from parabench import Model
-from parabench.models.base import build_model, move_model
+from parabench.models.factory import build_model
+from parabench.models.options import move_model
 from parabench.plan.case import Case
 from parabench.strategies.base import RankInfo
 from parabench.workloads import trainer

@@ -18,9 +18,9 @@ DOCUMENTED = (DOCS / "reference/warnings.md").read_text(encoding="utf-8")
 
 
 def codes_of(tree: ast.AST) -> Iterator[ast.expr]:
-    """What stands for a code: a Finding's first argument, or its `code`."""
+    """What stands for a code: the first argument of a Finding or Problem, or its `code`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Finding":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in {"Finding", "Problem"}:
             yield next((one.value for one in node.keywords if one.arg == "code"), None) or node.args[0]
 
 

@@ -1,4 +1,5 @@
-"""torch.compile of a case's blocks: how they are compiled, and counts of what became of them.
+"""What a case changes of any model, in place: its device, its arithmetic, activation checkpointing and torch.compile,
+block by block.
 
 torch caches graphs by code object, up to `torch._dynamo.config.recompile_limit` of them. Its guards look neither at the
 case nor at DDP's buckets, at whose edges it splits graphs (`optimize_ddp`). So each case compiles copies of its blocks'
@@ -14,9 +15,79 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from parabench.models.base import Model
+from parabench.plan.case import Case
+
+# Read by cuBLAS and cuDNN themselves, behind torch's back ("NVIDIA_TF32_OVERRIDE" in their documentation).
+OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 
 # Inductor's own limit for a process.
 MOST_COMPILE_THREADS = 32
+
+
+def move_model(model: Model, device: torch.device) -> None:
+    """Move the model's modules to `device`, in place."""
+    # The parameters of a stem and a head are the module's, but their buffers can be separate, as a loss's weights are.
+    for part in (model.module, model.stem, model.head, model.loss):
+        if isinstance(part, nn.Module):
+            part.to(device)
+
+
+def set_arithmetic(model: Model, case: Case) -> None:
+    """Convert the model to the case's dtype, and set whether float32 products of this process may use TF32.
+
+    By default, torch allows TF32 in cuDNN's convolutions but not in matrix products. Both settings hold for the whole
+    process, so cases that need different ones never share a launch (`plan.cohorts`). These two setters keep torch's
+    older and newer settings of TF32 in agreement; torch.compile reads the older one.
+    """
+    wanted = case.arithmetic
+    torch.set_float32_matmul_precision("high" if wanted.allows_tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = wanted.allows_tf32
+    parameters = getattr(torch, wanted.parameters)
+    if parameters is not torch.float32:
+        # Not `module.to`: it would drop the imaginary part of complex parameters and buffers.
+        model.module._apply(lambda tensor: tensor.to(parameters) if tensor.is_floating_point() else tensor)
+
+
+def arithmetic_of(left_out: int | None) -> dict[str, Any]:
+    """{"arithmetic": ...}: which arithmetic this process allows float32 products at the end of a training, after
+    the user's own code; how many steps a scaled loss left out, where it was scaled."""
+    facts: dict[str, Any] = {
+        "matmul": _setting_or_mixed(torch.get_float32_matmul_precision),
+        "cudnn_tf32": _setting_or_mixed(lambda: torch.backends.cudnn.allow_tf32),
+        "overrides": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
+    }
+    return {"arithmetic": facts | ({} if left_out is None else {"steps_left_out": left_out})}
+
+
+def _setting_or_mixed(setting: Callable[[], Any]) -> Any:
+    """What torch says; it refuses where a user's code set the same thing in its older and its newer way."""
+    try:
+        return setting()
+    except RuntimeError:
+        return "mixed settings"
+
+
+def apply_options(model: Model, case: Case) -> None:
+    """Change the model's blocks, or the whole module if it has none, in place: names and parameters stay."""
+    blocks = [*dict.fromkeys(model.blocks)] or [model.module]  # a block that is used twice is wrapped once
+    if case.compile:
+        compile_blocks(blocks)
+    if case.activation_checkpointing:
+        # After compiling: torch 2.13 fails to compile what is checkpointed over parameters that are DTensors.
+        for block in blocks:
+            block.forward = checkpointed(block.forward)
+
+
+def checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `forward` with activations that are not kept but computed again in backward."""
+
+    def again(*inputs: Any, **named: Any) -> Any:
+        return checkpoint(forward, *inputs, use_reentrant=False, **named)
+
+    return again
 
 
 def compile_blocks(blocks: Sequence[nn.Module]) -> None:

@@ -1,0 +1,324 @@
+"""The model of a case: built by name or by a user's factory, whose `Model` is checked and described before anything is
+launched."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from functools import cache
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+from torch.nn.parameter import UninitializedParameter
+
+from parabench.errors import UsageError
+from parabench.models import BLOCKS, EXACT, FIRST, MODELS, OWN, SEQUENCE, TENSOR, VERIFICATIONS, ModelEntry
+from parabench.models.base import MakeBatch, Model
+from parabench.models.batches import Batch, tensors_of
+from parabench.plan.case import Case
+from parabench.registry import call_factory, find, load, load_factory, takes_argument, users_code
+
+# Enough that no batch repeats within the steps that are verified, little enough to be made at once.
+SYNTHETIC_BATCHES = 8
+
+# Parameters that this process was given, by their identity: a factory that caches its module would hand out one that is
+# trained or sharded already.
+_given: dict[int, weakref.ref[nn.Parameter]] = {}
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and Python's random."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed)
+    random.seed(seed)
+
+
+def build_model(case: Case, *, seed: int | None = None) -> Model:
+    """Build the case's model, with `seed_all` after its module was imported and before its factory is called. Raises
+    UsageError if the factory returns no valid Model, or a module that it returned before."""
+    entry = find(MODELS, "model", case.model)
+    make = load(MODELS, "model", case.model) if entry else load_factory(MODELS, "model", case.model, "Model")
+    if seed is not None:
+        seed_all(seed)
+    if entry is not None:
+        made: Model = make(entry, case)
+        return made
+    model: Model = call_factory(make, case)
+    check_model(case.model, model)
+    parameters = [*model.module.parameters()]
+    if any((known := _given.get(id(each))) is not None and known() is each for each in parameters):
+        raise UsageError(f"model {case.model!r} returns a module that it returned before; make a new one in each call")
+    _given.update({id(each): weakref.ref(each) for each in parameters})
+    return model
+
+
+def own_optimizer(model: Model, case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return what `Model.optimizer` makes for `parameters`.
+
+    Raises UsageError unless it is a torch optimizer of these parameters that steps without a closure.
+    """
+    assert model.optimizer is not None
+    with users_code(f"model {case.model!r}: its optimizer cannot be made", "fix Model.optimizer"):
+        made: Any = model.optimizer(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise UsageError(
+            f"model {case.model!r}: optimizer gives {type(made).__name__}; return a torch.optim.Optimizer from it"
+        )
+    given = set(map(id, parameters))
+    if any(id(each) not in given for group in made.param_groups for each in group["params"]):
+        raise UsageError(
+            f"model {case.model!r}: its optimizer has a parameter that it was not given; use the list that "
+            "Model.optimizer receives, because strategies replace the module's parameters"
+        )
+    taken = [each for each in signature(made.step).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    if any(each.default is Parameter.empty for each in taken):
+        name = type(made).__name__
+        raise UsageError(
+            f"model {case.model!r}: {name} steps with a closure, and parabench's step has none; use another"
+        )
+    return made
+
+
+def own_scheduler(model: Model, case: Case, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return what `Model.scheduler` makes. Raises UsageError unless it is a torch scheduler."""
+    assert model.scheduler is not None
+    with users_code(f"model {case.model!r}: its scheduler cannot be made", "fix Model.scheduler"):
+        made: Any = model.scheduler(optimizer)
+    if not isinstance(made, (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)):
+        raise UsageError(
+            f"model {case.model!r}: scheduler gives {what_is(made)}; return one of torch.optim.lr_scheduler"
+        )
+    return made
+
+
+def make_samples(batch: MakeBatch, case: Case) -> Batch:
+    """Make the case's synthetic samples. Raises UsageError if a user's `batch` fails, or if its tensors do not have the
+    requested number of samples."""
+    rows = SYNTHETIC_BATCHES * case.global_batch
+    with users_code(f"model {case.model!r} cannot make {rows} samples", "fix its batch"):
+        given = (case.seq_len,) if takes_argument(batch, 2) else ()
+        made: Any = batch(rows, torch.Generator().manual_seed(case.seed), *given)
+    wanted = f"asked for {rows} samples; give tensors on the CPU whose first dimension is {rows}"
+    tensors = tensors_of(made)
+    if not tensors:
+        raise UsageError(f"model {case.model!r}: batch gives {type(made).__name__} without a tensor, {wanted}")
+    if any(each.is_nested for each in tensors):
+        raise UsageError(
+            f"model {case.model!r}: batch gives a nested tensor, which torch cannot index by sample; give a padded "
+            "tensor and the lengths"
+        )
+    if any(each.device.type != "cpu" or each.shape[:1] != (rows,) for each in tensors):
+        shapes = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors[:3])
+        raise UsageError(f"model {case.model!r}: batch gives {len(tensors)} tensors, {shapes}, {wanted}")
+    return made
+
+
+# -- what a factory returns -------------------------------------------------------------------------------------------
+
+
+# Fields of a Model that are functions, and what they are called with.
+FUNCTIONS = {
+    "loss": "output and targets", "batch": "n, a generator and perhaps seq_len", "collate": "a list of items",
+    "forward": "module and batch", "optimizer": "a list of parameters", "scheduler": "the optimizer",
+}  # fmt: skip
+
+
+def check_model(name: str, made: Any) -> None:
+    """Raise UsageError with the first fault of what the factory `name` returned, which must be a Model."""
+    if not isinstance(made, Model):
+        raise UsageError(f"model {name!r} gives {type(made).__name__}; return a parabench.Model from it")
+    wrong = next(_faults(made), None)
+    if wrong is not None:
+        raise UsageError(f"model {name!r}: {wrong}")
+
+
+def _faults(model: Any) -> Iterator[str]:
+    """Give what is wrong, types first: a later check relies on the earlier ones."""
+    if not isinstance(model.module, nn.Module):
+        yield f"module is {what_is(model.module)}; it must be an nn.Module"
+    if isinstance(model.module, nn.DataParallel):
+        yield "module is a DataParallel, which would use the devices of other ranks; give the module inside it"
+    parameters = list(model.module.parameters())
+    if not parameters:
+        yield "module has no parameters; there is nothing to train"
+    if any(isinstance(each, UninitializedParameter) for each in parameters):
+        yield "module has a parameter without a shape; give lazy layers their sizes"
+    if not any(each.requires_grad for each in parameters):
+        yield "no parameter of module requires a gradient; there is nothing to train"
+    for field, arguments in FUNCTIONS.items():
+        value = getattr(model, field)
+        # A class of optimizers or schedulers makes one when it is called.
+        a_class = isinstance(value, type) and field not in ("optimizer", "scheduler")
+        if value is not None and (a_class or not callable(value)):
+            yield f"{field} is {what_is(value)}; it must be a function of {arguments}, or None"
+    if isinstance(model.loss, nn.Module) and any(True for _ in model.loss.parameters()):
+        yield "loss has parameters of its own, which no optimizer would train; make it a part of module"
+    if model.clip_norm is not None and (not isinstance(model.clip_norm, (int, float)) or not model.clip_norm > 0):
+        yield f"clip_norm is {what_is(model.clip_norm)}; it must be a number above 0, or None"
+    if model.verification not in VERIFICATIONS:
+        yield f"verification is {what_is(model.verification)}; use {', '.join(VERIFICATIONS)}"
+    for field in ("vocabulary", "context"):
+        value = getattr(model, field)
+        if value is not None and (type(value) is not int or value < 1):
+            yield f"{field} is {what_is(value)}; it must be a whole number of 1 or more, or None"
+    yield from _faults_of_parts(model)
+    yield from _faults_of_plans(model)
+
+
+def _faults_of_parts(model: Any) -> Iterator[str]:
+    if not isinstance(model.blocks, (list, tuple, nn.ModuleList, nn.Sequential)):
+        yield f"blocks is {what_is(model.blocks)}; it must be a list of modules, empty where there are none"
+    for block in model.blocks:
+        if not isinstance(block, nn.Module):
+            yield f"blocks hold {what_is(block)}; each must be an nn.Module"
+    parts = set(model.module.modules())
+    if not parts.issuperset(model.blocks):
+        yield "blocks hold a module that is not part of module"
+    known = {id(each) for each in model.module.parameters()}
+    for field in ("stem", "head"):
+        part = getattr(model, field)
+        if part is not None and not isinstance(part, nn.Module):
+            yield f"{field} is {what_is(part)}; it must be an nn.Module, or None"
+        elif part is not None and not known.issuperset(map(id, part.parameters())):
+            yield f"{field} has a parameter that is none of module's; make it of module's own layers"
+
+
+def _faults_of_plans(model: Any) -> Iterator[str]:
+    names = [each for each, _ in model.module.named_modules()]
+    for field in ("tensor_parallel", "sequence_parallel"):
+        plan = getattr(model, field)
+        if not isinstance(plan, Mapping):
+            yield f"{field} is {what_is(plan)}; it must be a dict, as parallelize_module takes it"
+        for pattern, style in plan.items():
+            if not isinstance(pattern, str) or not isinstance(style, ParallelStyle):
+                yield f"{field} holds {what_is(pattern)}: {what_is(style)}; give names and a ParallelStyle for each"
+            if not any(fnmatch(each, pattern) for each in names):
+                yield f"a plan names {pattern!r}, which is not part of module; name one, as named_modules does"
+    first = model.first
+    if first is None:
+        return
+    if not isinstance(first, str) or not isinstance(module_named(model.module, first), nn.Linear):
+        yield f"first is {what_is(first)}, which is not a linear layer of module; name one, as named_modules does"
+    if any(isinstance(style, ColwiseParallel) and fnmatch(first, at) for at, style in model.tensor_parallel.items()):
+        yield f"first is {first!r}, which tensor_parallel splits by columns; name a layer whose output is whole"
+
+
+def what_is(value: Any) -> str:
+    """Describe a wrong value in a few words. A class was often meant to be called first."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return repr(value) if value is None or isinstance(value, (int, float, str)) else type(value).__name__
+
+
+def module_named(module: nn.Module, name: str | None) -> nn.Module | None:
+    """Return the submodule of this name; None if there is none."""
+    return dict[str | None, nn.Module](module.named_modules()).get(name)
+
+
+# -- what a model brings, without memory if possible ------------------------------------------------------------------
+
+
+def describe(case: Case) -> ModelEntry:
+    """What the case's model, a user's own, brings. Raises UsageError where it cannot be built or contradicts itself."""
+    return _built_once(_factory_case(case))[0]
+
+
+def _factory_case(case: Case) -> Case:
+    """Return the case that the factory is called with. It must return the same model for all cases that train the same,
+    and names the level of verification itself."""
+    return case.replace(verification=EXACT).reference() if takes_case(case.model) else Case(model=case.model)
+
+
+def takes_case(name: str) -> bool:
+    """Whether the factory of a user's model is given the case. Raises UsageError when it cannot be had or is none."""
+    return takes_argument(load_factory(MODELS, "model", name, "Model"))
+
+
+@cache
+def _built_once(case: Case) -> tuple[ModelEntry, MakeBatch | None]:
+    """What building the model once shows, and what it makes samples with."""
+    model = _built(case)
+    outside_parameter = outside(model) if model.blocks else None
+    first = module_named(model.module, model.first)
+    offered = {
+        BLOCKS: model.blocks and outside_parameter is None,
+        TENSOR: model.tensor_parallel,
+        SEQUENCE: model.sequence_parallel,
+        FIRST: model.first,
+    }
+    entry = ModelEntry(
+        target=case.model,
+        summary="a user's own",
+        parameters=sum(parameter.numel() for parameter in model.module.parameters()),
+        brings=frozenset(need for need, given in offered.items() if given),
+        blocks=len(model.blocks),
+        widths=split_widths(model.module, model.tensor_parallel),
+        features=first.in_features if isinstance(first, nn.Linear) else None,
+        vocabulary=model.vocabulary,
+        context=model.context,
+        images=model.vocabulary is None,
+        synthetic=model.batch is not None,
+        takes_case=takes_case(case.model),
+        outside=outside_parameter,
+        verification=model.verification,
+        own=frozenset(name for name in OWN if getattr(model, name) is not None),
+        why_missing=model.why_missing,
+    )
+    return entry, model.batch
+
+
+@cache
+def check_batch(case: Case) -> None:
+    """Raise UsageError unless the model makes the samples of this case, a reference."""
+    _, batch = _built_once(_factory_case(case))
+    assert batch is not None
+    try:
+        make_samples(batch, case)
+    except UsageError:
+        # What it takes from the factory may be on the meta device, as the model is; no rank's ever is.
+        model = _built_on_cpu(case)
+        if model.batch is None:
+            raise
+        make_samples(model.batch, case)
+
+
+def _built(case: Case) -> Model:
+    try:
+        with torch.device("meta"):
+            return build_model(case)
+    except UsageError:
+        raise
+    except (Exception, SystemExit):  # not everything can be done without memory; what is really wrong shows again
+        return _built_on_cpu(case)
+
+
+def _built_on_cpu(case: Case) -> Model:
+    remedy = "fix that function, or call it in Python to see where"
+    with users_code(f"model {case.model!r} cannot be built", remedy), torch.device("cpu"):
+        return build_model(case)
+
+
+def outside(model: Model) -> str | None:
+    """A parameter that is in none of stem, blocks and head, which a pipeline would lose; None when there is none."""
+    parts = [part for part in (model.stem, *model.blocks, model.head) if part is not None]
+    held = {id(parameter) for part in parts for parameter in part.parameters()}
+    return next((name for name, each in model.module.named_parameters() if id(each) not in held), None)
+
+
+def split_widths(module: nn.Module, plan: Mapping[str, ParallelStyle]) -> tuple[int, ...]:
+    """Return the widths along which a tensor-parallel plan splits linear layers, each once."""
+    found = {
+        layer.out_features if isinstance(style, ColwiseParallel) else layer.in_features
+        for name, layer in module.named_modules()
+        for pattern, style in plan.items()
+        if isinstance(layer, nn.Linear)
+        and isinstance(style, (ColwiseParallel, RowwiseParallel))
+        and fnmatch(name, pattern)
+    }
+    return tuple(sorted(found, reverse=True))
