@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
 from parabench.analysis.compare.sides import check_two, interleaved
-from parabench.analysis.compare.warnings import unfinished, unpaired_finding
+from parabench.analysis.compare.warnings import UNPAIRED, unfinished
 from parabench.analysis.environment.diff import Difference, check_alike, differences
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
@@ -133,7 +133,7 @@ def compare(
         between_sessions=between,
         rows=tuple(rows),
         differences=tuple(differing),
-        findings=(*unfinished(base, candidate), *(() if paired else unpaired_finding(base, candidate, rows))),
+        findings=(*unfinished(base, candidate), *(() if paired else (UNPAIRED,))),
         changed=changed,
     )
 

@@ -16,12 +16,9 @@ from parabench.analysis.compare import gate, machines
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.machines import Machines
-from parabench.analysis.compare.overall import interval
-from parabench.analysis.compare.several import Row
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.session import Origin
 from parabench.analysis.text import format
-from parabench.report.spec import DASH, WORDED, Column
 from parabench.report.views.gate import COLUMNS, gate_rows
 from parabench.store.record import Finding
 
@@ -178,47 +175,21 @@ def _cells(row: dict[Any, Any]) -> list[str]:
     return [label + note, f"**{outcome}**" if row["bad"] else outcome, *numbers]
 
 
-def _ratio(name: str) -> tuple[Column, Column]:
-    """Return the columns of a ratio and of its 95% interval."""
-
-    def ends(row: Row) -> str:
-        found = row.ratio(name, 1)
-        return interval(found) if found is not None and found.low is not None else DASH
-
-    return Column(machines.TITLES[name], f"{name}.0.ratio", "times"), Column("95 %", ends, WORDED)
-
-
-def _name(row: Row) -> str:
-    step = row.step_time[0]
-    return row.label if step is None or step.ratio is not None else f"{row.label}: {step.note}"
-
-
-_MACHINES = (
-    Column("Case", _name),
-    Column("base, ms", "step_time.0.base_step_time_s", "ms"),
-    Column("candidate, ms", "step_time.0.candidate_step_time_s", "ms"),
-    *(column for name in machines.TITLES for column in _ratio(name)),
-)
-
-
 def _of_machines(of: Machines) -> list[str | Rows]:
-    alone = [(row.label, *why) for row in of.rows if (why := machines.alone_on(of, row))]
+    head, *rows = machines.table(of)
+    others = machines.without_ratio(of)
     return [
         f"## {text(of.hardware_names[1])} against {text(of.hardware_names[0])}\n\n",
         f"{text(' '.join(machines.answers(of.works)), SENTENCE)}\n\n",
-        Rows(
-            [column.title for column in _MACHINES],
-            [[text(column.cell(row)) for column in _MACHINES] for row in of.rows if None not in row.cases],
-            "cases are",
-        ),
+        Rows(head, [list(map(text, row)) for row in rows], "cases are"),
         "Ratios are candidate / base: of a step's time, where less is better; of tokens per joule and of tokens/s "
         "per GB of peak memory, where more is better.\n\n",
         Rows(
-            ("case", "side", "why"),
-            [(text(label), side, text(why)) for label, side, why in alone],
+            ("case", "why"),
+            [list(map(text, each)) for each in others],
             "cases are",
-            f"{format.count(len(alone), 'case')} without a partner",
-            (1, 2),
+            f"{format.count(len(others), 'case')} without a ratio",
+            (1,),
         ),
         differing("Hardware that differs", of.hardware),
         differing("Software that differs", of.software),

@@ -97,7 +97,8 @@ def test_ratios_of_a_known_truth(gpus):
 def test_sentences_name_ratios_and_their_intervals(gpus):
     said = answers(machines(gpus).works)
     assert re.match(
-        r"candidate is faster overall: a step takes 0.40 times as long as on base \(geometric mean of 3 cases; 95 %: "
+        r"candidate is faster overall: a step takes 0.40 times as long on candidate as on base \(geometric mean of 3 "
+        r"cases; 95 %: "
         r"0.3\d+ to 0.4\d+\)\.$",
         said[0],
     )
