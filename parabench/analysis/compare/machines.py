@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from parabench.analysis.compare.gate import SCHEMA
 from parabench.analysis.compare.overall import GIVES, Overall, given, interval, overall, sentences
 from parabench.analysis.compare.several import Row, Several
-from parabench.analysis.compare.sides import check_two
+from parabench.analysis.compare.sides import check_distinct
 from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
@@ -46,7 +46,7 @@ def compared(base: SessionData, candidate: SessionData) -> Several:
 
     Raises UsageError if both sides are the same session, or if they have no configuration in common.
     """
-    check_two(base, candidate)
+    check_distinct((base, candidate))
     of = Several((base, candidate))
     if not of.common(1):
         raise UsageError(
