@@ -254,10 +254,7 @@ def test_a_slower_day_is_no_regression_where_the_store_tells_how_days_differ(tmp
             assert "Sessions are assumed to differ by 5 % or more (standard deviation, --between-sessions): the" in text
             assert {row.session_sd for row in found.rows} == {0.05}
         else:
-            assert (
-                "The bounds contain the variation between 6 sessions: 1.1 % (standard deviation" in text
-                or name == "steady"
-            )
+            assert "The bounds contain the variation between 6 sessions: " in text
     (row, *_) = gate.compare(sessions_of(tmp_path, "again", DAYS), new).rows
     assert row.session_sd == pytest.approx(np.std(np.log(DAYS), ddof=1), rel=0.1)
 
