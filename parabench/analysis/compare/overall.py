@@ -133,7 +133,7 @@ def _mean(of: Several, rows: Sequence[Row], base: int, other: int, name: str = "
     if not pairs:
         return Mean(reason=f"no case in common with {of.names[base]}")
     paired = interleaved(of.sides[base], of.sides[other])
-    known = [side[name] for side in of.known]
+    known = of.known[name]
     logs, judged = [], []
     for pair in pairs:
         sides = of_pair(pair, known[base].by_case, known[other].by_case, paired)

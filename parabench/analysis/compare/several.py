@@ -123,7 +123,7 @@ class Row:
 class Several:
     """Sessions; all are compared with the first.
 
-    `known` holds the numbers of the launches of each side. `paired` tells for each side whether it was interleaved with
+    `known` holds each number of the launches of all sides. `paired` tells for each side whether it was interleaved with
     the first, and `other_hardware` whether it ran on other hardware.
     """
 
@@ -132,7 +132,8 @@ class Several:
         self.first = self.sides[0]
         self.names = tuple(side.role for side in sides)
         self.origins = tuple(side.origin for side in sides)
-        self.known = [_known(side) for side in sides]
+        known = [_known(side) for side in sides]
+        self.known = {name: tuple(each[name] for each in known) for name in known[0]}
         self.paired = tuple(interleaved(self.first, side) for side in sides)
         self.other_hardware = tuple(
             any(each.name in _MACHINES and each.matters for each in differences(self.first, side)) for side in sides
@@ -160,13 +161,13 @@ class Several:
     def _rows(self) -> Iterator[Row]:
         matched = list(self._matched())
         labels = unique_labels({id_: self._cases[at][id_] for at, id_ in map(_first, matched)})
-        found: dict[str, list[dict[Any, Any]]] = {name: [] for name in self.known[0]}
+        found: dict[str, list[dict[Any, Any]]] = {name: [] for name in self.known}
         for at in range(1, len(self.sides)):
             pairs = _common(matched, at)
             found["step_time"].append(compare_cases(pairs, self.first, self.sides[at])[0])
             for name in ("per_joule", "per_gb"):
-                known, names = (self.known[0][name], self.known[at][name]), (self.names[0], self.names[at])
-                found[name].append(ratios(pairs, *known, self.paired[at], names))
+                known, names = self.known[name], (self.names[0], self.names[at])
+                found[name].append(ratios(pairs, known[0], known[at], self.paired[at], names))
         for ids in matched:
             own = {
                 name: tuple(results.get((ids[0], id_)) for results, id_ in zip(each, ids[1:], strict=True))

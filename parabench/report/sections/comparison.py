@@ -111,7 +111,7 @@ def _agreeing(told: Iterable[Fact]) -> Section:
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
-    numbers = [side.by_case.keys() for side in of.sides]
+    numbers = [known.by_case.keys() for known in of.known["step_time"]]
     rows = [
         {"label": row.label, "case_id": str(at), "sides": [_launched(of, row, side) for side in range(len(names))]}
         for at, row in zip(of.cases["case_id"], of.rows, strict=True)
