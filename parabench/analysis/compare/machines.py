@@ -28,7 +28,7 @@ TITLES = {"step_time": "step", "per_joule": "per joule", "per_gb": "per GB"}
 class Machines:
     """Two machines. `names`, `origins` and `hardware_names` are of base and candidate.
 
-    `works` are the answers by work, `rows` the ratios by configuration, fastest first.
+    `works` are the answers by workload, `rows` the ratios by configuration, fastest first.
     """
 
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ def machines(of: Several) -> Machines:
 
 
 def answers(works: Iterable[Overall]) -> list[str]:
-    """Return the sentences about all works."""
+    """Return the sentences about all workloads."""
     said = []
     for work in works:
         own = [*sentences(work), *(given(work, name) for name in GIVES if work.others)]
@@ -83,13 +83,14 @@ def answers(works: Iterable[Overall]) -> list[str]:
 
 def lines(of: Machines) -> list[str]:
     """Return the comparison as lines of text."""
+    rows = table(of)
     return [
         *(f"{name}: {hardware}" for name, hardware in zip(of.names, of.hardware_names, strict=True)),
         *format.in_lines(answers(of.works)),
         *(f"hardware: {difference}" for difference in of.hardware),
         *(f"software: {difference}" for difference in of.software),
         *format.warnings(of.findings),
-        *format.aligned(table(of)),
+        *(format.aligned(rows) if len(rows) > 1 else ()),
         *(f"{label}: {why}" for label, why in without_ratio(of)),
     ]
 

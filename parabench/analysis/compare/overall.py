@@ -68,7 +68,7 @@ class Overall:
 
 
 def overall(of: Several) -> tuple[Overall, ...]:
-    """Return one result for each work, in the order of the configurations."""
+    """Return one result for each workload, in the order of the configurations."""
     works = same_work(of.cases, SHARED_WORK)
     differing = [name for name in SHARED_WORK if len({str(work[name]) for work, _ in works}) > 1]
     found = []
@@ -84,7 +84,7 @@ def overall(of: Several) -> tuple[Overall, ...]:
 
 
 def work_key(work: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what distinguishes a work from others on all machines."""
+    """Return the fields of a workload that are equal on all machines."""
     return tuple(None if pd.isna(work.get(name)) else work[name] for name in SHARED_WORK)
 
 
@@ -118,7 +118,7 @@ def _overall(of: Several, work: dict[str, Any], heading: str, rows: Sequence[Row
 
 
 def _launches(row: Row, at: int) -> int:
-    """Return with how many launches a row is compared, on the side that has fewer."""
+    """Return the number of launches by which a row is compared, of the side that has fewer."""
     result = row.step_time[at - 1]
     return 0 if result is None else min(len(result.base_launches), len(result.candidate_launches))
 
@@ -179,9 +179,9 @@ def sentences(of: Overall) -> list[str]:
     """Return which side is fastest, the outcomes of configurations, and those that failed on one side."""
     first = of.names[0]
     said = [_verdict(of), *_sessions(of)]
-    told = [f"{of.names[at]} is {_counts(of.changes[at - 1])}" for at in of.others if of.changes[at - 1]]
+    told = [f"{of.names[at]} {_counts(of.changes[at - 1])}" for at in of.others if of.changes[at - 1]]
     if told:
-        said.append(f"Case by case against {first}, {'; '.join(told)}.")
+        said.append(f"Case by case against {first}: {'; '.join(told)}.")
     for at, (name, lost, mended) in enumerate(zip(of.names[1:], of.lost, of.mended, strict=True), 1):
         if of.others and at not in of.compared:
             said.append(f"No case succeeded both on {first} and on {name}.")

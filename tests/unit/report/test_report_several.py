@@ -62,7 +62,7 @@ def test_two_sides_of_a_known_truth(stores):
     assert re.fullmatch(
         r"new is faster overall: a step takes 0\.80 times as long on new as on old \(geometric mean of 6 cases; 95 %: "
         r".*\)\. Not interleaved: the intervals contain a standard deviation between sessions of 5\.0 % \(assumed\)\. "
-        r"Case by case against old, new is faster in 6\.",
+        r"Case by case against old: new faster in 6\.",
         text,
     )
     _, _, text = told(stores["new"], stores["old"])
