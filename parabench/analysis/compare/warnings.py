@@ -1,4 +1,4 @@
-"""What a reader must know before trusting a comparison."""
+"""Warnings about a comparison of sessions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def unfinished(*sides: SessionData) -> Iterator[Finding]:
 
 
 def across_findings(base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
-    """What a reader must know before taking a ratio for the hardware's. `pairs` are (base, candidate) case ids."""
+    """Yield other causes of a ratio between two machines. `pairs` are (base, candidate) case ids."""
     yield Finding(
         "one_machine",
         "Each side is one machine: the intervals do not cover the variation between machines of a kind.",
@@ -115,7 +115,7 @@ def _joules_from(side: SessionData) -> set[str]:
 def _two_kinds(
     base: SessionData, candidate: SessionData, pairs: Collection[tuple[str, str]], column: str
 ) -> tuple[str, str] | None:
-    """What `column` says on both sides of the first pair that does not agree."""
+    """Return both values of `column` for the first pair in which they differ; None if there is none."""
     for old, new in pairs:
         found = str(base.cases_by_id.loc[old, column]), str(candidate.cases_by_id.loc[new, column])
         if found[0] != found[1]:
