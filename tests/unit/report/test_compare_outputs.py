@@ -173,8 +173,8 @@ def test_markdown_is_cut_where_github_would_refuse_it(gates):
     assert LIMIT - 1000 < len(written) <= LIMIT
     assert written.index("**slower**") < written.index("| same |")
     shown = len(re.findall(r"\| same \|", written))
-    assert f"\n{500 - shown:,} more cases are left out: GitHub takes 65,536 characters." in written
-    assert "501 more cases are left out" in written  # of the ids
+    assert f"\n{500 - shown:,} more rows are left out: GitHub takes 65,536 characters." in written
+    assert "501 more rows are left out" in written  # of the ids
     assert written.rstrip().endswith("```")
 
 
