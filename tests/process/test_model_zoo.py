@@ -113,6 +113,7 @@ ROWS: list[Row] = [
     *rows("spectral_norm", OK, "ddp", also=("fsdp",)),
     *rows("new_weight_norm", OK, "fsdp", also=("ddp",)),
     # 20 to 29: dtypes and shapes of parameters and buffers
+    *rows("complex_weight", OK, "ddp"),
     *rows("complex_buffer", OK, "fsdp", also=("ddp",)),
     *rows("complex_buffer", OK, also=("ddp", "fsdp"), precision="bf16-mixed"),
     *rows("complex_buffer", OK, "ddp", "fsdp", precision="bf16-true"),
