@@ -107,7 +107,7 @@ def record(
 
     Raises UsageError if the folder cannot be written.
     """
-    nodes = nodes_of(observer.group, found, waited_s)
+    nodes = results_of(observer.group, found, waited_s)
     steps = max(report.of(0).steps for report, _ in of_ranks(nodes))
     case, protocol = observer.case(), protocol_of(observer.schedule, steps)
     of_caps = tuple(case.replace(bucket_mib=cap) for cap in observer.caps)
@@ -166,7 +166,7 @@ def free_store(out: Path, log: Callable[[str], None]) -> Iterator[Store]:
         yield store
 
 
-def nodes_of(group: Group, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
+def results_of(group: Group, found: Sequence[Mapping[str, Any] | None], waited_s: float) -> list[NodeResult]:
     """Return the result of each node, from what its ranks sent within `waited_s` seconds.
 
     If a rank was asked to stop, errors of ranks that only lost their connection to it are removed.
