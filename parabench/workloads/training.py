@@ -224,13 +224,16 @@ def steps_with_marks(marks: Marks, case: CaseReport) -> Iterator[tuple[int, Mark
 
 
 def samples(marks: Marks, rank: int, case: CaseReport, phases: Sequence[Phase]) -> Iterator[Sample]:
-    """Yield the samples of a rank: the parts of every step it finished, its losses, and its memory."""
+    """Yield the samples of a rank: the parts of every step it finished, its losses, and its memory. Waits between the
+    batches of one step count as waits for data."""
     for step, row in steps_with_marks(marks, case):
         if math.isnan(row[-1]):
             break
         yield Sample(rank, step, phases[step], "step_s", float(row[-1] - row[0]))
+        waited = case.later_waits.get(step, 0.0)
+        longer = {"data_s": waited, "forward_backward_s": -waited}
         for part, begin, end in parts_of(row):
-            yield Sample(rank, step, phases[step], part, float(end - begin))
+            yield Sample(rank, step, phases[step], part, float(end - begin) + longer.get(part, 0.0))
     for step, loss in enumerate(case.losses):
         yield Sample(rank, step, phases[step], "loss", loss if math.isfinite(loss) else None)
     if case.grad_norm is not None:

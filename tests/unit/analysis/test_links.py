@@ -37,8 +37,7 @@ from parabench.store.record import LinkSample
 from parabench.store.results import load
 from parabench.store.store import Store
 from parabench.workloads.link_pairs import all_pairs
-from parabench.workloads.link_wires import rate
-from parabench.workloads.links import links
+from parabench.workloads.links import links, rate
 
 # ---- which pairs, and when
 
