@@ -49,7 +49,7 @@ class TrainingWorkload(Workload):
         if isinstance(spec.protocol, TurnsProtocol):
             return {}
         if spec.traces is not None and spec.protocol.traced:
-            spec.traces.mkdir(exist_ok=True)
+            Path(spec.traces).mkdir(exist_ok=True)
         return nccl.environment(spec.protocol, folder)
 
     def marks(self, spec: LaunchSpec) -> MarkLayout:
@@ -159,7 +159,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         optimizer=training.optimizer,
         clock=clock,
         take_step=lambda: training.take(clock, 1),
-        traces=spec.traces and spec.traces / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
+        traces=spec.traces and Path(spec.traces) / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
     )
     training.probes = probes = [probe(probed) for probe in probe_classes()]
 
