@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.special import stdtrit
 
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.quantiles import t_quantile
 from parabench.analysis.text import format
 from parabench.analysis.turns import compared, shared_launches_of
 from parabench.store.record import TWIN_BLOCK
@@ -31,7 +31,7 @@ def noise_floor(seen: SessionData) -> list[str]:
     what = seen.labels[next(iter(copied))] if len(copied) == 1 else "the same configuration"
     within = ""
     if n > 1:
-        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
+        width = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * float(differences.std(ddof=1)) / math.sqrt(n)
         within = f" (95 %: {format.within(math.expm1(width))})"
     difference = format.percent(abs(math.expm1(differences.mean())))
     return [f"Two copies of {what} differed by {difference}{within} in {format.count(n, 'shared launch')}."]
