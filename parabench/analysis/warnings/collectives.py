@@ -17,7 +17,7 @@ from parabench.analysis.warnings.launches import (
     few_launches,
     nodes_differ,
     oversubscribed,
-    shared_gpu,
+    shared_devices,
 )
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding
@@ -34,7 +34,7 @@ def check_collectives(cases: pd.DataFrame, table: pd.DataFrame, fits: Iterable[F
         *([] if logged else few_launches(list(cases["label"]), list(cases["n_ok"]))),
         *failing(cases),
         *oversubscribed(cases, session.environment),
-        *shared_gpu(cases, session.environment),
+        *shared_devices(cases, session.environment),
         *debug_environment(cases, session.environment),
         *nodes_differ(session),
         *_other_algorithm(table),

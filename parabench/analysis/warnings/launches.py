@@ -114,19 +114,16 @@ def oversubscribed(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Itera
         )
 
 
-def shared_gpu(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
-    """The finding that cases over NCCL had more ranks on a node than devices: what they compute is right, how long it
-    takes says nothing. `cases` have the columns device, backend, world_size and nodes."""
-    nccl = cases.loc[cases["backend"] == "nccl", ["device", "world_size", "nodes"]].drop_duplicates()
-    found = [shared for case in nccl.to_dict("records") if (shared := sharing(environment, case))]
+def shared_devices(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a warning if configurations had more ranks on a node than devices."""
+    found = {case["label"]: own for case in cases.to_dict("records") if (own := sharing(environment, case))}
     if found:
-        ranks, devices = max(found)
+        ranks, devices = max(found.values())
         yield Finding(
-            code="shared_gpu_nccl",
-            message=f"Up to {format.count(ranks, 'rank')} over NCCL on {format.count(devices, 'device')} of a node: "
-            "they share devices, so these cases are for correctness only: neither speed nor scaling can be read from "
-            "their times.",
-            advice="Give each rank a device of its own; use only losses and verification of these cases.",
+            code="shared_device",
+            message=f"{format.listed(found, most=3)}: up to {format.count(ranks, 'rank')} shared "
+            f"{format.count(devices, 'device')} of a node, so their times show neither speed nor scaling.",
+            advice="Give each rank its own device; use only losses and verification of these configurations.",
         )
 
 
@@ -146,35 +143,6 @@ def debug_environment(cases: pd.DataFrame, environment: Mapping[str, Any]) -> It
             message=f"Debugging was on in the environment: {each}. The times are longer than in training without it.",
             advice=f"Unset {', '.join(setting.partition('=')[0] for setting in costs)} and measure again.",
         )
-
-
-def _sharing(seen: SessionData) -> Iterator[Finding]:
-    """The finding that ranks without NCCL had a device together; `shared_gpu` tells of those with it."""
-    found = {
-        case["label"]: (case["case_id"], shared)
-        for case in seen.cases.to_dict("records")
-        if case["backend"] != "nccl" and (shared := sharing(seen.session.environment, case))
-    }
-    if not found:
-        return
-    ranks, devices = max(shared for _, shared in found.values())
-    rows = seen.rows("device_sample")
-    launches = seen.counted["launch_id"][seen.counted["case"].isin([case_id for case_id, _ in found.values()])]
-    servers = rows[(rows["metric"] == "mps_servers") & rows["launch_id"].isin(launches)]["value"].dropna()
-    how = (
-        "through MPS, by which they compute at the same time"
-        if (servers > 0).any()
-        else "without MPS, so they take turns"
-        if len(servers)
-        else "whether through MPS is unknown"
-    )
-    where = f"up to {format.count(ranks, 'rank')} on {format.count(devices, 'device')}"
-    yield Finding(
-        code="shared_device",
-        message=f"{format.listed(found, most=3)}: {where}, {how}. A rank's times include those of the "
-        "others, so neither speed nor scaling can be read from them.",
-        advice="Give each rank a device of its own; use only losses and verification of these cases.",
-    )
 
 
 def _noisy(seen: SessionData) -> Iterator[Finding]:
@@ -298,8 +266,7 @@ RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     lambda seen: few_launches(list(seen.cases["label"]), list(seen.cases["n_ok"])),
     lambda seen: failing(seen.cases),
     lambda seen: oversubscribed(seen.cases, seen.session.environment),
-    lambda seen: shared_gpu(seen.cases, seen.session.environment),
-    _sharing,
+    lambda seen: shared_devices(seen.cases, seen.session.environment),
     lambda seen: debug_environment(seen.cases, seen.session.environment),
     arithmetic,
     _noisy,

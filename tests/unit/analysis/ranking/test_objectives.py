@@ -217,4 +217,4 @@ def test_every_answer_fits_the_schema(tmp_path):
 
 def test_the_command_offers_every_objective():
     (option,) = [each for each in command_of("best").params if each.name == "objective"]
-    assert list(option.type.names) == list(OBJECTIVES)
+    assert list(option.type.choices) == list(OBJECTIVES)
