@@ -57,12 +57,7 @@ class Crossover:
 
 @dataclass(frozen=True)
 class BusAnswer:
-    """The fastest algorithms of one operation and world size.
-
-    `ranges` cover the measured sizes in their order; between two of them is one of `changes`. `peak` is the highest
-    bus bandwidth, GB/s, of `peak_algorithm` at `peak_bytes`. If nothing is distinguishable, `why_not` is the reason and
-    `ranges` is empty. `sizes` are all that were measured, `timing` is how (`collective_protocol.in_words`).
-    """
+    """The fastest algorithms of one operation and world size; docs/site/keys.toml describes every field."""
 
     op: str
     world_size: int

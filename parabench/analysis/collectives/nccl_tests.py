@@ -42,7 +42,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
         first = rows.iloc[0]
         yield from _start(rows, session)
         yield f"# {first['label']}, {first['backend']} on {first['device']}"
-        yield f"# timed: {in_words(first['timing'])}{_batches(rows)}"
+        yield f"# timed: {in_words(first['timing'])}"
         what = "calls" if first["timing"] == LATENCY else "batches of calls"
         yield f"# time: of a call, {first['statistic']} over a launch, by its slowest rank; mean over launches"
         yield f"# p50, p95, p99, below: over a launch's {what}"
@@ -80,15 +80,6 @@ def _start(rows: pd.DataFrame, session: Session) -> Iterator[str]:
     )
     if session.timing == LATENCY:
         yield "# Blocking Enabled: wait for completion and barrier after each collective"
-
-
-def _batches(rows: pd.DataFrame) -> str:
-    """Return how many calls were between two readings of the clock, if they were back to back."""
-    if rows["timing"].iloc[0] == LATENCY:
-        return ""
-    each = rows["calls"] / rows["batches"]
-    least, most = (f"{value:,.0f}" for value in (each.min(), each.max()))
-    return f"; {least if least == most else f'{least} to {most}'} between two readings of the clock"
 
 
 def results_json(results: Results, session: Session) -> dict[str, Any]:

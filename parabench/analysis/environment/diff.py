@@ -189,15 +189,13 @@ def hardware_name(side: SessionData) -> str:
 def machine_facts(sides: Sequence[SessionData]) -> Iterator[Fact]:
     """Yield the facts of the machines, as their records have them; devices only if each machine has some."""
     environments = [side.session.environment for side in sides]
-    told = [dict(machine_pairs(environment)) for environment in environments]
-    if any(map(several_nodes, environments)):
-        told = [
-            {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} | facts
-            for environment, facts in zip(environments, told, strict=True)
-        ]
-    devices = all(environment.get("gpus") for environment in environments)
-    if devices:
-        told = [facts | _device_facts(environment) for facts, environment in zip(told, environments, strict=True)]
+    several, devices = any(map(several_nodes, environments)), all(each.get("gpus") for each in environments)
+    told = []
+    for environment in environments:
+        facts = dict(machine_pairs(environment))
+        if several:
+            facts = {"cluster": cluster_said(environment), "nodes": nodes_compared(environment) or "one"} | facts
+        told.append(facts | _device_facts(environment) if devices else facts)
     for name in dict.fromkeys(name for facts in told for name in facts):
         if devices or name not in ("driver", "newest CUDA it runs"):
             values = tuple(format.one_line(facts.get(name, NOT_RECORDED)) for facts in told)

@@ -17,7 +17,6 @@ from parabench.analysis.step.device_time import (
     drawn_launches,
     host_table,
     memory_timeline,
-    node_table,
     throttled_at,
     too_short_said,
     unread,
@@ -29,8 +28,6 @@ from parabench.report.figures.figures import Panel
 from parabench.report.sections.usage import on_gpus
 from parabench.report.spec import DASH, WORDED, Column, Section, Table, case_table
 
-# Of more devices a case than these the table has a row for each node.
-_MOST_DEVICES = 32
 # More findings than these stand behind a heading.
 _MOST_OPEN = 8
 # Metric, heading, axis, unit and how many of the stored unit make one drawn.
@@ -78,9 +75,6 @@ def devices_section(seen: SessionData) -> Section | None:
     table = device_table(seen)
     panels: list[Panel] = []
     crowded = False
-    by_node = len(table) > 0 and table.groupby("case_id").size().max() > _MOST_DEVICES
-    if by_node:
-        table = node_table(table)
     for launch_id in drawn_launches(seen, "device_sample"):
         ran, held_down = phases(seen.facts[launch_id]), throttled_at(seen, launch_id)
         case_id, label = _case(seen, launch_id)
@@ -109,7 +103,6 @@ def devices_section(seen: SessionData) -> Section | None:
         reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read; the "
         "table is over all launches' timed steps. Energy is the increase of the device's own counter."
         + (f" {MOST_LINES} devices are drawn, throttled ones first." if crowded else "")
-        + (" The table has one row per node: means, extremes, and the energy of all its devices." if by_node else "")
         + lacking,
     )
 

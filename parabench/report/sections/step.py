@@ -240,7 +240,7 @@ def pipelines_section(seen: SessionData) -> Section | None:
             Column("Theory", "theory", "percent"),
             Column("Measured", "measured", "percent"),
         ),
-        bubbles(seen.numbers, seen.results.whole),
+        bubbles(seen),
         closed=False,
         first="the first",
     )
