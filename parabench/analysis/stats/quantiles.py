@@ -33,8 +33,8 @@ _EXACT = 1e-9
 def _deviations(df: float) -> tuple[Numbers, Numbers]:
     """Return values of s, the estimated standard deviation over the true one, and their weights: s^2 * df is
     chi-squared (Lund and Lund, "Algorithm AS 190", 1983)."""
-    ends = np.array([gammaincinv(df / 2, _BEYOND), gammainccinv(df / 2, _BEYOND)]) * 2 / df
-    logs, step = np.linspace(*np.log(ends) / 2, _DEVIATIONS, retstep=True)
+    low, high = (math.log(2 / df * inverse(df / 2, _BEYOND)) / 2 for inverse in (gammaincinv, gammainccinv))
+    logs, step = np.linspace(low, high, _DEVIATIONS, retstep=True)
     density = np.exp(df * logs - df * np.expm1(2 * logs) / 2 + df / 2 * math.log(df / 2) - df / 2 - gammaln(df / 2))
     return np.exp(logs)[:, None], 2 * step * density
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from parabench.analysis.carry_over import carry_over, sentence
@@ -70,11 +69,11 @@ def session_warnings(seen: SessionData) -> list[Finding]:
     return [finding for rule in RULES for finding in rule(seen)]
 
 
-def few_launches(labels: Sequence[str], good: Sequence[int]) -> Iterator[Finding]:
-    """The finding that some cases have too few `good` launches; those without any are told of elsewhere."""
-    few = [label for label, n_ok in zip(labels, good, strict=True) if 0 < n_ok < FEW_LAUNCHES]
+def few_launches(cases: pd.DataFrame) -> Iterator[Finding]:
+    """Yield a warning if launches of some configurations succeeded, but too few."""
+    few = list(cases.loc[(cases["n_ok"] > 0) & (cases["n_ok"] < FEW_LAUNCHES), "label"])
     if few:
-        which = "Every case" if len(few) == len(labels) else format.listed(few, most=3)
+        which = "Every case" if len(few) == len(cases) else format.listed(few, most=3)
         yield Finding(
             code="few_launches",
             message=f"{which}: fewer than {FEW_LAUNCHES} successful launches, "
@@ -220,25 +219,23 @@ def nodes_differ(session: Session) -> Iterator[Finding]:
 
 
 def _node_forward(seen: SessionData) -> pd.DataFrame:
-    """One row per launch that spans nodes and whose forward pass communicates nothing: `launch_id, device, node` (the
-    slowest in computing) and `ratio`, its ranks' median forward pass by the median of the other nodes'."""
+    """Return `launch_id, device, node, ratio` of launches that span nodes and do not communicate in the forward pass.
+
+    `node` is the slowest, and `ratio` its ranks' median forward pass over the median of the other nodes'. Launches
+    whose ranks are not all known are left out.
+    """
     good = seen.counted[seen.counted["strategy"].isin(LOCAL_FORWARD)]
-    node_of_ranks = {at: node_of_rank(seen.facts[at]) for at in good["launch_id"]}
-    spanning = {at: node_of for at, node_of in node_of_ranks.items() if len(set(node_of.values())) > 1}
+    places = [(at, rank, node) for at in good["launch_id"] for rank, node in node_of_rank(seen.facts[at]).items()]
     medians = seen.results.medians
-    rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(spanning.keys())]
+    forward = medians.loc[medians["metric"] == "forward_s", ["launch_id", "rank", "value"]]
+    ranks = pd.DataFrame(places, columns=["launch_id", "rank", "node"], dtype=int)
+    ranks = ranks.merge(forward, "left", ["launch_id", "rank"])
+    ranks = ranks[~ranks["launch_id"].isin(ranks.loc[ranks["value"].isna(), "launch_id"])]
     found = []
-    by_launch = dict(iter(rows.groupby("launch_id")))
-    for launch_id, node_of in spanning.items():
-        if launch_id not in by_launch:
-            continue
-        by_rank = by_launch[launch_id].set_index("rank")["value"]
-        # What a rank did not tell is unknown, and so is which node is the slowest.
-        if by_rank.reindex(list(node_of)).isna().any():
-            continue
-        by_node = by_rank.groupby(by_rank.index.map(node_of)).median()
-        *others, slowest = by_node.sort_values(kind="stable")
-        found.append((launch_id, by_node.idxmax(), slowest / float(np.median(others))))
+    for launch_id, own in ranks.groupby("launch_id"):
+        by_node = own.groupby("node")["value"].median().sort_values(kind="stable")
+        if len(by_node) > 1:
+            found.append((launch_id, by_node.index[-1], by_node.iloc[-1] / by_node.iloc[:-1].median()))
     table = pd.DataFrame(found, columns=["launch_id", "node", "ratio"])
     return table.merge(good[["launch_id", "device"]], on="launch_id")
 
@@ -263,7 +260,7 @@ def _slow_nodes(seen: SessionData) -> Iterator[Finding]:
 
 # All rules for a session of training runs; each yields the warnings that it has.
 RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
-    lambda seen: few_launches(list(seen.cases["label"]), list(seen.cases["n_ok"])),
+    lambda seen: few_launches(seen.cases),
     lambda seen: failing(seen.cases),
     lambda seen: oversubscribed(seen.cases, seen.session.environment),
     lambda seen: shared_devices(seen.cases, seen.session.environment),
