@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 ACROSS, NODE, DEVICE = "across nodes", "same node", "same device"
 SAID = {ACROSS: "across nodes", NODE: "in a node", DEVICE: "on one device"}
 
-# Tiers are alike if the bandwidths of their links differ by a smaller factor: on a busy machine, links of one tier do.
-ALIKE = 1.5
-
 
 @dataclass(frozen=True)
 class Tier:
@@ -75,8 +72,6 @@ def tiers_said(tiers: Mapping[str, Tier]) -> str:
     times = times_less(tiers)
     if times is None:
         return said
-    if 1 / ALIKE < times < ALIKE:
-        return f"{said}: about as much"
     return f"{said}: {format.digits(max(times, 1 / times), 2)} times {'less' if times > 1 else 'more'}"
 
 

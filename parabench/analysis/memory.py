@@ -1,7 +1,7 @@
-"""What a rank holds of the training state, parameters, gradients and optimizer state: measured, and by formula.
+"""The memory of a rank: its training state (parameters, gradients, optimizer state), and its peaks by part of a step.
 
-The formulas are those of `parabench.strategies.memory`. What is counted, and when, says `parabench.probes.memory`:
-activations and communication buffers are not.
+The state is measured, without activations and communication buffers (`parabench.probes.memory`), and computed by the
+formulas of `parabench.strategies.memory`. Peaks are those of torch's allocator, on a CPU of the resident set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pandas as pd
 
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
-from parabench.metrics import STATE_PARTS
+from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records
 from parabench.strategies import entry_of
@@ -36,6 +36,7 @@ COLUMNS = (
     "case_id", "label", "model", "strategy", "world_size", *PARTS, "measured", *(f"{part}_theory" for part in PARTS),
     "theory", "ratio", "formula", "exact", "why_unknown",
 )  # fmt: skip
+PHASE_COLUMNS = ["case_id", "label", "device", "part", *MEMORY_READINGS, "launches"]
 
 
 def case_states(seen: SessionData) -> pd.DataFrame:
@@ -152,3 +153,28 @@ def _between(states: list[State]) -> str:
     ratios = [state["ratio"] for state in states]
     low, high = (f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
     return f"{low} times" if low == high else f"{low} to {high} times"
+
+
+def memory_phases(seen: SessionData) -> pd.DataFrame:
+    """Return one row per configuration and part of the step, with PHASE_COLUMNS, in bytes; unknown is NaN.
+
+    A launch's numbers are those of the rank with the most reserved memory in any part (on the CPU, resident memory),
+    each the largest over its instrumented steps. A configuration's are the medians over launches.
+    """
+    names = {f"{part}_{reading}": (part, reading) for part in MEMORY_PARTS for reading in MEMORY_READINGS}
+    rows = seen.rows("instrumented")
+    rows = rows[rows["metric"].isin(names)]
+    told = rows["metric"].map(names)
+    rows = rows.assign(part=told.str[0], reading=told.str[1], value=pd.to_numeric(rows["value"]))
+    most = rows.pivot_table(index=["launch_id", "rank", "part"], columns="reading", values="value", aggfunc="max")
+    most = most.reindex(columns=list(MEMORY_READINGS)).reset_index()
+    held = most["reserved_bytes"].fillna(most["rss_bytes"]).groupby([most["launch_id"], most["rank"]]).max()
+    largest = pd.MultiIndex.from_tuples(held.dropna().groupby("launch_id").idxmax(), names=["launch_id", "rank"])
+    own = most[pd.MultiIndex.from_frame(most[["launch_id", "rank"]]).isin(largest)]
+    own = own.merge(seen.of_launch[["launch_id", "case_id"]], on="launch_id")
+    groups = own.groupby(["case_id", "part"])
+    table = groups[list(MEMORY_READINGS)].median().assign(launches=groups["launch_id"].nunique()).reset_index()
+    table = seen.cases[["case_id", "label", "device"]].merge(table, on="case_id")
+    order = {part: at for at, part in enumerate(MEMORY_PARTS)}
+    table = table.sort_values("part", key=lambda parts: parts.map(order), kind="stable")
+    return seen.cases[["case_id"]].merge(table, on="case_id")[PHASE_COLUMNS]

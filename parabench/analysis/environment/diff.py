@@ -9,7 +9,7 @@ from typing import Any
 
 from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
 from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several_nodes
-from parabench.analysis.session import SHORT_COMMIT, Session, SessionData
+from parabench.analysis.session import Session, SessionData
 from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.machine import accelerator
@@ -79,7 +79,7 @@ def session_facts(sessions: Sequence[Session], devices: set[str]) -> Iterator[Fa
     yield fact(SOFTWARE, "python", known("python"))
     yield fact(HARDWARE, "os", known("os"))
     yield fact(SOFTWARE, "parabench", lambda of: of.version)
-    yield fact(SOFTWARE, "commit", known("git", "commit"))
+    yield fact(SOFTWARE, "commit", lambda of: of.commit)
     for name in names_in("env"):
         yield fact(SOFTWARE, name, partial(_variable, name))
     yield fact(SOFTWARE, "launches", _launches)
@@ -140,13 +140,7 @@ def changes(before: SessionData, after: SessionData, devices: Iterable[str]) -> 
     """Return the changes from one session to the next: first those that matter, last the commit, which nearly always
     changes."""
     found = session_differences(before.session, after.session, set(devices))
-    short = (
-        replace(each, base=each.base[:SHORT_COMMIT], candidate=each.candidate[:SHORT_COMMIT])
-        if each.name == "commit"
-        else each
-        for each in found
-    )
-    return tuple(sorted(short, key=lambda change: (not change.matters, change.name == "commit")))
+    return tuple(sorted(found, key=lambda change: (not change.matters, change.name == "commit")))
 
 
 def _devices(sides: Iterable[SessionData]) -> set[str]:

@@ -28,11 +28,7 @@ OPTIONAL = (
 
 
 def findings(seen: SessionData) -> tuple[Finding, ...]:
-    """Return all warnings of a session about devices and hosts."""
-    return seen.once(_findings)
-
-
-def _findings(seen: SessionData) -> tuple[Finding, ...]:
+    """Return all warnings of a session about devices and hosts, for `SessionData.once`."""
     devices = (
         rule(*place) for place in _places(seen, readings(seen)) for rule in (_foreign, _throttled, _clocks_moved)
     )

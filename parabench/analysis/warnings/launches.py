@@ -274,7 +274,7 @@ RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     _slow_nodes,
     breakdown.findings,
     stragglers.findings,
-    health.findings,
+    lambda seen: seen.once(health.findings),
     launch_bound,
     not_compiled,
     data_bound,

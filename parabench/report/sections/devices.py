@@ -159,7 +159,7 @@ def health_section(seen: SessionData) -> Section | None:
         return None
     labels = seen.labels
     place = {case_id: at for at, case_id in enumerate(labels)}
-    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
+    found = sorted(seen.once(findings), key=lambda each: place.get(each.case_id or "", -1))
     rows = [(each.case_id or "", each.code.replace("_", " "), each.message) for each in found]
     table = pd.DataFrame(rows, columns=["case_id", "code", "message"])
     columns = (
