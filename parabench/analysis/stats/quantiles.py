@@ -21,8 +21,8 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 # Standard normal deviates, and the weight of each.
 _Z = np.linspace(-8.5, 8.5, 121)
 _DENSITY = np.exp(-_Z * _Z / 2) / math.sqrt(2 * math.pi) * (_Z[1] - _Z[0])
-# The probability beyond either end of the standard deviations, and how many there are.
-_BEYOND, _DEVIATIONS = 1e-16, 301
+# The probability beyond either end of the standard deviations, and the largest step between their logarithms.
+_BEYOND, _FINEST = 1e-16, 0.1
 # With a higher correlation the step between deviates would be too coarse. The quantile rises as the correlation falls.
 MOST_ALIKE = 0.875
 # A search ends if it moves by less than this share of the quantile.
@@ -34,7 +34,8 @@ def _deviations(df: float) -> tuple[Numbers, Numbers]:
     """Return values of s, the estimated standard deviation over the true one, and their weights: s^2 * df is
     chi-squared (Lund and Lund, "Algorithm AS 190", 1983)."""
     low, high = (math.log(2 / df * inverse(df / 2, _BEYOND)) / 2 for inverse in (gammaincinv, gammainccinv))
-    logs, step = np.linspace(low, high, _DEVIATIONS, retstep=True)
+    step = min(_FINEST, 0.35 / math.sqrt(2 * df))
+    logs = np.arange(low, high + step, step)
     density = np.exp(df * logs - df * np.expm1(2 * logs) / 2 + df / 2 * math.log(df / 2) - df / 2 - gammaln(df / 2))
     return np.exp(logs)[:, None], 2 * step * density
 
