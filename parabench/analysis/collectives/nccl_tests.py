@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured
-from parabench.analysis.environment.nodes import crowded, several_nodes
+from parabench.analysis.environment.nodes import crowded
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
 from parabench.analysis.text import format as words
@@ -50,8 +50,7 @@ def table_lines(results: Results, session: Session) -> Iterator[str]:
             yield f"# {first['algorithm']} has no {first['op']} of its own: {first['ran']} ran"
         short = crowded(session.environment, *(int(first[name]) for name in ("world_size", "threads", "nodes")))
         if first["device"] == "cpu" and short:
-            of_node = " of each node" if several_nodes(session.environment) else ""
-            yield f"# warning: {first['world_size']} ranks on {short[1]} core(s){of_node} take turns"
+            yield f"# warning: {short[0]} computing threads on {short[1]} core(s) of a node take turns"
         yield from _header()
         for _, own in rows.groupby("bytes"):
             yield _line(own)

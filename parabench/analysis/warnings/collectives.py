@@ -10,15 +10,7 @@ import pandas as pd
 from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.session import Session
 from parabench.analysis.text import format
-from parabench.analysis.warnings.launches import (
-    NOISY,
-    debug_environment,
-    failing,
-    few_launches,
-    nodes_differ,
-    oversubscribed,
-    shared_devices,
-)
+from parabench.analysis.warnings.launches import NOISY, common, few_launches
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding
 
@@ -32,11 +24,7 @@ def check_collectives(cases: pd.DataFrame, table: pd.DataFrame, fits: Iterable[F
     logged = (cases["source"] != "").any()
     return [
         *([] if logged else few_launches(cases)),
-        *failing(cases),
-        *oversubscribed(cases, session.environment),
-        *shared_devices(cases, session.environment),
-        *debug_environment(cases, session.environment),
-        *nodes_differ(session),
+        *common(cases, session),
         *_other_algorithm(table),
         *_noisy(table),
         *_poor_fits(fits),

@@ -9,15 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parabench.analysis.carry_over import carry_over, sentence
-from parabench.analysis.environment.nodes import (
-    crowded,
-    kinds,
-    node_of_rank,
-    nodes_compared,
-    rank_said,
-    several_nodes,
-    sharing,
-)
+from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
 from parabench.analysis.text import format
@@ -69,6 +61,14 @@ def session_warnings(seen: SessionData) -> list[Finding]:
     return [finding for rule in RULES for finding in rule(seen)]
 
 
+def common(cases: pd.DataFrame, session: Session) -> Iterator[Finding]:
+    """Yield the warnings that sessions of training runs and of collectives have in common."""
+    yield from failing(cases)
+    for rule in (oversubscribed, shared_devices, debug_environment):
+        yield from rule(cases, session.environment)
+    yield from nodes_differ(session)
+
+
 def few_launches(cases: pd.DataFrame) -> Iterator[Finding]:
     """Yield a warning if launches of some configurations succeeded, but too few."""
     few = list(cases.loc[(cases["n_ok"] > 0) & (cases["n_ok"] < FEW_LAUNCHES), "label"])
@@ -96,20 +96,16 @@ def failing(cases: pd.DataFrame) -> Iterator[Finding]:
 
 def oversubscribed(cases: pd.DataFrame, environment: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a warning if configurations have more computing threads than their nodes have cores."""
-    of_several = several_nodes(environment)
-    over: dict[str, tuple[int, int]] = {}
-    for case in cases[cases["device"] == "cpu"].to_dict("records"):
-        found = crowded(environment, *(int(case[name]) for name in ("world_size", "threads", "nodes")))
-        if found:
-            over[case["label"]] = found
+    on_cpu = cases[cases["device"] == "cpu"].to_dict("records")
+    sizes = {case["label"]: [int(case[name]) for name in ("world_size", "threads", "nodes")] for case in on_cpu}
+    over = {label: found for label, size in sizes.items() if (found := crowded(environment, *size))}
     if over:
-        wanted, cores = max(over.values())
-        whose = "a node's ranks" if of_several else "world_size"
+        threads, cores = max(over.values())
         yield Finding(
             code="oversubscribed",
-            message=f"{format.listed(over, most=3)}: up to {wanted} computing threads on {format.count(cores, 'core')}"
-            f"{' of a node' if of_several else ''}, so ranks take turns and scaling cannot be read from this.",
-            advice=f"Keep {whose} x threads at {cores} or below, or use a machine with more cores.",
+            message=f"{format.listed(over, most=3)}: up to {threads} computing threads on "
+            f"{format.count(cores, 'core')} of a node, so ranks take turns and scaling cannot be read from this.",
+            advice=f"Keep ranks per node x threads at {cores} or below, or use a machine with more cores.",
         )
 
 
@@ -261,16 +257,12 @@ def _slow_nodes(seen: SessionData) -> Iterator[Finding]:
 # All rules for a session of training runs; each yields the warnings that it has.
 RULES: tuple[Callable[[SessionData], Iterable[Finding]], ...] = (
     lambda seen: few_launches(seen.cases),
-    lambda seen: failing(seen.cases),
-    lambda seen: oversubscribed(seen.cases, seen.session.environment),
-    lambda seen: shared_devices(seen.cases, seen.session.environment),
-    lambda seen: debug_environment(seen.cases, seen.session.environment),
+    lambda seen: common(seen.cases, seen.session),
     arithmetic,
     _noisy,
     _drifting,
     _carried_over,
     _slow_ranks,
-    lambda seen: nodes_differ(seen.session),
     _slow_nodes,
     breakdown.findings,
     stragglers.findings,
