@@ -21,6 +21,7 @@ import pandas as pd
 from msgspec import to_builtins
 from scipy.special import ndtri, stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.environment.diff import Difference, changes
 from parabench.analysis.numbers import case_of, numbers, status_counts, unique_labels
 from parabench.analysis.session import SessionData, data_of, select_sessions
@@ -28,7 +29,6 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import moderated
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS, Level, launch_noise, levels_of
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Numbers
-from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean, needs_package
 from parabench.plan.case import Case
 from parabench.store.record import FIRST_BLOCK

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from parabench.analysis import format
 from parabench.analysis.session import Session, SessionData
-from parabench.analysis.text import format
 from parabench.collectives import TWO_LEVEL
 from parabench.machine import accelerator
 from parabench.plan.case import Case

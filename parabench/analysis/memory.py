@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.metrics import MEMORY_PARTS, MEMORY_READINGS, STATE_PARTS
 from parabench.store.record import Phase
 from parabench.store.results import records

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import ndtri, polygamma, psi, stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, between_sessions
 from parabench.analysis.compare.cases import ALPHA
 from parabench.analysis.compare.sides import side_of
@@ -36,7 +37,6 @@ from parabench.analysis.stats.contrasts import (
     logs_of,
     shown,
 )
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.results import load
 

@@ -16,8 +16,8 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.text import format
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import TWIN_BLOCK, Status
 from parabench.store.results import Array

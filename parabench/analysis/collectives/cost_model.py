@@ -21,9 +21,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.collectives.rounds import costs
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.text import format
 
 Matrix = NDArray[np.float64]
 # A constant of the model: its tier (of `rounds`, or LINE) and its letter.

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import bus_table, good_sizes, measured
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import select_session
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import ROUNDING, fit
-from parabench.analysis.text import format
 from parabench.plan.collective_case import LOGGED_OPS, size_text
 from parabench.plan.collective_protocol import LATENCY, in_words
 from parabench.store.results import Results

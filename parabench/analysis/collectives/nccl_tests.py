@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format as words
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, measured
 from parabench.analysis.environment.nodes import crowded
 from parabench.analysis.numbers import numbers
 from parabench.analysis.session import Session
-from parabench.analysis.text import format as words
 from parabench.plan.collective_case import ROOT, TYPES, WHY_IN_PLACE_ONLY
 from parabench.plan.collective_protocol import GRAPH, LATENCY, in_words
 from parabench.store.record import Status

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.compare.between import ALLOWANCE, between_means
 from parabench.analysis.compare.cases import Outcome, Ratio
 from parabench.analysis.compare.several import SHARED_WORK, Row, Several
@@ -18,7 +19,6 @@ from parabench.analysis.environment.diff import differences
 from parabench.analysis.numbers import of_pair, same_work
 from parabench.analysis.session import Origin
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Mean, geometric_mean, logs_of
-from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
 # What is compared besides the step time, and how a sentence names it.

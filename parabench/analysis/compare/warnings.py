@@ -9,6 +9,7 @@ from statistics import median
 import pandas as pd
 from scipy.special import stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.compare.cases import CaseResult
 from parabench.analysis.compare.several import Several
 from parabench.analysis.environment.diff import software_differences
@@ -17,7 +18,6 @@ from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import Effects, fit
 from parabench.analysis.stats.contrasts import LEAST_SD, logs_of
 from parabench.analysis.stats.quantiles import studentized_range
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.machine import accelerator

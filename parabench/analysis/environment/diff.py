@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import commit, gpu_rows, machine_pairs
 from parabench.analysis.environment.nodes import cluster_said, node_records, nodes_compared, several_nodes
 from parabench.analysis.session import Session, SessionData
-from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.machine import accelerator
 from parabench.plan.protocol import BY_STEPS_OR_TIME

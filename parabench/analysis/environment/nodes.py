@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import Rows, devices_said, gpu_rows, link_rows, machine_pairs
-from parabench.analysis.text import format
 from parabench.machine import accelerator
 
 

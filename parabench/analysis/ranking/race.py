@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.numbers import only_ranked, same_work
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, fit
 from parabench.analysis.stats.quantiles import Numbers
-from parabench.analysis.text import format
 from parabench.store.record import FIRST_BLOCK
 
 # How often the fastest may be eliminated.

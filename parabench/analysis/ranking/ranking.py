@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.links import with_links
 from parabench.analysis.numbers import case_of, case_table, levels, only_ranked, same_work
 from parabench.analysis.ranking.bucket_curves import Curve, Members, bucket_curves, members
@@ -23,7 +24,6 @@ from parabench.analysis.ranking.pareto import ParetoPoint, front
 from parabench.analysis.ranking.race import Look, race, seconds_at
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH, TOO_WIDE, Effects, fit, turn_weights
-from parabench.analysis.text import format
 from parabench.errors import UsageError, did_you_mean
 from parabench.plan.case import DEFAULTS, LABELLED, MEANS, Case, fields_of
 from parabench.store.record import FIRST_BLOCK

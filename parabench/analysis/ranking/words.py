@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.carry_over import carry_over
 from parabench.analysis.carry_over import sentence as carried_over
 from parabench.analysis.environment.nodes import cluster_options
@@ -23,7 +24,6 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.block_model import MOST_BLOCKS, SHARP_ENOUGH
 from parabench.analysis.step import summary
-from parabench.analysis.text import format
 from parabench.analysis.turns import noise_floor
 from parabench.store.record import MEASURED_ON_CPU, WATCHED
 from parabench.store.store import STORE_NAME

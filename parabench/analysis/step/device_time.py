@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.energy import COUNTER, joules_between, phases, too_short
 from parabench.analysis.environment import nodes
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.store.record import NOT_SUPPORTED, Phase
 
 # Why clocks are not higher, as bits (nvmlClocksEventReason... in nvml.h). These are limits that something imposed. No

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.loop_time import Expensive, LoopTime, loop_times
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import taken_apart
-from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.store.results import records
 

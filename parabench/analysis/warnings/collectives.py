@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.collectives.cost_model import Fit
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import NOISY, common, few_launches
 from parabench.plan.collective_case import size_text
 from parabench.store.record import Finding

@@ -13,10 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.numbers import case_of
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.metrics import STEP_PARTS
 from parabench.models import PRECISIONS

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.carry_over import carry_over, sentence
 from parabench.analysis.environment.nodes import crowded, kinds, node_of_rank, nodes_compared, rank_said, sharing
 from parabench.analysis.session import Session, SessionData
 from parabench.analysis.step import breakdown, ddp_log, stragglers
-from parabench.analysis.text import format
 from parabench.analysis.warnings import health, links
 from parabench.analysis.warnings.computing import arithmetic, data_bound, launch_bound, not_compiled
 from parabench.machine import accelerator

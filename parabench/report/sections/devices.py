@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.energy import phases
 from parabench.analysis.environment.nodes import several_nodes
 from parabench.analysis.session import SessionData
@@ -21,7 +22,6 @@ from parabench.analysis.step.device_time import (
     too_short_said,
     unread,
 )
-from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel

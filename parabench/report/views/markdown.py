@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.compare import gate, machines
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Comparison, Verdict
@@ -20,7 +21,6 @@ from parabench.analysis.compare.overall import interval
 from parabench.analysis.compare.several import Row
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.session import Origin
-from parabench.analysis.text import format
 from parabench.report.spec import DASH, WORDED, Column
 from parabench.report.views.gate import COLUMNS, gate_rows
 from parabench.store.record import Finding
