@@ -19,8 +19,8 @@ from typing import Any
 
 import parabench
 from parabench.ab.memory import device_need, host_need
+from parabench.analysis import format
 from parabench.analysis.numbers import unique_labels
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.launch.token import Pair, PartnerEnded
 from parabench.machine import accelerator

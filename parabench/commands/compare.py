@@ -63,8 +63,8 @@ def compare(
     inconclusive. With --across-hardware or --from there is no verdict, and the exit code is 0. The file - is standard
     output, and nothing else is printed then.
     """
+    from parabench.analysis import format
     from parabench.analysis.compare.sides import read_sides
-    from parabench.analysis.text import format
 
     if recorded:
         check_no_effect("--from", (*_GATES, "across_hardware"))

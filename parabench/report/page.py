@@ -24,11 +24,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from parabench.analysis import format
 from parabench.analysis.environment import facts
 from parabench.analysis.numbers import case_type
 from parabench.analysis.ranking import words
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.files import shipped_folder
 from parabench.report.figures.figures import Panel

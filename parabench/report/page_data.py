@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.efficiency import efficiency
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.memory import PARTS, case_states
@@ -17,7 +18,6 @@ from parabench.analysis.scaling import ALIKE, FIXED, STRONG, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.stragglers import straggler_table
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import all_findings
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, session_warnings
 from parabench.metrics import STEP_PARTS

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, marked
 from parabench.store.record import GB, MIB
 

@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parabench.analysis.text import format
+from parabench.analysis import format
 from parabench.analysis.turns import compared
 from parabench.errors import UsageError
 from parabench.launch.results import Marks

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from parabench.analysis import format
 from parabench.analysis.compare.between import ALLOWANCE, FEWEST_SESSIONS, BetweenSessions
 from parabench.analysis.compare.cases import ALPHA, REGRESSIONS, TOLERANCE, CaseResult, Outcome, compare_cases
 from parabench.analysis.compare.sides import check_distinct, interleaved
@@ -19,7 +20,6 @@ from parabench.analysis.environment.diff import Difference, check_alike, differe
 from parabench.analysis.session import Origin, SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import MOST_LAUNCHES, POWER
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 

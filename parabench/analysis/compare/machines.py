@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from parabench.analysis import format
 from parabench.analysis.compare.gate import SCHEMA
 from parabench.analysis.compare.overall import GIVES, Overall, given, interval, overall, sentences
 from parabench.analysis.compare.several import Row, Several
@@ -17,7 +18,6 @@ from parabench.analysis.compare.sides import check_distinct
 from parabench.analysis.compare.warnings import across_findings, unfinished
 from parabench.analysis.environment.diff import Difference, hardware_differences, hardware_name, software_differences
 from parabench.analysis.session import Origin, SessionData
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Finding
 

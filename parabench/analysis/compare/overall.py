@@ -18,7 +18,6 @@ from parabench.analysis.environment.diff import differences
 from parabench.analysis.numbers import of_pair, same_work
 from parabench.analysis.session import Origin
 from parabench.analysis.stats.contrasts import FEWEST_LAUNCHES, Mean, geometric_mean, logs_of
-from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
 # What is compared besides the step time, and how a sentence names it.

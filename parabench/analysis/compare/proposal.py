@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import stdtrit
 
+from parabench.analysis import format
 from parabench.analysis.compare.cases import REGRESSIONS
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.contrasts import Numbers, TTest, factor, judge
-from parabench.analysis.text import format
 
 # The chance of any false accept in a whole series, and the smallest gain that is worth a change.
 ALPHA, LEAST = 0.01, 0.01

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+from parabench.analysis import format
 from parabench.analysis.numbers import LAUNCH_NUMBERS
 from parabench.analysis.session import SessionData, data_of, select_session, split
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.results import Results, load
 from parabench.store.store import STORE_NAME

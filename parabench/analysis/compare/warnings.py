@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from parabench.analysis import format
 from parabench.analysis.compare.several import Several
 from parabench.analysis.environment.diff import software_differences
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup, finding_groups
 from parabench.analysis.warnings.launches import session_warnings
 from parabench.machine import accelerator

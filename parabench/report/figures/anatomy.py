@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.step.bandwidth import QUESTION
 from parabench.analysis.step.timeline import Row
-from parabench.analysis.text import format
 from parabench.plan.case import ranks_in_words
 from parabench.plan.collective_case import size_text
 from parabench.report.figures.figures import Panel, Trace, bars, lay_out, marks, name_bars, name_case, plain, short

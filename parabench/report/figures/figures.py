@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.ranking.ranking import NOT_RANKED
-from parabench.analysis.text import format
 from parabench.strategies import entry_of
 
 Trace = dict[str, Any]

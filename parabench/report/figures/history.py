@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.history import NOTHING, History, Series, arrow
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, Trace, lay_out, plain, short
 from parabench.report.palette import ALGORITHM, SYMBOLS, colour_of
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from parabench.analysis import format
 from parabench.analysis.ranking.race import Look
 from parabench.analysis.ranking.ranking import Answer
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel, lay_out, plain
 
 _COLOUR = "#0072B2"

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from parabench.analysis import format
 from parabench.analysis.ranking.race import exits
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import not_compared
 from parabench.analysis.scaling import STRONG, WEAK, curves
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
-from parabench.analysis.text import format
 from parabench.report.figures.figures import unranked
 from parabench.report.figures.race import race_panel
 from parabench.report.spec import DASH, MOST_CASES, WORDED, Column, Section, Table, nothing_to_draw, table_of

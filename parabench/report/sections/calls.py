@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.bandwidth import alone_table, training_bandwidth
 from parabench.analysis.step.calls import bucket_table, call_table
 from parabench.analysis.step.stragglers import NEARLY_ALL, straggler_table
-from parabench.analysis.text import format
 from parabench.report.figures.anatomy import MOST_BUCKETS, SINCE_WORDS, bandwidth_panels, bucket_panel
 from parabench.report.sections.step import why_nothing
 from parabench.report.spec import DASH, MOST_ROWS, WORDED, Column, Section, case_table, table_of

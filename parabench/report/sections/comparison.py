@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.compare.gate import ids as launch_range
 from parabench.analysis.compare.overall import Overall, given, work_key
 from parabench.analysis.compare.several import Row, Several
@@ -13,7 +14,6 @@ from parabench.analysis.numbers import launch_ids
 from parabench.analysis.ranking.ranking import Answer, Candidate, spots
 from parabench.analysis.ranking.words import sentence
 from parabench.analysis.session import Origin
-from parabench.analysis.text import format
 from parabench.report.spec import DASH, WORDED, Column, Section, Tab, table_of
 
 _BUCKETS = Section(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.energy import phases
 from parabench.analysis.environment.nodes import several_nodes
 from parabench.analysis.session import SessionData
@@ -17,20 +18,16 @@ from parabench.analysis.step.device_time import (
     drawn_launches,
     host_table,
     memory_timeline,
-    node_table,
     throttled_at,
     too_short_said,
     unread,
 )
-from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.report.figures.devices import MOST_LINES, device_panel, memory_panel
 from parabench.report.figures.figures import Panel
 from parabench.report.sections.usage import on_gpus
 from parabench.report.spec import DASH, WORDED, Column, Section, Table, case_table
 
-# Of more devices a case than these the table has a row for each node.
-_MOST_DEVICES = 32
 # More findings than these stand behind a heading.
 _MOST_OPEN = 8
 # Metric, heading, axis, unit and how many of the stored unit make one drawn.
@@ -78,9 +75,6 @@ def devices_section(seen: SessionData) -> Section | None:
     table = device_table(seen)
     panels: list[Panel] = []
     crowded = False
-    by_node = len(table) > 0 and table.groupby("case_id").size().max() > _MOST_DEVICES
-    if by_node:
-        table = node_table(table)
     for launch_id in drawn_launches(seen, "device_sample"):
         ran, held_down = phases(seen.facts[launch_id]), throttled_at(seen, launch_id)
         case_id, label = _case(seen, launch_id)
@@ -109,7 +103,6 @@ def devices_section(seen: SessionData) -> Section | None:
         reading=f"Figures show the median launch of each of the {MOST_LAUNCHES} fastest cases that were read; the "
         "table is over all launches' timed steps. Energy is the increase of the device's own counter."
         + (f" {MOST_LINES} devices are drawn, throttled ones first." if crowded else "")
-        + (" The table has one row per node: means, extremes, and the energy of all its devices." if by_node else "")
         + lacking,
     )
 
@@ -166,7 +159,7 @@ def health_section(seen: SessionData) -> Section | None:
         return None
     labels = seen.labels
     place = {case_id: at for at, case_id in enumerate(labels)}
-    found = sorted(findings(seen), key=lambda each: place.get(each.case_id or "", -1))
+    found = sorted(seen.once(findings), key=lambda each: place.get(each.case_id or "", -1))
     rows = [(each.case_id or "", each.code.replace("_", " "), each.message) for each in found]
     table = pd.DataFrame(rows, columns=["case_id", "code", "message"])
     columns = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.facts import gpu_rows, link_rows, machine_pairs
 from parabench.analysis.environment.nodes import (
     cluster_said,
@@ -19,7 +20,6 @@ from parabench.analysis.environment.nodes import (
 )
 from parabench.analysis.links import SAID, tiers_of, tiers_said
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 from parabench.report.spec import DASH, FORMATS, SHADES, WORDED, Cell, Column, Matrix, Section, Table, table_of
 
 # A matrix of more ranks is not read: then it is one of nodes.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.diff import Difference
 from parabench.analysis.history import (
     MOST_CHANGES,
@@ -22,7 +23,6 @@ from parabench.analysis.history import (
 from parabench.analysis.numbers import same_work
 from parabench.analysis.session import Session
 from parabench.analysis.stats.change_point import FEWEST_SESSIONS
-from parabench.analysis.text import format
 from parabench.report.figures.figures import Panel
 from parabench.report.figures.history import MOST_LINES, over_time
 from parabench.report.page import fill

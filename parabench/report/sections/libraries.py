@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import pandas as pd
 
 from parabench import json_text
+from parabench.analysis import format
+from parabench.analysis.memory import memory_phases
 from parabench.analysis.session import SessionData
 from parabench.analysis.step.ddp_log import ddp_comparison, ddp_spans
-from parabench.analysis.step.memory import memory_phases
 from parabench.analysis.step.nccl import choices, inspected, wirings
-from parabench.analysis.text import format
 from parabench.metrics import MEMORY_PARTS
 from parabench.report.spec import MOST_CASES, WORDED, Column, Section, Table, case_table, table_of
 from parabench.store.record import TRACES, UNCOUNTED

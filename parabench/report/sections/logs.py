@@ -8,8 +8,8 @@ from dataclasses import replace
 import pandas as pd
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import one_form
-from parabench.analysis.text import format
 from parabench.plan.case import UNKNOWN
 from parabench.plan.collective_case import size_text
 from parabench.report.spec import MOST_ROWS, Column, Section, Table, table_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.memory import PARTS, SYMBOLS, case_states, sentences
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.report.figures.figures import measured, unranked
 from parabench.report.palette import STATE
 from parabench.report.spec import MARKED, Column, Section, case_table, nothing_to_draw

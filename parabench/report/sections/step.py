@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.environment.nodes import clocks_said
 from parabench.analysis.loop_time import MEAN
 from parabench.analysis.pipeline import bubbles
@@ -14,7 +15,6 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.step.breakdown import EXPOSED_IN, taken_apart
 from parabench.analysis.step.calls import call_table
 from parabench.analysis.step.timeline import MOST_TIMELINES, Timeline, median_step, timelines
-from parabench.analysis.text import format
 from parabench.metrics import STEP_PARTS
 from parabench.report.figures.figures import Panel, measured, unranked
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
@@ -240,7 +240,7 @@ def pipelines_section(seen: SessionData) -> Section | None:
             Column("Theory", "theory", "percent"),
             Column("Measured", "measured", "percent"),
         ),
-        bubbles(seen.numbers, seen.results.whole),
+        bubbles(seen),
         closed=False,
         first="the first",
     )

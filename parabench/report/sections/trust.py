@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.launch_number import STATISTIC
 from parabench.analysis.numbers import status_counts
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.analysis.warnings.launches import AA_SPREAD, DRIFTS, NOISY
 from parabench.models import EXACT, VERIFICATIONS
 from parabench.report.spec import Column, Section, table_of

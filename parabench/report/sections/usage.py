@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.efficiency import COUNTED, FORMULA, efficiency
 from parabench.analysis.energy import POWER
 from parabench.analysis.session import SessionData
-from parabench.analysis.text import format
 from parabench.machine import accelerator
 from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, Table, case_table, table_of
 from parabench.strategies import entry_of

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from parabench import json_text
+from parabench.analysis import format
 from parabench.analysis.collectives.bus import QUANTILES, bus_table, good_sizes, measured, one_form
 from parabench.analysis.collectives.cost_model import Fit, fit_costs
 from parabench.analysis.collectives.crossover import answers
@@ -16,7 +17,6 @@ from parabench.analysis.collectives.rounds import formula
 from parabench.analysis.links import link_table
 from parabench.analysis.numbers import numbers, status_counts
 from parabench.analysis.session import Session
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.analysis.warnings.collectives import check_collectives
 from parabench.analysis.warnings.links import check_links

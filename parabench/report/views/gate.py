@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import REGRESSIONS, Outcome
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.overall import explore
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import FindingGroup
 from parabench.report.figures.figures import Panel, lay_out, marks, name_bars, plain
 from parabench.report.page import declared, fill, packed

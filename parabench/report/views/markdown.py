@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from parabench.analysis import format
 from parabench.analysis.compare import gate, machines
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Comparison, Verdict
 from parabench.analysis.compare.machines import Machines
 from parabench.analysis.environment.diff import Difference
-from parabench.analysis.text import format
 from parabench.report.views.gate import COLUMNS, gate_rows
 
 # The characters of a comment's body at most, as GitHub says itself when one is longer.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.session import SessionData
 from parabench.analysis.step import recorded
-from parabench.analysis.text import format
 from parabench.analysis.warnings.codes import finding_groups
 from parabench.report.page import fill
 from parabench.report.spec import WORDED, Column, Section

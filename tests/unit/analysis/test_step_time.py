@@ -15,12 +15,12 @@ import fake_results as fake
 from page_helpers import unpacked
 from parabench.analysis.compare.several import Several
 from parabench.analysis.compare.sides import read_several
+from parabench.analysis.format import milliseconds
 from parabench.analysis.history import numbers_of, visits_of
 from parabench.analysis.numbers import case_table, levels, numbers
 from parabench.analysis.ranking.objectives import OBJECTIVES
 from parabench.analysis.ranking.ranking import answers
 from parabench.analysis.session import SessionData, select_session
-from parabench.analysis.text.format import milliseconds
 from parabench.cli import main
 from parabench.report.page_data import page_data
 from parabench.report.views.comparison import several_data

@@ -16,12 +16,12 @@ from markupsafe import escape
 import fake_results as fake
 from command_line import parabench
 from fake_results import OOM
+from parabench.analysis import format as words
 from parabench.analysis.compare import gate
 from parabench.analysis.compare import gate as compare_text
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict, ids
 from parabench.analysis.compare.sides import side_of
-from parabench.analysis.text import format as words
 from parabench.cli import main
 from parabench.report.views import gate as compare_report
 from parabench.report.views import junit as compare_junit

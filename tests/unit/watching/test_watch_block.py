@@ -221,7 +221,7 @@ def test_watch_headline_agrees_with_the_wall_clock(tmp_path: Path, monkeypatch: 
     assert f"{1e3 * wall_s:.2f} ms per step, {8 / wall_s:,.0f} samples/s." in text
     assert "on rank 0 (mean of 100 steps after the first 2): backward 23 %, after the optimizer 77 %." in text
     assert "Undisturbed step (10th percentile): 2.00 ms." in text
-    assert "step takes 20.0 ms longer after the optimizer" in text
+    assert "one takes 20.0 ms longer after the optimizer" in text
     data = session_data(load(tmp_path / "results.db"), 1)
     ((case,), (launch,)) = data.cases.to_dict("records"), data.numbers.to_dict("records")
     assert [case["step_time_s"], launch["step_s"]] == pytest.approx([wall_s, wall_s])
@@ -243,7 +243,7 @@ def test_watch_headline_is_exact_when_steps_are_sampled(tmp_path: Path, monkeypa
     data = session_data(load(tmp_path / "results.db"), 1)
     assert data.numbers["n_steps"][0] < 150
     assert data.numbers["step_s"][0] == pytest.approx((6 * 0.6 + 294 * 0.001) / 300)
-    assert any(line.startswith("Every 50th step takes 599 ms longer after the optimizer") for line in training.said)
+    assert any(line.startswith("Every 50 steps, one takes 599 ms longer after the optimizer") for line in training.said)
 
 
 def test_watch_says_that_the_optimizer_never_stepped(tmp_path: Path) -> None:

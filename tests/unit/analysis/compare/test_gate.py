@@ -7,13 +7,13 @@ import pytest
 from scipy import stats
 
 import fake_results as fake
+from parabench.analysis import format
 from parabench.analysis.compare import gate
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import Verdict, lines, sentence, to_dict
 from parabench.analysis.compare.sides import read_side, side_of
 from parabench.analysis.noise import against_baseline
 from parabench.analysis.stats.contrasts import holm, judge
-from parabench.analysis.text import format
 from parabench.errors import UsageError
 from parabench.store.record import Failure, Status
 
