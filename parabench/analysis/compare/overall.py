@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from parabench.analysis import format
 from parabench.analysis.compare.between import between_means
 from parabench.analysis.compare.cases import CaseResult, Outcome
 from parabench.analysis.compare.several import SHARED_WORK, Ratio, Row, Several
