@@ -151,6 +151,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         join.check_groups(rank_info.device, case.backend, case.algorithm)
     clock = StepClock(marks_path(env.folder, rank_info.rank), protocol.all_steps, rank_info.device)
     hang.watch(clock, rank_info.device)
+    stem = f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}"
     probed = ProbedRank(
         case=case,
         protocol=protocol,
@@ -159,7 +160,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         optimizer=training.optimizer,
         clock=clock,
         take_step=lambda: training.take(clock, 1),
-        traces=spec.traces and Path(spec.traces) / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
+        traces=Path(spec.traces) / stem if spec.traces else None,
     )
     training.probes = probes = [probe(probed) for probe in probe_classes()]
 
