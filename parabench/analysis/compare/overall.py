@@ -38,8 +38,8 @@ class Overall:
     mean is over the configurations in common with the first. `gives` are the means of `GIVES`.
 
     `best` is the fastest of the `judged`; `tied` are those of them that the 95% interval of their ratio does not
-    distinguish from it. `changes` counts the outcomes by side. `lost` counts the configurations that succeeded on the
-    first side and failed on the other, `mended` the reverse, by side.
+    distinguish from it. `changes` counts the outcomes by side. `lost` counts the configurations with a step time
+    on the first side and none on the other, `mended` the reverse, by side.
     """
 
     heading: str
@@ -186,9 +186,9 @@ def sentences(of: Overall) -> list[str]:
         if of.others and at not in of.compared:
             said.append(f"No case succeeded both on {first} and on {name}.")
         if lost:
-            said.append(f"{format.count(lost, 'case')} succeeded on {first} and failed on {name}.")
+            said.append(f"{format.count(lost, 'case')} with a step time on {first} and none on {name}.")
         if mended:
-            said.append(f"{format.count(mended, 'case')} failed on {first} and succeeded on {name}.")
+            said.append(f"{format.count(mended, 'case')} with a step time on {name} and none on {first}.")
     return said
 
 

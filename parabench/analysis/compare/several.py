@@ -191,7 +191,7 @@ class Several:
         return _common([row.cases for row in self.rows], at)
 
     def lost(self, rows: Iterable[Row], well: int, other: int) -> list[Row]:
-        """Return the rows that succeeded on the side `well`, and were launched but failed on the side `other`."""
+        """Return the rows with a step time on the side `well` that were launched on the side `other` and have none."""
         there, here = (self.sides[at].by_case for at in (well, other))
         return [
             row

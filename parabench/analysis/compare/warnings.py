@@ -51,7 +51,7 @@ def _lost(of: Several) -> Iterator[Finding]:
         if lost:
             yield Finding(
                 "broken",
-                f"{format.count(len(lost), 'case')} succeeded on {of.first.role} and failed on {side.role}: "
+                f"{format.count(len(lost), 'case')} with a step time on {of.first.role} and none on {side.role}: "
                 f"{format.listed(row.label for row in lost)}.",
                 "The ratios leave them out. Their errors are under “Cases missing on a side”.",
             )

@@ -63,6 +63,8 @@ def _loop(seen: SessionData) -> list[str]:
     undisturbed_s, device = float(valid["undisturbed_s"].iloc[at]), str(valid["device"].iloc[at])
     return [
         *[f"The last of {len(loops)} runs:"] * (len(loops) > 1),
+        # The verdict above is about bucket caps, which were compared in turns.
+        *[f"The loop: {format.milliseconds(loop.step_s)} per step."] * bool(valid["in_turns"].any()),
         _loop_parts(loop),
         f"Undisturbed step ({STATISTIC[device]}): {format.milliseconds(undisturbed_s)}.",
         *(_group(each, loop.steps) for each in loop.expensive[:MOST_GROUPS]),
