@@ -162,18 +162,6 @@ def too_short_said(seen: SessionData) -> str:
     return f"power, energy and utilization of a launch: {whys[0]}{more}" if whys else ""
 
 
-def node_table(devices: pd.DataFrame) -> pd.DataFrame:
-    """`device_table` with the devices of a node in one row: means, extremes, and the energy of all of them."""
-    keys = ["case_id", "label", "node"]
-    how = dict.fromkeys(MEANS, "mean") | {
-        "sm_clock_low_hz": "min", "sm_clock_high_hz": "max", "temperature_c": "max", "device": "size",
-    }  # fmt: skip
-    groups = devices.groupby(keys, sort=False)
-    table = groups.agg(how).assign(energy_j=groups["energy_j"].sum(min_count=1)).reset_index()
-    places = zip(table["node"], table["device"], strict=True)
-    return table.assign(place=[f"node {node}, {format.count(n, 'device')}" for node, n in places])
-
-
 def _energy(seen: SessionData) -> pd.DataFrame:
     """Return `energy_j` by configuration and device: the growth of its counter in the measured steps."""
     rows = seen.rows("device_sample")

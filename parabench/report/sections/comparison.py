@@ -40,8 +40,6 @@ _MEMORY = Section(
     "No peak memory is known.",
     draw="sides_memory",
 )
-# More rows than these nobody reads in a page; the table of all cases has the others.
-MOST_ROWS = 300
 
 
 def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) -> list[Tab]:
@@ -67,7 +65,7 @@ def several_tabs(of: Several, works: Sequence[Overall], told: Sequence[Fact]) ->
                 side_section(of.origins, names, "Sources"),
             ),
         ),
-        Tab("trust", "Trust", (_missing(of, names), launch_section(zip(labels, ids, strict=True), names, MOST_ROWS))),
+        Tab("trust", "Trust", (_missing(of, names), launch_section(zip(labels, ids, strict=True), names))),
         Tab("data", "Data", ()),
     ]
 
@@ -97,37 +95,30 @@ def _differing(told: Iterable[Fact], names: tuple[str, ...], kind: str) -> Secti
         f"{kind.capitalize()} that differs",
         "",
         "Nothing that was recorded.",
-        (table,) if own else (),
+        (table,),
         lead=f"{format.joined(matter)} {verb} explain a different step time." if matter else "",
     )
 
 
 def _agreeing(told: Iterable[Fact]) -> Section:
     same = [fact for fact in told if not fact.differs]
-    columns = (Column("", "name"), Column("On every side", lambda fact: fact.values[0]))
+    columns = (Column("", "name"), Column("On every side", "values.0"))
     table = table_of(format.count(len(same), "fact"), columns, same)
-    return Section("agrees", "Equal on all sides", "", "Nothing.", (table,) if same else ())
+    return Section("agrees", "Equal on all sides", "", "Nothing.", (table,))
 
 
 def _missing(of: Several, names: tuple[str, ...]) -> Section:
     """The cases that not every side has with a number: each side's number, how it ended, or why it is not there."""
     numbers = [known.by_case.keys() for known in of.known["step_time"]]
     rows = [
-        {"label": row.label, "case_id": str(at), "sides": [_launched(of, row, side) for side in range(len(names))]}
+        {"label": row.label, "case_id": at, "sides": [_launched(of, row, side) for side in range(len(names))]}
         for at, row in zip(of.cases["case_id"], of.rows, strict=True)
         if not all(case in there for case, there in zip(row.cases, numbers, strict=True))
     ]
-    shown = rows[:MOST_ROWS]
-    columns, ids = (Column("Case", "label"), *of_each(names, "sides")), tuple(row["case_id"] for row in shown)
-    table = table_of(format.count(len(rows), "case"), columns, shown, closed=False, cases=ids)
-    more = len(rows) - MOST_ROWS
-    return Section(
-        "missing",
-        "Cases missing on a side",
-        f"First {MOST_ROWS} of {len(rows):,}; the table of all cases has the others." if more > 0 else "",
-        "None: every case succeeded on every side.",
-        (table,) if rows else (),
-    )
+    columns = (Column("Case", "label"), *of_each(names, "sides"))
+    table = table_of(format.count(len(rows), "case"), columns, rows, closed=False)
+    nothing = "None: every case succeeded on every side."
+    return Section("missing", "Cases missing on a side", "", nothing, (table,))
 
 
 def _launched(of: Several, row: Row, side: int) -> str:
@@ -230,24 +221,14 @@ def difference_section(title: str, differences: Iterable[Difference]) -> Section
     """What is not the same on both sides, as a table."""
     columns = (Column("", "name"), *(Column(name, name.lower()) for name in TWO))
     table = table_of(title, columns, differences, closed=False)
-    return Section("differs", title, "", "Nothing that was recorded.", (table,) if table.rows else ())
+    return Section("differs", title, "", "Nothing that was recorded.", (table,))
 
 
-def launch_section(
-    cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO, most: int | None = None
-) -> Section:
-    """(label, ids on each side): which rows of table `launch` the numbers are made of; at most so many cases."""
+def launch_section(cases: Iterable[tuple[str, Sequence[tuple[int, ...]]]], names: tuple[str, ...] = TWO) -> Section:
+    """Return the launches behind the numbers, of (label, launch ids of each side)."""
     rows = [{"label": label, "ids": [*map(launch_range, sides)]} for label, sides in cases]
-    shown = rows[:most]
-    some = "" if len(shown) == len(rows) else f" First {len(shown):,} of {format.count(len(rows), 'case')}."
-    table = table_of(format.count(len(shown), "case"), (Column("Case", "label"), *of_each(names, "ids")), shown)
-    return Section(
-        "launches",
-        "Launches behind the numbers",
-        f"Launch ids in each side's store.{some}",
-        "None.",
-        (table,) if rows else (),
-    )
+    table = table_of(format.count(len(rows), "case"), (Column("Case", "label"), *of_each(names, "ids")), rows)
+    return Section("launches", "Launches behind the numbers", "Launch ids in each side's store.", "None.", (table,))
 
 
 def side_section(origins: Sequence[Origin], names: tuple[str, ...] = TWO, title: str = "The two sides") -> Section:

@@ -9,7 +9,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.report.figures.figures import measured, unranked
 from parabench.report.palette import STATE
-from parabench.report.spec import MARKED, Column, Section, case_table, nothing_to_draw
+from parabench.report.spec import MARKED, Column, Section, nothing_to_draw, table_of
 
 _RESIDENT = (
     " On the CPU the peak is the resident set of the whole process, torch included, so it is far above the state of a "
@@ -51,7 +51,7 @@ def state_section(seen: SessionData) -> Section:
         if (~states["exact"].astype(bool) & states["formula"].notna()).any()
         else ""
     )
-    table = case_table(
+    table = table_of(
         "Training state in MiB: measured, and by formula",
         (
             MARKED,
@@ -62,7 +62,6 @@ def state_section(seen: SessionData) -> Section:
             Column("Ratio", "ratio", "ratio", format.UNKNOWN),
         ),
         states,
-        first="those of few ranks that hold least",
     )
     return Section(
         "state",
@@ -75,7 +74,7 @@ def state_section(seen: SessionData) -> Section:
             if len(states)
             else "Bytes of parameters, gradients and optimizer state were not recorded: unknown, not zero."
         ),
-        (table,) if len(states) else (),
+        (table,),
         lead=" ".join(sentences(states)),
         draw="states" if len(states) else "",
         reading="Cases with the same state share a bar; strategies with the same state share a line. "

@@ -19,7 +19,7 @@ from parabench.metrics import STEP_PARTS
 from parabench.report.figures.figures import Panel, measured, unranked
 from parabench.report.figures.timeline import MOST_RANKS, timeline_panel
 from parabench.report.palette import PART
-from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, Table, case_table, nothing_to_draw
+from parabench.report.spec import FORMATS, MARKED, WORDED, Column, Section, Table, nothing_to_draw, table_of
 from parabench.strategies import Layout, entry_of
 
 # Of so many of the fastest cases the page keeps a timeline for the case's details.
@@ -110,7 +110,7 @@ def _exposed_and_overlapped(several: pd.DataFrame) -> str:
 
 def _share_table(cases: pd.DataFrame) -> Table:
     within = {name: column for name, column in EXPOSED_IN.items() if cases[column].notna().any()}
-    return case_table(
+    return table_of(
         "Steps in ms; ratio: instrumented over timed step",
         (
             MARKED,
@@ -177,7 +177,7 @@ def _operation(call: dict[Any, Any]) -> str:
 def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
     """The calls of a timeline, each once for all its ranks, in the order in which a rank makes them."""
     own = calls[(calls["launch_id"] == step.launch_id) & (calls["step"] == step.step)]
-    return case_table(
+    return table_of(
         f"{label}: calls of this step in ms; late: last rank after the first",
         (
             Column("Operation", _operation),
@@ -192,7 +192,6 @@ def _call_table(calls: pd.DataFrame, step: Timeline, label: str) -> Table:
             Column("GB/s", "busbw", "digits"),
         ),
         own.assign(case_id=step.case_id),
-        first="the first",
     )  # fmt: skip
 
 
@@ -230,7 +229,7 @@ def pipelines_section(seen: SessionData) -> Section | None:
     """Only where there are pipelines: what a session has not tried needs no section."""
     if not any(entry_of(str(strategy)).layout is Layout.PIPELINE for strategy in seen.cases["strategy"].unique()):
         return None
-    table = case_table(
+    table = table_of(
         "Pipeline bubbles: theory and measured",
         (
             Column("Case", "label"),
@@ -242,14 +241,13 @@ def pipelines_section(seen: SessionData) -> Section | None:
         ),
         bubbles(seen.numbers, seen.results.whole),
         closed=False,
-        first="the first",
     )
     return Section(
         "pipelines",
         "Pipeline bubbles: theory and measured",
         "The bubble is the share of forward and backward in which a rank computes nothing.",
         nothing_to_draw(seen) or "How busy the stages were was not recorded: unknown, not zero.",
-        (table,) if table.rows else (),
+        (table,),
         reading="Measured is the mean over ranks, then the median over launches. Theory assumes equal stages and free "
         "messages; the excess is uneven stages, messages, and ranks that share a core.",
     )

@@ -11,7 +11,7 @@ from parabench.analysis.energy import POWER
 from parabench.analysis.session import SessionData
 from parabench.analysis.text import format
 from parabench.machine import accelerator
-from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, Table, case_table, table_of
+from parabench.report.spec import DASH, MARKED, WORDED, Column, Section, Table, table_of
 from parabench.strategies import entry_of
 
 
@@ -59,7 +59,7 @@ def energy_section(seen: SessionData) -> Section | None:
         said[0],
         "The energy of no selected case is known.",
         (
-            case_table(
+            table_of(
                 "Energy of the cases",
                 (
                     MARKED,
@@ -84,7 +84,7 @@ def _use(table: pd.DataFrame) -> Table:
         Column("MFU", lambda row: _share(row["mfu"]), WORDED),
     )
     # The caption has the reason if no MFU is known.
-    return case_table("Throughput and FLOP/s of the cases", columns[: 3 + table["mfu"].notna().any()], table)
+    return table_of("Throughput and FLOP/s of the cases", columns[: 3 + table["mfu"].notna().any()], table)
 
 
 def _unit(table: pd.DataFrame) -> str:
@@ -152,7 +152,7 @@ def _unknown(table: pd.DataFrame, name: str, number: str, reason: str) -> list[s
 
 def _flops(table: pd.DataFrame) -> Table:
     """A step's operations by both ways, of each work once: they are the work's, not the strategy's."""
-    works = table.drop_duplicates(["model", "global_batch", "seq_len", "formula_flops", "counted_flops"])
+    works = table[["model", "global_batch", "seq_len", "formula_flops", "counted_flops"]].drop_duplicates()
     factor, prefix = format.scaled(works[["formula_flops", "counted_flops"]].max().max())
     return table_of(
         "Operations per step: by formula, and counted by torch",
@@ -162,7 +162,7 @@ def _flops(table: pd.DataFrame) -> Table:
             Column(f"Counted, {prefix}FLOP", lambda row: row["counted_flops"] / factor, "digits"),
             Column("Ratio", lambda row: row["counted_flops"] / row["formula_flops"], "digits"),
         ),
-        works.to_dict("records"),
+        works,
     )
 
 
