@@ -127,32 +127,17 @@ def _skipped(session: Session) -> list[tuple[str, str]]:
     return [(format.listed(labels), reason) for reason, labels in reasons.items()]
 
 
-# Tables and numbers as the page embeds them; `reports/script/core/data.js` reads them back.
-
-
 def packed(table: pd.DataFrame) -> dict[str, Any]:
-    """Return {"n": rows, column: its values}."""
-    return {"n": len(table)} | {str(name): column(table[name]) for name in table}
+    """Return {"n": rows, column: list of values} as JSON, with NaN as None and numbers rounded.
 
-
-def column(values: Iterable[Any]) -> dict[str, Any] | list[Any]:
-    """Return the values of a column, with NaN as None and numbers rounded to what a reader can see.
-
-    If all are equal, they are {"all": value}; if few differ, {"values": [...], "of": [index, ...]}. Columns of objects
-    are not rounded: they name a case, and occur in commands.
+    Columns of objects are not rounded, because they name a case and occur in commands.
     """
-    series = values if isinstance(values, pd.Series) else pd.Series(list(values), dtype=object)
-    items = series.astype(object).where(series.notna(), None).tolist()
-    items = [each.item() if isinstance(each, np.generic) else each for each in items]
-    if pd.api.types.is_numeric_dtype(series):
-        items = rounded(items)
-    known = list(dict.fromkeys(items))
-    if len(known) == 1:
-        return {"all": known[0]}
-    if len(known) > len(items) // 4:
-        return items
-    place = {value: i for i, value in enumerate(known)}
-    return {"values": known, "of": [place[value] for value in items]}
+    found: dict[str, Any] = {"n": len(table)}
+    for name, column in table.items():
+        items = column.astype(object).where(column.notna(), None).tolist()
+        items = [each.item() if isinstance(each, np.generic) else each for each in items]
+        found[str(name)] = rounded(items) if pd.api.types.is_numeric_dtype(column) else items
+    return found
 
 
 def rounded(value: Any) -> Any:

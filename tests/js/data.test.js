@@ -1,4 +1,4 @@
-// What Python packs (parabench/report/data/columns.py) is unpacked, and launches are told by their cases.
+// Launches are grouped by their cases.
 import assert from "node:assert/strict";
 import test from "node:test";
 
@@ -15,17 +15,8 @@ givePage({
   sides: [{ name: "one" }, { name: "two" }, { name: "three" }],
 });
 const {
-  asTheyRan, blockName, counts, distinct, every, groupBy, launchesOf, others, rowOf, unpack,
+  asTheyRan, blockName, counts, distinct, every, groupBy, launchesOf, others, rowOf,
 } = await import("../../reports/script/core/data.js");
-
-test("each way to pack a column gives its rows", () => {
-  const table = unpack({
-    n: 3, list: [1, null, 3], all: { all: "x" }, few: { values: ["a", null], of: [1, 0, 1] },
-  });
-  assert.deepEqual(table, {
-    n: 3, list: [1, null, 3], all: ["x", "x", "x"], few: [null, "a", null],
-  });
-});
 
 test("launches are found by their case, and all of them in the order in which they ran", () => {
   assert.equal(rowOf.get("b"), 1);

@@ -1,5 +1,5 @@
 // How far launches agree: their spread around their case's step time, their drift, and what the order in which they ran did.
-import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf, unpack } from "../core/data.js";
+import { asTheyRan, cases, counts, data, distinct, groupBy, launches, launchesOf } from "../core/data.js";
 import { count, fixed, known, plain, say } from "../core/format.js";
 import { BAND, NEUTRAL, barHeight } from "./cases.js";
 import { colour, laidOut, nameAxis } from "./layout.js";
@@ -142,7 +142,7 @@ export const driftPanels = (rows) => {
   }];
 };
 
-const blocks = unpack(data.blocks || { n: 0 });
+const blocks = data.blocks || { n: 0 };
 export const orderPanels = (rows) => {
   const from = launches.from_case;
   const own = launchesIn(rows).filter((i) => known(from[i]));

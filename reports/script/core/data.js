@@ -1,26 +1,12 @@
-// What is known, as Python embedded it (parabench/report/page.py packs, this unpacks).
+// The data that Python embedded (parabench/report/page.py); a table has n rows, and a list for each column.
 const embedded = (id) => JSON.parse(document.getElementById(id)?.textContent || "null");
 
-const unpackColumn = (column, n) => {
-  if (Array.isArray(column)) return column;
-  if ("all" in column) return new Array(n).fill(column.all);
-  return column.of.map((at) => column.values[at]);
-};
-
-export const unpack = (table) => {
-  const columns = { n: table.n };
-  for (const [name, column] of Object.entries(table)) {
-    if (name !== "n") columns[name] = unpackColumn(column, table.n);
-  }
-  return columns;
-};
-
 export const data = embedded("data") || {};
-export const cases = unpack(data.cases || { n: 0 });
-export const launches = unpack(data.launches || { n: 0 });
+export const cases = data.cases || { n: 0 };
+export const launches = data.launches || { n: 0 };
 export const figures = embedded("figures") || {};
 // A page of collectives: what each case took at each size, by the case's row.
-export const busSizes = unpack(data.sizes || { n: 0 });
+export const busSizes = data.sizes || { n: 0 };
 
 // The row of a case by its id, and the rows of its launches.
 export const rowOf = new Map();
@@ -47,8 +33,8 @@ export const sideColumn = (name, side) => cases[`${name}.${side}`];
 
 // Every launch, those of no case in the tables last: references and what explains.
 export const every = (() => {
-  if (!data.apart) return { n: 0 };
-  const apart = unpack(data.apart);
+  const { apart } = data;
+  if (!apart) return { n: 0 };
   const column = (name) => (launches[name] || []).concat(apart[name] || []);
   const ran = { n: launches.n + apart.n };
   for (const name of Object.keys(launches)) if (name !== "n") ran[name] = column(name);
