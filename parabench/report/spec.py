@@ -135,11 +135,11 @@ TEXT, WORDED = "text", "worded"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its head, which has the unit; its value, by the path to a row's field or worked out of the
-    row; and how that is said: a name of FORMATS, TEXT or WORDED, whose words may be the first `beside`.
+    """A column of a table: its head with the unit, its value, and its format.
 
-    Of a table that the page's script fills, `value` is a column of the page's data, by which it sorts, `beside` are
-    others that a cell shows too, and further formats are those of `reports/script/table/columns.js`.
+    The value is the path to a field of a row, or a function of the row. The format is a name of FORMATS, TEXT, or
+    WORDED, which may show its first `beside` instead. In a table that the page's script fills, rows are sorted by the
+    value, a cell shows `beside` too, and `reports/script/table/columns.js` has further formats.
     """
 
     title: str
@@ -149,19 +149,19 @@ class Column:
     beside: tuple[str, ...] = ()
 
     def cell(self, row: Any) -> str:
-        """What the row, a mapping or an object, has in this column, in words."""
+        """Return the text of this column for a row, which is a mapping or an object."""
         value = self.value(row) if callable(self.value) else _at(row, self.value)
         if self.format == WORDED and self.beside:
             return str(_at(row, self.beside[0]) or DASH)
         if self.format not in FORMATS:
-            return str(value)
+            return self.unknown if value is None else str(value)
         return FORMATS[self.format](value) if format.known(value) else self.unknown
 
 
 def _at(row: Any, path: str) -> Any:
-    """What `row` has at 'field', 'field.field' or 'field.0'."""
+    """Return the value of `row` at 'field', 'field.field' or 'field.0'; None if a mapping lacks it."""
     for name in path.split("."):
-        row = row[name] if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
+        row = row.get(name) if isinstance(row, Mapping) else row[int(name)] if name.isdigit() else getattr(row, name)
     return row
 
 

@@ -14,7 +14,7 @@ from parabench.analysis.session import SessionData
 from parabench.analysis.stats.block_model import SHARP_ENOUGH
 from parabench.analysis.text import format
 from parabench.report.figures.figures import GREY, Panel, lay_out, plain, unranked
-from parabench.report.spec import DASH, WORDED, Column, Section, Table, nothing_to_draw, table_of
+from parabench.report.spec import WORDED, Column, Section, Table, nothing_to_draw, table_of
 
 _BLUE = "#0072B2"
 # Names in the text of a point of a race.
@@ -73,16 +73,16 @@ def _relative(answer: Answer) -> Table:
             Column("Case", "label"),
             Column("Behind the best", "slower", "percent"),
             Column("95 %", _interval, WORDED),
-            *([Column("Left the race", lambda each: left.get(each.case_id, DASH), WORDED)] if left else []),
+            *([Column("Left the race", lambda each: left.get(each.case_id), WORDED)] if left else []),
             Column("Launches", "launches", "count"),
         ),
         answer.candidates,
     )
 
 
-def _interval(of: Candidate) -> str:
+def _interval(of: Candidate) -> str | None:
     if of.slower_low is None or of.slower_high is None:
-        return DASH
+        return None
     return f"{format.percent(of.slower_low)} to {format.percent(of.slower_high)}"
 
 

@@ -30,7 +30,7 @@ from parabench.report.figures.figures import (
 from parabench.report.figures.timeline import READY
 from parabench.report.palette import SHARE, algorithm_line, algorithm_symbol
 from parabench.report.sections.step import why_nothing
-from parabench.report.spec import DASH, WORDED, Column, Section, table_of
+from parabench.report.spec import WORDED, Column, Section, table_of
 from parabench.store.record import MIB
 
 # The most bucket sizes that are drawn, the most buckets in a figure, and the most parameters named in a cell.
@@ -54,7 +54,7 @@ def bucket_section(seen: SessionData) -> Section | None:
         (
             Column("Case", "label"),
             Column("Parameters", lambda row: _names(row["parameters"])),
-            Column("Counted from", lambda row: _SINCE.get(row["since"], DASH)),
+            Column("Counted from", lambda row: _SINCE.get(row["since"])),
             Column("Bucket", "bucket", WORDED),
             Column("MiB", "bytes", "mib"),
             Column("Ready", "ready_s", "ms"),

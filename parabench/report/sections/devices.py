@@ -24,7 +24,7 @@ from parabench.analysis.text import format
 from parabench.analysis.warnings.health import findings
 from parabench.report.figures.figures import Panel, Trace, lay_out, listed, marks, plain
 from parabench.report.sections.usage import on_gpus
-from parabench.report.spec import DASH, WORDED, Column, Section, nothing_counted, table_of
+from parabench.report.spec import WORDED, Column, Section, nothing_counted, table_of
 from parabench.store.record import MIB, Phase
 
 # If there are more findings, their table is closed.
@@ -119,16 +119,15 @@ def devices_section(seen: SessionData) -> Section | None:
     )
 
 
-def _clocks(row: dict[Any, Any]) -> str:
+def _clocks(row: dict[Any, Any]) -> str | None:
     low, high = row["sm_clock_low_hz"], row["sm_clock_high_hz"]
-    return f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else DASH
+    return f"{low / 1e6:,.0f}–{high / 1e6:,.0f}" if format.known(low) else None
 
 
-def _both(row: dict[Any, Any], link: str) -> str:
+def _both(row: dict[Any, Any], link: str) -> str | None:
     sent, received = row[f"{link}_tx_bytes_per_s"], row[f"{link}_rx_bytes_per_s"]
-    if not format.known(sent) or not format.known(received):
-        return DASH
-    return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}"
+    both = format.known(sent) and format.known(received)
+    return f"{format.digits(sent / 1e9)}, {format.digits(received / 1e9)}" if both else None
 
 
 def _over_time(seen: SessionData, launch_id: int, title: str, lines: pd.DataFrame, axis: str, text: str) -> Panel:
@@ -191,7 +190,7 @@ def host_section(seen: SessionData) -> Section | None:
     most = host.iloc[int(host["other_share"].argmax())]
     of_several = several_nodes(seen.session.environment)
     whose = f"node {most['node']:.0f}'s" if of_several else "the host's"
-    on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else DASH, WORDED),)
+    on_node = (Column("On", lambda row: f"node {row['node']:.0f}" if format.known(row["node"]) else None, WORDED),)
     table = table_of(
         "CPU time of other processes",
         (
