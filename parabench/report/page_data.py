@@ -85,8 +85,8 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
 
     - `cases`: the rows of `numbers.case_table`, fastest first, with `behind`, `case_columns`, `ranking`, `mark`, `work`
       (its place in `works`) and, if there is a Pareto front, `mean_peak_bytes` over launches.
-    - `launches`: the launches of these cases (`case` is the row), whether they count (`counts`) and their step time
-      relative to the case's (`from_case`). `blocks` has the medians; `apart` are all other launches.
+    - `launches`, as they ran: the row of the `case`, or None; whether they count (`counts`), and their step time
+      relative to the case's (`from_case`). `blocks` has the medians.
     - `works`: name, unit, `front` (the rows of its Pareto front), and whether intervals of `slower` are known.
     - `tables`, `filters`, `curves`, `styles`, `bars`, `limits`, `findings`: see the functions that return them.
     """
@@ -105,6 +105,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
     }
     # The page's names of columns.
     every = seen.numbers.rename(columns={"case": "case_id", "repetition": "block", "step_s": "launch_step_s"})
+    every = every.sort_values("launch_id")
     # The sizes of the buckets that each launch used, if they were recorded.
     sizes = [seen.facts[at].get("bucket_bytes") or [] for at in every["launch_id"]]
     every = every.assign(
@@ -126,21 +127,20 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         rerun=[again(seen.case(case)) for case in cases["case_id"]],
         throughput_unit=[f"{units[of_work[case]]}/s" for case in cases["case_id"]],
     )
-    own, others = every[every["case_id"].isin(rows)], every[~every["case_id"].isin(rows)]
     seconds = cases.set_index("case_id")["step_time_s"].astype(float).where(cases["n_ok"].to_numpy() > 1)
-    deviation = (own["launch_step_s"] / own["case_id"].map(seconds) - 1).where(own["counted"])
-    launches = own[["launch_id", *_LAUNCH]].assign(
-        counts=own["counted"].astype(int),
+    deviation = (every["launch_step_s"] / every["case_id"].map(seconds) - 1).where(every["counted"])
+    launches = every[["launch_id", "case_id", "label", *_LAUNCH]].assign(
+        counts=every["counted"].astype(int),
         from_case=deviation,
-        drift=own["drift"].round(4),  # a hundredth of a percent
-        case=[rows[case] for case in own["case_id"]],
-        buckets=own["buckets"],
-        error=own["error"],
+        drift=every["drift"].round(4),  # a hundredth of a percent
+        case=every["case_id"].map(rows),
+        buckets=every["buckets"],
+        error=every["error"],
     )
     return {
         "cases": packed(table),
         "launches": packed(launches),
-        "blocks": packed(deviation.groupby(own["block"]).median().dropna().rename("median").reset_index()),
+        "blocks": packed(deviation.groupby(every["block"]).median().dropna().rename("median").reset_index()),
         "tables": {
             "cases": declared(
                 case_columns_shown(" or ".join(dict.fromkeys(units)), bool(table["plus_minus_s"].notna().any())),
@@ -150,7 +150,7 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
             ),
             "launches": declared(
                 LAUNCH_COLUMNS,
-                dict.fromkeys(["launch_id", "case_id", "label", *(str(name) for name in launches if name != "case")]),
+                [str(name) for name in launches if name != "case"],
                 lambda name: _CSV_HEADS.get(name, name),
             ),
         },
@@ -167,7 +167,6 @@ def page_data(seen: SessionData, answers: Sequence[Answer]) -> dict[str, Any]:
         "curves": scaling_data(seen.once(curves), rows),
         "styles": styles(cases),
         "bars": bars(),
-        "apart": packed(others[["launch_id", "case_id", "label", *_LAUNCH, "error", "buckets"]]),
         "findings": packed(_findings(seen, rows)),
         "limits": {"drift": DRIFTS, "aa": {STATISTIC[device]: spread for device, spread in AA_SPREAD.items()}},
     }
