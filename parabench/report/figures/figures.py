@@ -19,6 +19,8 @@ from parabench.strategies import entry_of
 
 Trace = dict[str, Any]
 Figure = dict[str, Any]
+# A gray that is visible on white and on black.
+GREY = "#87909A"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import pytest
 import fake_collectives
 import fake_results as fake
 from fake_results import OOM
-from page_helpers import unpacked
 from parabench.analysis.compare.cases import Outcome
 from parabench.analysis.compare.gate import compare
 from parabench.analysis.compare.overall import overall, sentences, steps
@@ -128,8 +127,9 @@ def test_a_report_and_a_gate_of_two_sessions_say_the_same_of_each_case(tmp_path,
     gate = compare(*(replace(side, role=role) for side, role in zip(of.sides, ("base", "candidate"), strict=True)))
     assert {row.cases[0]: row.step_time[0] for row in of.rows} == {row.case_id: row for row in gate.rows}
     data = several_data(of, ())["cases"]
-    change, ids = (unpacked(data[name], data["n"]) for name in ("change.1", "case_id"))
-    assert dict(zip(ids, change, strict=True)) == {row.case_id: str(row.outcome) for row in gate.rows}
+    assert dict(zip(data["case_id"], data["change.1"], strict=True)) == {
+        row.case_id: str(row.outcome) for row in gate.rows
+    }
     outcomes = {row.outcome for row in gate.rows}
     assert {Outcome.BROKE, Outcome.FIXED, Outcome.NOT_JUDGED} <= outcomes
     if tied or factor in (0.7, 1.5):
@@ -194,8 +194,8 @@ def test_the_data_holds_every_case_of_any_side(stores, tmp_path):
     more = write(tmp_path, "more", cases=[*CASES[:3], added], launches=[fake.launch(CASES[3], block=0, **OOM)])
     of = read(stores["old"], more)
     data = json.loads(json.dumps(several_data(of, overall(of)), allow_nan=False))
-    cases = {name: unpacked(column, data["cases"]["n"]) for name, column in data["cases"].items() if name != "n"}
-    row = {label: {name: values[i] for name, values in cases.items()} for i, label in enumerate(cases["label"])}
+    n, cases = data["cases"].pop("n"), data["cases"]
+    row = {cases["label"][i]: {name: values[i] for name, values in cases.items()} for i in range(n)}
     assert len(row) == 7
     new, gone, failed = row["fsdp native, 2 ranks"], row[CASES[5].label], row[CASES[3].label]
     assert (new["step_time_s.0"], new["ratio.1"], new["sides"], new["status"]) == (
