@@ -39,7 +39,7 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     @classmethod
     def of(cls, case: AnyCase, protocol: Any, deadline_s: float, traces: Path | None = None) -> LaunchSpec:
         """Make the launch of one case; its protocol decides its kind."""
-        folder = traces and str(traces)
+        folder = None if traces is None else str(traces)
         return cls(kind=kind_of(protocol), cases=(case,), protocol=protocol, deadline_s=deadline_s, traces=folder)
 
     @property

@@ -159,7 +159,7 @@ def train_case(spec: LaunchSpec, env: RankEnv, rank_info: RankInfo, material: Ma
         optimizer=training.optimizer,
         clock=clock,
         take_step=lambda: training.take(clock, 1),
-        traces=spec.traces and Path(spec.traces) / f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}",
+        traces=Path(spec.traces, f"{case.id}-{re.sub('[^0-9TZ]', '', env.started_utc)}") if spec.traces else None,
     )
     training.probes = probes = [probe(probed) for probe in probe_classes()]
 
