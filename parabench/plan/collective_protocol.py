@@ -18,7 +18,7 @@ from parabench.plan.protocol import DEADLINE, LAUNCHES_HELP, Deadline, Rounds
 from parabench.records import Field, Record
 from parabench.store.record import MIB, Phase
 
-if TYPE_CHECKING:  # `parabench collectives --help` reads this module and needs no tables
+if TYPE_CHECKING:
     from parabench.plan.collective_case import CollectiveCase
 
 THROUGHPUT, LATENCY = "throughput", "latency"
