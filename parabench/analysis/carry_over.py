@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from parabench.analysis import format
 from parabench.analysis.session import SessionData
@@ -83,6 +82,8 @@ def carry_over(seen: SessionData) -> CarryOver | None:
 
 def judge(launches: Sequence[SharedLaunch]) -> CarryOver:
     """Test shared launches."""
+    from scipy.special import stdtr, stdtrit  # takes a fifth of a second, which most commands need not spend
+
     names = list(dict.fromkeys(name for each in launches for name in each.names))
     designs = [_design(each, names) for each in launches]
     sizes, errors, df = _estimate([each.turns for each in launches], designs, len(names))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
 from parabench.plan.turns import TurnsProtocol
 from parabench.store.record import TWIN_BLOCK, Status
 from parabench.store.results import Array
@@ -144,7 +144,7 @@ def noise_floor(seen: SessionData) -> list[str]:
     copied, differences, n = seen.labels[found[0][0]], np.array([each for _, each in found]), len(found)
     within = ""
     if n > 1:
-        width = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * float(differences.std(ddof=1)) / math.sqrt(n)
+        width = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
         within = f" (95 %: {format.within(math.expm1(width))})"
     difference = format.percent(abs(math.expm1(differences.mean())))
     return [f"Two copies of {copied} differed by {difference}{within} in {format.count(n, 'shared launch')}."]

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.special import stdtrit
-
 from parabench import json_text
 from parabench.analysis import format
 from parabench.analysis.collectives.bus import KEY, bus_table, measured
@@ -17,6 +15,7 @@ from parabench.analysis.ranking.ranking import spots
 from parabench.analysis.session import SessionData
 from parabench.analysis.stats import CONFIDENCE
 from parabench.analysis.stats.contrasts import factor, logs_of
+from parabench.analysis.stats.quantiles import t_quantile
 from parabench.errors import UsageError
 from parabench.plan.collective_case import CollectiveCase
 from parabench.store.record import GB
@@ -96,7 +95,7 @@ def _margin_alone(value: float, launches: Sequence[float]) -> float | None:
     n = len(launches)
     if n < 2:
         return None
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * float(logs_of(launches).std(ddof=1)) / math.sqrt(n)
+    half = t_quantile((1 + CONFIDENCE) / 2, n - 1) * float(logs_of(launches).std(ddof=1)) / math.sqrt(n)
     return value * (factor(half) - 1)
 
 

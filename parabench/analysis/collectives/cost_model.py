@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from parabench.analysis import format
 from parabench.analysis.collectives.rounds import costs
 from parabench.analysis.stats import CONFIDENCE
+from parabench.analysis.stats.quantiles import t_quantile
 
 Matrix = NDArray[np.float64]
 # A constant of the model: its tier (of `rounds`, or LINE) and its letter.
@@ -218,7 +218,7 @@ def _intervals(
         by_effect = np.array([moves[:, at, rows].sum(axis=1) for rows in launches])
         spread = by_effect @ by_effect.T
         df = max(1.0, float(np.trace(spread)) ** 2 / float(np.sum(spread**2))) if spread.any() else len(launches) - 1.0
-        half = float(stdtrit(df, (1 + CONFIDENCE) / 2))
+        half = t_quantile((1 + CONFIDENCE) / 2, df)
         half *= math.sqrt((1 - 1 / len(launches)) * float(moved @ moved)) / scale[at]
         found[column] = max(0.0, float(values[column]) - half), float(values[column]) + half
     return found

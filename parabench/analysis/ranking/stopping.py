@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import gammaincinv
 
 from parabench.analysis.ranking.ranking import Answer, answers
 from parabench.analysis.stats import CONFIDENCE
@@ -94,6 +93,8 @@ def _least_noise(good: pd.DataFrame, df: int) -> float:
     of their scale is chi-squared with MAD_EFFICIENCY times the degrees of freedom. Residuals are smaller than the
     noise, because the fit follows it: sqrt(n / df) corrects for that.
     """
+    from scipy.special import gammaincinv  # takes a fifth of a second, which most sessions need not spend
+
     left = good.assign(log=np.log(good["step_s"])).pivot(index="repetition", columns="case", values="log")
     left = left[left.count(axis=1) > 1]
     for _ in range(POLISHINGS):

@@ -17,10 +17,9 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from parabench.analysis.stats import CONFIDENCE
-from parabench.analysis.stats.quantiles import MOST_ALIKE, Numbers, dunnett, dunnett_cdf, studentized_range
+from parabench.analysis.stats.quantiles import MOST_ALIKE, Numbers, dunnett, dunnett_cdf, studentized_range, t_quantile
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -161,7 +160,7 @@ class Effects:
         """Return the half-width (log scale) of the interval of one mean; infinite without a residual."""
         at, df = self._at(case), self.between.df if self.between else self.df
         variance = self.between.own[self.cohort[at]] + self._within[at] if self.between else self.own[at]
-        return float(stdtrit(df, (1 + CONFIDENCE) / 2)) * math.sqrt(float(variance)) if df > 0 else math.inf
+        return t_quantile((1 + CONFIDENCE) / 2, df) * math.sqrt(float(variance)) if df > 0 else math.inf
 
     def indistinguishable(self, case: str, confidence: float | Numbers = CONFIDENCE) -> list[str]:
         """Return the cases that may be the best if `case` has the lowest mean of its component, fastest first, with
