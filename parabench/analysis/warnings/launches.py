@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from parabench.analysis import format
@@ -181,26 +182,30 @@ def _carried_over(seen: SessionData) -> Iterator[Finding]:
 
 
 def _slow_ranks(seen: SessionData) -> Iterator[Finding]:
-    good, medians = seen.counted, seen.results.medians
-    local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)]
+    medians, good = seen.results.medians, seen.counted
+    local = good[good["strategy"].isin(LOCAL_FORWARD) & (good["world_size"] > 1)].set_index("launch_id", drop=False)
     rows = medians[(medians["metric"] == "forward_s") & medians["launch_id"].isin(local["launch_id"])]
-    wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank")
-    for case_id, group in local.groupby("case", sort=False):
-        own = wide.reindex(group["launch_id"]).dropna(axis="columns", how="all")
-        if own.empty or own.isna().any(axis=None) or own.shape[1] < 2:
-            continue
-        slowest = own.idxmax(axis="columns")
-        rank = slowest.iloc[0]
-        others = own.drop(columns=rank).median(axis="columns")
-        ratio = (own[rank] / others).min()
-        if (slowest == rank).all() and ratio > SLOW_RANK:
-            where = rank_said(int(rank), seen.facts[group["launch_id"].iloc[0]])
+    wide = rows.set_index(["launch_id", "rank"])["value"].unstack("rank").reindex(local["launch_id"])
+    complete = wide.notna().sum(axis="columns") == local["world_size"]
+    local = local[complete.groupby(local["case"]).transform("all")]
+    if local.empty:
+        return
+    wide = wide.loc[local.index]
+    rank, slowest = wide.idxmax(axis="columns"), wide.max(axis="columns")
+    others = wide.mask(np.equal.outer(rank.to_numpy(), wide.columns.to_numpy())).median(axis="columns")
+    ranks = local.assign(rank=rank, ratio=slowest / others)
+    ranks = ranks[ranks.groupby("case")["rank"].transform("nunique") == 1]
+    ranks["ratio"] = ranks.groupby("case")["ratio"].transform("min")
+    for first in ranks.drop_duplicates("case").to_dict("records"):
+        ratio = first["ratio"]
+        if ratio > SLOW_RANK:
+            where = rank_said(int(first["rank"]), seen.facts[first["launch_id"]])
             yield Finding(
                 code="slow_rank",
-                message=f"{group['label'].iloc[0]}: {where} computes its forward pass at least "
+                message=f"{first['label']}: {where} computes its forward pass at least "
                 f"{format.percent(ratio - 1)} slower than the others in every launch; all ranks wait for it.",
                 advice="Look at that rank's device, its clocks, and what else runs there.",
-                case_id=str(case_id),
+                case_id=first["case"],
             )
 
 

@@ -24,7 +24,7 @@ from parabench.strategies import Layout, entry_of
 
 _ms = FORMATS["ms"]
 # The most cases whose timeline is in the details of their case.
-MOST_SPARE = 40
+MOST_SPARE = 12
 SHARES = "Compute, exposed and overlapped communication"
 
 
